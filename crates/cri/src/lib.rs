@@ -1,0 +1,2 @@
+//! The CRI connection: deadlines, typed errors, event stream.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! Every decision, as pure functions over a view and now.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! The API server connection: rotating certificate, watches, patches, events, leases.
+#![forbid(unsafe_code)]

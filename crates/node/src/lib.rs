@@ -1,0 +1,2 @@
+//! Node registration, status, lease, eviction and garbage loops, shutdown.
+#![forbid(unsafe_code)]

@@ -1,0 +1,30 @@
+//! The pod level of the cgroup tree, as workers use it.
+
+use api::core::v1::Pod;
+use api::ids::PodUid;
+use async_trait::async_trait;
+
+/// What went wrong with a pod's cgroup; the text is shown in events.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct CgroupError {
+    /// The reason, in words an operator can act on.
+    pub message: String,
+}
+
+/// Pod cgroups: made before the first container, gone before the pod's API object.
+#[async_trait]
+pub trait PodCgroups: Send + Sync + std::fmt::Debug {
+    /// Whether the pod's cgroup exists in every controller it needs.
+    async fn exists(&self, pod: &Pod) -> bool;
+    /// Creates or updates the cgroup with the limits of the (allocated) pod.
+    async fn ensure(&self, pod: &Pod) -> Result<(), CgroupError>;
+    /// Applies changed CPU or memory limits of a running pod.
+    async fn resize(&self, pod: &Pod) -> Result<(), CgroupError>;
+    /// Current memory use of the pod in bytes, if it can be read.
+    async fn memory_usage(&self, pod: &Pod) -> Option<u64>;
+    /// Ends what is left in the pod's cgroup and removes it. Succeeds if it is not there.
+    async fn remove(&self, uid: &PodUid) -> Result<(), CgroupError>;
+    /// The value of `LinuxPodSandboxConfig.cgroup_parent` in the form of the active driver.
+    fn parent(&self, pod: &Pod) -> String;
+}

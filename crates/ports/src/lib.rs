@@ -1,0 +1,37 @@
+//! The seams between subsystems.
+//!
+//! Owns: the traits through which one L2 crate uses another, and the snapshot types that they
+//! publish on `watch` channels. `agent` connects an implementation to each user.
+//!
+//! Promises: nothing here decides or does I/O; a trait method that waits is cancel-safe and its
+//! implementation bounds it by a deadline of its own.
+//!
+//! Deliberately absent: feature gates (they were resolved into the implementations' configs), any
+//! Kubernetes client, any runtime client.
+#![forbid(unsafe_code)]
+
+mod cgroups;
+mod clock;
+mod events;
+mod node;
+mod objects;
+mod placement;
+mod pods;
+mod roots;
+mod status;
+mod tasks;
+mod volumes;
+
+pub use cgroups::{CgroupError, PodCgroups};
+pub use clock::{Clock, SystemClock};
+pub use events::{EventSeverity, EventTarget, Events, NodeEvent};
+pub use node::{NodeView, NodeViews, PressureCondition};
+pub use objects::{ObjectError, Objects, TokenRequest, TokenResponse};
+pub use placement::{
+    ContainerExtras, DeviceMapping, ExtraMount, Placement, PlacementError, PlacementRejection,
+};
+pub use pods::{KillRequest, PodEntry, PodLife, PodSource, Pods, PodsSnapshot};
+pub use roots::Roots;
+pub use status::{PodApi, PodApiError};
+pub use tasks::{OnExit, TaskName, Tasks};
+pub use volumes::{MountedVolume, PodMounts, SubPathRequest, VolumeError, Volumes};

@@ -1,0 +1,34 @@
+//! What others need to know about this node.
+
+use api::core::v1::Node;
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// Pressure conditions that admission and eviction share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PressureCondition {
+    /// Node memory is short.
+    Memory,
+    /// A node filesystem is short of bytes or inodes.
+    Disk,
+    /// Process ids are short.
+    Pid,
+}
+
+/// One immutable look at the node.
+#[derive(Debug, Clone, Default)]
+pub struct NodeView {
+    /// The node object: the API's, or in standalone mode a synthesised one.
+    pub node: Option<Arc<Node>>,
+    /// Pressure conditions in force.
+    pub pressure: Vec<PressureCondition>,
+    /// Set once a graceful node shutdown has begun.
+    pub shutting_down: bool,
+    /// Why the runtime's network is not ready; `None` when it is.
+    pub network_error: Option<String>,
+    /// Whether the runtime answers at all.
+    pub runtime_up: bool,
+}
+
+/// A subscription to the node's state.
+pub type NodeViews = watch::Receiver<Arc<NodeView>>;

@@ -1,0 +1,86 @@
+//! Objects that pods refer to, whoever keeps them fresh.
+
+use api::core::v1::{
+    ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service,
+};
+use api::node::v1::RuntimeClass;
+use async_trait::async_trait;
+use std::sync::Arc;
+
+/// Why an object could not be had. Display is the API server's text, as events and waiting
+/// messages show it.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ObjectError {
+    /// It does not exist.
+    #[error("{0}")]
+    NotFound(String),
+    /// It may exist; the API server did not give it.
+    #[error("{0}")]
+    Unavailable(String),
+    /// There is no API server (standalone mode).
+    #[error("{0}")]
+    NoApiServer(String),
+}
+
+/// A service account token wanted for a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct TokenRequest {
+    /// Namespace of pod and service account.
+    pub namespace: String,
+    /// The service account's name.
+    pub service_account: String,
+    /// Name of the pod the token is bound to.
+    pub pod_name: String,
+    /// UID of the pod the token is bound to.
+    pub pod_uid: String,
+    /// Audiences; empty means the API server's default.
+    pub audiences: Vec<String>,
+    /// Wanted life time.
+    pub expiration_seconds: i64,
+}
+
+/// A token as issued.
+#[derive(Clone)]
+pub struct TokenResponse {
+    /// The bearer token.
+    pub token: String,
+    /// When it ends.
+    pub expires_at: jiff::Timestamp,
+}
+
+impl std::fmt::Debug for TokenResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TokenResponse")
+            .field("expires_at", &self.expires_at)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Read access to referenced objects. Implementations cache as configured.
+#[async_trait]
+pub trait Objects: Send + Sync + std::fmt::Debug {
+    /// Keeps the objects that `pod` refers to fresh until [`Objects::forget_pod`].
+    fn register_pod(&self, pod: &Arc<Pod>);
+    /// Ends the interest of the pod with this UID.
+    fn forget_pod(&self, uid: &str);
+    /// A config map.
+    async fn config_map(&self, namespace: &str, name: &str) -> Result<Arc<ConfigMap>, ObjectError>;
+    /// A secret.
+    async fn secret(&self, namespace: &str, name: &str) -> Result<Arc<Secret>, ObjectError>;
+    /// All services; `None` until they have been listed once.
+    fn services(&self) -> Option<Arc<Vec<Arc<Service>>>>;
+    /// A runtime class.
+    async fn runtime_class(&self, name: &str) -> Result<Arc<RuntimeClass>, ObjectError>;
+    /// A claim.
+    async fn claim(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Arc<PersistentVolumeClaim>, ObjectError>;
+    /// A volume.
+    async fn volume(&self, name: &str) -> Result<Arc<PersistentVolume>, ObjectError>;
+    /// This node as the API server has it, read now.
+    async fn node_now(&self) -> Result<Arc<Node>, ObjectError>;
+    /// A bound service account token, refreshed when 80 % of its life is over.
+    async fn token(&self, request: &TokenRequest) -> Result<TokenResponse, ObjectError>;
+}

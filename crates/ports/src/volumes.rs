@@ -1,0 +1,82 @@
+//! Volumes, as pod workers use them. The volume subsystem follows the [`crate::PodsSnapshot`] by
+//! itself; a worker only waits.
+
+use api::core::v1::Pod;
+use api::ids::PodUid;
+use async_trait::async_trait;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Why volumes are not ready. Display is what `FailedMount` shows after its prefix.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum VolumeError {
+    /// The wait ended with these volumes missing; names the blocking step.
+    #[error("{0}")]
+    NotReady(String),
+    /// The node cannot attach more volumes: the pod must be rejected.
+    #[error("{0}")]
+    AttachLimit(String),
+    /// A path or content could not be prepared for a container.
+    #[error("{0}")]
+    Prepare(String),
+}
+
+/// One volume of a pod, ready for containers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountedVolume {
+    /// Where it is on the host; a device for block volumes.
+    pub host_path: PathBuf,
+    /// The volume itself is read-only, whatever the container's mount says.
+    pub read_only: bool,
+    /// The runtime should relabel it for SELinux.
+    pub selinux_relabel: bool,
+    /// It is a raw block device.
+    pub block: bool,
+    /// hostPath volumes need no `subPath` bind for containers without one, nor relabelling.
+    pub host_owned: bool,
+    /// Supplemental group of the volume (`pv.beta.kubernetes.io/gid`).
+    pub supplemental_gid: Option<i64>,
+}
+
+/// All volumes of one pod by volume name.
+pub type PodMounts = BTreeMap<String, MountedVolume>;
+
+/// A `subPath` of a volume wanted in a container.
+#[derive(Debug, Clone)]
+pub struct SubPathRequest {
+    /// The pod.
+    pub pod_uid: PodUid,
+    /// Volume name in the pod.
+    pub volume_name: String,
+    /// Where the volume is.
+    pub volume_path: PathBuf,
+    /// The expanded `subPath`.
+    pub sub_path: String,
+    /// The container's name.
+    pub container_name: String,
+    /// Index of the mount in the container's list.
+    pub mount_index: usize,
+    /// The volume or mount is read-only: a missing path is an error.
+    pub read_only: bool,
+}
+
+/// The front of the volume subsystem.
+#[async_trait]
+pub trait Volumes: Send + Sync + std::fmt::Debug {
+    /// Waits until every volume of the pod is mounted. Ends early with an error at upstream's
+    /// time limit; dropping the future is safe.
+    async fn wait_ready(&self, pod: &Arc<Pod>) -> Result<PodMounts, VolumeError>;
+    /// Waits until nothing of the pod is mounted.
+    async fn wait_released(&self, pod: &Arc<Pod>) -> Result<(), VolumeError>;
+    /// Whether any volume of the pod may still be mounted.
+    fn in_use(&self, uid: &PodUid) -> bool;
+    /// Makes a `subPath` available safely; returns the path to mount.
+    async fn bind_sub_path(&self, request: &SubPathRequest) -> Result<PathBuf, VolumeError>;
+    /// Removes the `subPath` binds of a pod's container, or of the whole pod.
+    async fn clean_sub_paths(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+    ) -> Result<(), VolumeError>;
+}

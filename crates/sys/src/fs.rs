@@ -1,0 +1,143 @@
+//! Plain file operations whose errors name the path.
+//!
+//! Deliberately absent: anything for paths that a pod or a registry influences; those go through
+//! a descriptor-based walk that cannot leave its root.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// A failed file operation.
+#[derive(Debug, thiserror::Error)]
+#[error("{operation} {}", path.display())]
+pub struct FsError {
+    /// What was tried, as a verb.
+    pub operation: &'static str,
+    /// On which path.
+    pub path: PathBuf,
+    /// What the kernel said.
+    #[source]
+    pub source: io::Error,
+}
+
+impl FsError {
+    /// Whether the path (or a part of it) does not exist.
+    pub fn is_not_found(&self) -> bool {
+        self.source.kind() == io::ErrorKind::NotFound
+    }
+}
+
+fn named<T>(operation: &'static str, path: &Path, result: io::Result<T>) -> Result<T, FsError> {
+    result.map_err(|source| FsError { operation, path: path.to_owned(), source })
+}
+
+/// Reads a whole file.
+pub fn read(path: impl AsRef<Path>) -> Result<Vec<u8>, FsError> {
+    named("read", path.as_ref(), fs::read(path.as_ref()))
+}
+
+/// Reads a whole UTF-8 file.
+pub fn read_to_string(path: impl AsRef<Path>) -> Result<String, FsError> {
+    named("read", path.as_ref(), fs::read_to_string(path.as_ref()))
+}
+
+/// Writes a file in place (pseudo files; for state use [`write_atomic`]).
+pub fn write(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) -> Result<(), FsError> {
+    named("write", path.as_ref(), fs::write(path.as_ref(), bytes))
+}
+
+/// Replaces a file so that a reader sees the old or the new content, also after a crash: temporary
+/// file beside it, fsync, rename, fsync of the folder.
+pub fn write_atomic(
+    path: impl AsRef<Path>,
+    bytes: impl AsRef<[u8]>,
+    mode: u32,
+) -> Result<(), FsError> {
+    let path = path.as_ref();
+    let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let temporary = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
+    let write = || -> io::Result<()> {
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(mode)
+            .open(&temporary)?;
+        file.write_all(bytes.as_ref())?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)?;
+        if let Some(parent) = path.parent() {
+            fs::File::open(parent)?.sync_all()?;
+        }
+        Ok(())
+    };
+    let result = write();
+    if result.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    named("write", path, result)
+}
+
+/// Makes a folder and its parents with `mode` (less the umask); an existing one is fine.
+pub fn create_dir_all(path: impl AsRef<Path>, mode: u32) -> Result<(), FsError> {
+    let result = fs::DirBuilder::new().recursive(true).mode(mode).create(path.as_ref());
+    named("create folder", path.as_ref(), result)
+}
+
+/// Removes one file; a missing one is fine.
+pub fn remove_file(path: impl AsRef<Path>) -> Result<(), FsError> {
+    match fs::remove_file(path.as_ref()) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => named("remove", path.as_ref(), other),
+    }
+}
+
+/// Removes one empty folder; a missing one is fine.
+pub fn remove_dir(path: impl AsRef<Path>) -> Result<(), FsError> {
+    match fs::remove_dir(path.as_ref()) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => named("remove folder", path.as_ref(), other),
+    }
+}
+
+/// Whether something is there; an error other than "not found" is an error.
+pub fn try_exists(path: impl AsRef<Path>) -> Result<bool, FsError> {
+    named("stat", path.as_ref(), path.as_ref().try_exists())
+}
+
+/// Names in a folder, sorted; a missing folder is an error.
+pub fn list_dir(path: impl AsRef<Path>) -> Result<Vec<String>, FsError> {
+    let path = path.as_ref();
+    let entries = named("list", path, fs::read_dir(path))?;
+    let mut names = Vec::new();
+    for entry in entries {
+        names.push(named("list", path, entry)?.file_name().to_string_lossy().into_owned());
+    }
+    names.sort();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn atomic_write_replaces_and_leaves_no_temporary_file() {
+        let dir = std::env::temp_dir().join(format!("rubelet-fs-{}", std::process::id()));
+        create_dir_all(&dir, 0o755).unwrap();
+        let file = dir.join("state");
+        write_atomic(&file, "one", 0o600).unwrap();
+        write_atomic(&file, "two", 0o600).unwrap();
+        assert_eq!(read_to_string(&file).unwrap(), "two");
+        assert_eq!(list_dir(&dir).unwrap(), ["state"]);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn errors_name_the_path() {
+        let error = read("/nonexistent/file").unwrap_err();
+        assert!(error.is_not_found());
+        assert_eq!(error.to_string(), "read /nonexistent/file");
+    }
+}

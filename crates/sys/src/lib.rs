@@ -1,0 +1,9 @@
+//! Linux.
+//!
+//! Owns: every system call that the rest makes: files, mounts, cgroup files, procfs, kernel log,
+//! inotify. All `unsafe` of the workspace is here, each block with its safety note.
+//!
+//! Promises: an error names the path or object it is about; nothing here decides policy.
+
+pub mod blocking;
+pub mod fs;

@@ -1,0 +1,2 @@
+//! Log formats, metrics registry and text exposition.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! Desired and actual volumes, plugins, atomic writer, subpaths.
+#![forbid(unsafe_code)]

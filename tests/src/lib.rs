@@ -1,0 +1,2 @@
+//! Shared helpers of the end-to-end tests.
+#![forbid(unsafe_code)]

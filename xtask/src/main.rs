@@ -1,0 +1,4 @@
+//! Repository chores: code generation and the tidy rules.
+#![forbid(unsafe_code)]
+
+fn main() {}
