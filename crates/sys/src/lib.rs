@@ -6,4 +6,5 @@
 //! Promises: an error names the path or object it is about; nothing here decides policy.
 
 pub mod blocking;
+pub mod cgroup;
 pub mod fs;
