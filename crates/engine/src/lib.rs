@@ -1,2 +1,4 @@
 //! Every decision, as pure functions over a view and now.
 #![forbid(unsafe_code)]
+
+pub mod cgroup;
