@@ -59,7 +59,12 @@ impl CgroupName {
             Driver::Systemd => {
                 let base = text.rsplit('/').next().unwrap_or_default();
                 let base = base.strip_suffix(".slice").unwrap_or(base);
-                Self(base.split('-').filter(|p| !p.is_empty()).map(|p| p.replace('_', "-")).collect())
+                Self(
+                    base.split('-')
+                        .filter(|p| !p.is_empty())
+                        .map(|p| p.replace('_', "-"))
+                        .collect(),
+                )
             }
         }
     }
@@ -87,8 +92,7 @@ impl CgroupName {
     }
 
     fn prefix_unit(&self, parts: usize) -> Option<String> {
-        let escaped: Vec<String> =
-            self.0.iter().take(parts).map(|p| p.replace('-', "_")).collect();
+        let escaped: Vec<String> = self.0.iter().take(parts).map(|p| p.replace('-', "_")).collect();
         if escaped.is_empty() { None } else { Some(format!("{}.slice", escaped.join("-"))) }
     }
 
@@ -218,7 +222,8 @@ pub fn file_writes(limits: &Limits, v2: bool, page_sizes: &[String]) -> Vec<File
     if let Some(hugetlb) = &limits.hugetlb {
         for size in page_sizes {
             let value = hugetlb.get(size).copied().unwrap_or(0).to_string();
-            let names = if v2 { ["max", "rsvd.max"] } else { ["limit_in_bytes", "rsvd.limit_in_bytes"] };
+            let names =
+                if v2 { ["max", "rsvd.max"] } else { ["limit_in_bytes", "rsvd.limit_in_bytes"] };
             for name in names {
                 writes.push(FileWrite {
                     controller: "hugetlb",
@@ -310,7 +315,8 @@ mod tests {
 
     #[test]
     fn shares_weight_and_quota_follow_upstream() {
-        for (milli, expected) in [(0, 2), (1, 2), (2, 2), (10, 10), (1000, 1024), (1 << 40, 262_144)]
+        for (milli, expected) in
+            [(0, 2), (1, 2), (2, 2), (10, 10), (1000, 1024), (1 << 40, 262_144)]
         {
             assert_eq!(shares(milli), expected, "{milli}m");
         }

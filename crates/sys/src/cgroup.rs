@@ -276,8 +276,20 @@ fn walk(dir: &Path, visit: &mut impl FnMut(&Path)) {
 /// wins.
 fn v1_mounts(table: &str) -> BTreeMap<String, PathBuf> {
     const KNOWN: [&str; 14] = [
-        "cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "hugetlb",
-        "net_cls", "net_prio", "perf_event", "rdma", "misc",
+        "cpu",
+        "cpuacct",
+        "cpuset",
+        "memory",
+        "devices",
+        "freezer",
+        "blkio",
+        "pids",
+        "hugetlb",
+        "net_cls",
+        "net_prio",
+        "perf_event",
+        "rdma",
+        "misc",
     ];
     let mut mounts = BTreeMap::new();
     for line in table.lines() {

@@ -8,3 +8,4 @@
 pub mod blocking;
 pub mod cgroup;
 pub mod fs;
+pub mod systemd;
