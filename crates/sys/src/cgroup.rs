@@ -53,7 +53,7 @@ impl Cgroups {
     pub fn detect(sys_root: &Path, proc_root: &Path) -> Result<Self, CgroupHostError> {
         let base = sys_root.join("fs/cgroup");
         if let Ok(stat) = rustix::fs::statfs(&base)
-            && i64::try_from(stat.f_type) == Ok(CGROUP2_SUPER_MAGIC)
+            && stat.f_type == CGROUP2_SUPER_MAGIC
         {
             return Ok(Self::V2 { root: base });
         }
