@@ -9,3 +9,5 @@ pub mod blocking;
 pub mod cgroup;
 pub mod fs;
 pub mod systemd;
+pub mod tree;
+pub mod watch;
