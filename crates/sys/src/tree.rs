@@ -62,12 +62,7 @@ fn remove_at(
     unlink(parent, name, path, AtFlags::REMOVEDIR)
 }
 
-fn unlink(
-    parent: BorrowedFd<'_>,
-    name: &CStr,
-    path: &Path,
-    flags: AtFlags,
-) -> Result<(), FsError> {
+fn unlink(parent: BorrowedFd<'_>, name: &CStr, path: &Path, flags: AtFlags) -> Result<(), FsError> {
     match rustix::fs::unlinkat(parent, name, flags) {
         Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
         Err(e) => Err(failed(path, e.into())),
