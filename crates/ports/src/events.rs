@@ -1,6 +1,6 @@
 //! Events about pods and the node. Fire and forget: the sink correlates, limits and sends.
 
-use api::core::v1::Pod;
+use api::core::v1::{ObjectReference, Pod};
 use std::sync::Arc;
 
 /// Kubernetes event types.
@@ -24,6 +24,8 @@ pub enum EventTarget {
     },
     /// This node.
     Node,
+    /// Any other object, e.g. a claim.
+    Object(Box<ObjectReference>),
 }
 
 /// One event.

@@ -16,9 +16,11 @@ mod events;
 mod node;
 mod objects;
 mod placement;
+mod plugins;
 mod pods;
 mod roots;
 mod status;
+mod storage;
 mod tasks;
 mod volumes;
 
@@ -26,12 +28,14 @@ pub use cgroups::{CgroupError, PodCgroups};
 pub use clock::{Clock, SystemClock};
 pub use events::{EventSeverity, EventTarget, Events, NodeEvent};
 pub use node::{NodeView, NodeViews, PressureCondition};
-pub use objects::{ObjectError, Objects, TokenRequest, TokenResponse};
+pub use objects::{ObjectChange, ObjectError, ObjectKind, Objects, TokenRequest, TokenResponse};
 pub use placement::{
     ContainerExtras, DeviceMapping, ExtraMount, Placement, PlacementError, PlacementRejection,
 };
+pub use plugins::{PluginHandler, PluginInfo};
 pub use pods::{KillRequest, PodEntry, PodLife, PodSource, Pods, PodsSnapshot};
 pub use roots::Roots;
 pub use status::{PodApi, PodApiError};
+pub use storage::StorageApi;
 pub use tasks::{OnExit, TaskName, Tasks};
-pub use volumes::{MountedVolume, PodMounts, SubPathRequest, VolumeError, Volumes};
+pub use volumes::{MountedVolume, PodMounts, SubPathRequest, VolumeError, VolumeFacts, Volumes};

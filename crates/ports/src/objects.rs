@@ -6,6 +6,7 @@ use api::core::v1::{
 use api::node::v1::RuntimeClass;
 use async_trait::async_trait;
 use std::sync::Arc;
+use tokio::sync::broadcast;
 
 /// Why an object could not be had. Display is the API server's text, as events and waiting
 /// messages show it.
@@ -56,6 +57,26 @@ impl std::fmt::Debug for TokenResponse {
     }
 }
 
+/// Kinds of objects whose change is announced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ObjectKind {
+    /// A config map.
+    ConfigMap,
+    /// A secret.
+    Secret,
+}
+
+/// A referenced object was added, changed or removed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ObjectChange {
+    /// Its kind.
+    pub kind: ObjectKind,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
 /// Read access to referenced objects. Implementations cache as configured.
 #[async_trait]
 pub trait Objects: Send + Sync + std::fmt::Debug {
@@ -83,4 +104,10 @@ pub trait Objects: Send + Sync + std::fmt::Debug {
     async fn node_now(&self) -> Result<Arc<Node>, ObjectError>;
     /// A bound service account token, refreshed when 80 % of its life is over.
     async fn token(&self, request: &TokenRequest) -> Result<TokenResponse, ObjectError>;
+    /// Announces changes of registered config maps and secrets, so that volumes made of them are
+    /// refreshed at once. `None` when the implementation does not watch; a receiver that lagged
+    /// refreshes everything.
+    fn changes(&self) -> Option<broadcast::Receiver<ObjectChange>> {
+        None
+    }
 }

@@ -61,6 +61,18 @@ pub struct SubPathRequest {
     pub read_only: bool,
 }
 
+/// What node status reports about volumes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct VolumeFacts {
+    /// `status.volumesInUse`, sorted; `None` until the volumes found on disk were checked against
+    /// the node object (the API's value is kept until then).
+    pub in_use: Option<Vec<String>>,
+    /// Why storage is not ready yet, e.g. `CSINode is not yet initialized`.
+    pub not_ready: Option<String>,
+    /// Mounts and plugins that do not answer, each with the step and since when.
+    pub quarantined: Vec<String>,
+}
+
 /// The front of the volume subsystem.
 #[async_trait]
 pub trait Volumes: Send + Sync + std::fmt::Debug {
