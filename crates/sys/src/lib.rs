@@ -5,9 +5,14 @@
 //!
 //! Promises: an error names the path or object it is about; nothing here decides policy.
 
+pub mod beneath;
 pub mod blocking;
 pub mod cgroup;
 pub mod fs;
+pub mod mount;
+pub mod mountinfo;
+pub mod ownership;
+pub mod removal;
 pub mod systemd;
 pub mod tree;
 pub mod watch;
