@@ -1,2 +1,23 @@
 //! Go's text forms and Kubernetes' arithmetic: quantities, durations, CPU sets, hashes.
+//!
+//! Owns: every value whose text form or rounding Go defines and others parse or hash.
+//!
+//! Promises: pure values in, pure values out; no parser panics on any input.
+//!
+//! Deliberately absent: clocks, I/O, and any knowledge of what a value is used for.
 #![forbid(unsafe_code)]
+
+pub mod cpuset;
+pub mod duration;
+pub mod gojson;
+pub mod hash;
+pub mod percentage;
+pub mod quantity;
+pub mod spew;
+pub mod strconv;
+
+pub use cpuset::{CpuSet, CpuSetError};
+pub use duration::{DurationError, GoDuration};
+pub use hash::{container_hash, crc32_ieee, fnv1a_32, fnv1a_64, fnv1a_128, string_checksum};
+pub use percentage::{Percentage, PercentageError};
+pub use quantity::{Format, Quantity, QuantityError};

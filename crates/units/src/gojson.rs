@@ -1,0 +1,109 @@
+//! JSON as Go's `encoding/json` writes it: `<`, `>`, `&` and the two line separators escaped,
+//! floats in Go's form, no white space.
+//!
+//! Deliberately absent: key order. A struct's keys come in declaration order, as in Go; use a
+//! `BTreeMap` where Go has a map.
+
+use serde::Serialize;
+use serde_json::ser::{CharEscape, Formatter};
+use std::io;
+
+/// A string as a JSON string, with its quotes.
+pub fn quoted(text: &str) -> String {
+    to_string(text).unwrap_or_else(|_| "\"\"".to_owned())
+}
+
+/// Any value as compact JSON.
+pub fn to_string<T: Serialize + ?Sized>(value: &T) -> Result<String, serde_json::Error> {
+    let mut bytes = Vec::new();
+    value.serialize(&mut serde_json::Serializer::with_formatter(&mut bytes, GoFormatter))?;
+    String::from_utf8(bytes).map_err(serde::ser::Error::custom)
+}
+
+/// A float as Go prints it in JSON: shortest form, exponent below 1e-6 and from 1e21.
+pub fn float(value: f64) -> String {
+    let magnitude = value.abs();
+    if magnitude != 0.0 && !(1e-6..1e21).contains(&magnitude) {
+        let text = format!("{value:e}");
+        return match text.split_once("e-") {
+            Some((mantissa, exponent)) => {
+                format!("{mantissa}e-{exponent:0>2}").replace("e-0", "e-")
+            }
+            None => text.replace('e', "e+"),
+        };
+    }
+    format!("{value}")
+}
+
+struct GoFormatter;
+
+impl Formatter for GoFormatter {
+    fn write_f64<W: io::Write + ?Sized>(&mut self, writer: &mut W, value: f64) -> io::Result<()> {
+        writer.write_all(float(value).as_bytes())
+    }
+
+    fn write_string_fragment<W: io::Write + ?Sized>(
+        &mut self,
+        writer: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
+        let mut rest = fragment;
+        while let Some(at) = rest.find(['<', '>', '&', '\u{2028}', '\u{2029}']) {
+            let (plain, from) = rest.split_at(at);
+            writer.write_all(plain.as_bytes())?;
+            let mut chars = from.chars();
+            if let Some(special) = chars.next() {
+                write!(writer, "\\u{:04x}", u32::from(special))?;
+            }
+            rest = chars.as_str();
+        }
+        writer.write_all(rest.as_bytes())
+    }
+
+    fn write_char_escape<W: io::Write + ?Sized>(
+        &mut self,
+        writer: &mut W,
+        escape: CharEscape,
+    ) -> io::Result<()> {
+        let text: &[u8] = match escape {
+            CharEscape::Quote => b"\\\"",
+            CharEscape::ReverseSolidus => b"\\\\",
+            CharEscape::Solidus => b"/",
+            CharEscape::Backspace => b"\\b",
+            CharEscape::FormFeed => b"\\f",
+            CharEscape::LineFeed => b"\\n",
+            CharEscape::CarriageReturn => b"\\r",
+            CharEscape::Tab => b"\\t",
+            CharEscape::AsciiControl(byte) => return write!(writer, "\\u{byte:04x}"),
+        };
+        writer.write_all(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_are_escaped_as_go_does() {
+        assert_eq!(quoted("a<b>&c"), r#""a\u003cb\u003e\u0026c""#);
+        assert_eq!(
+            quoted("\u{2028}\u{2029}é\"\\\n\u{1}\u{7f}"),
+            "\"\\u2028\\u2029é\\\"\\\\\\n\\u0001\u{7f}\""
+        );
+    }
+
+    #[test]
+    fn floats_have_gos_form() {
+        for (value, text) in [
+            (1.0, "1"),
+            (0.9, "0.9"),
+            (1e21, "1e+21"),
+            (1e-7, "1e-7"),
+            (1e20, "100000000000000000000"),
+            (1.5e-10, "1.5e-10"),
+        ] {
+            assert_eq!(float(value), text);
+        }
+    }
+}

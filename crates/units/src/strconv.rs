@@ -1,0 +1,197 @@
+//! Go's `strconv`: numbers, booleans and quoted strings with Go's error texts.
+
+/// A failed conversion; prints as Go's `*strconv.NumError`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("strconv.{function}: parsing {}: {reason}", quote(.text))]
+pub struct NumError {
+    /// The Go function.
+    pub function: &'static str,
+    /// The text that was parsed.
+    pub text: String,
+    /// What is wrong with it.
+    pub reason: NumFault,
+}
+
+/// What is wrong with a number's text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NumFault {
+    /// Not a number.
+    #[error("invalid syntax")]
+    Syntax,
+    /// Does not fit.
+    #[error("value out of range")]
+    Range,
+}
+
+fn fail(function: &'static str, text: &str, reason: NumFault) -> NumError {
+    NumError { function, text: text.to_owned(), reason }
+}
+
+/// `strconv.Atoi`.
+pub fn atoi(text: &str) -> Result<i64, NumError> {
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(fail("Atoi", text, NumFault::Syntax));
+    }
+    text.parse().map_err(|_| fail("Atoi", text, NumFault::Range))
+}
+
+/// `strconv.ParseInt(text, base, bits)` for base 10 or 0 (prefixes `0x`, `0o`, `0b`, `0`, and `_`).
+pub fn parse_int(text: &str, base: u32, bits: u32) -> Result<i64, NumError> {
+    const NAME: &str = "ParseInt";
+    let negative = text.starts_with('-');
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let magnitude = magnitude(digits, base).map_err(|reason| fail(NAME, text, reason))?;
+    let signed = if negative { -i128::from(magnitude) } else { i128::from(magnitude) };
+    let limit = 1_i128 << bits.clamp(1, 64).saturating_sub(1);
+    if signed < -limit || signed >= limit {
+        return Err(fail(NAME, text, NumFault::Range));
+    }
+    i64::try_from(signed).map_err(|_| fail(NAME, text, NumFault::Range))
+}
+
+/// `strconv.ParseUint(text, base, bits)`, see [`parse_int`].
+pub fn parse_uint(text: &str, base: u32, bits: u32) -> Result<u64, NumError> {
+    const NAME: &str = "ParseUint";
+    let value = magnitude(text, base).map_err(|reason| fail(NAME, text, reason))?;
+    if bits < 64 && value >> bits != 0 {
+        return Err(fail(NAME, text, NumFault::Range));
+    }
+    Ok(value)
+}
+
+/// `strconv.ParseBool`.
+pub fn parse_bool(text: &str) -> Result<bool, NumError> {
+    match text {
+        "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
+        "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
+        _ => Err(fail("ParseBool", text, NumFault::Syntax)),
+    }
+}
+
+/// `strconv.ParseFloat(text, 32)`, decimal forms only.
+pub fn parse_float32(text: &str) -> Result<f32, NumError> {
+    let value: f32 = text.parse().map_err(|_| fail("ParseFloat", text, NumFault::Syntax))?;
+    let spelled_out = text.bytes().any(|b| matches!(b, b'i' | b'I' | b'n' | b'N'));
+    if value.is_infinite() && !spelled_out {
+        return Err(fail("ParseFloat", text, NumFault::Range));
+    }
+    Ok(value)
+}
+
+fn magnitude(text: &str, base: u32) -> Result<u64, NumFault> {
+    if text.is_empty() {
+        return Err(NumFault::Syntax);
+    }
+    let (digits, radix) = if base == 0 { prefixed(text) } else { (text, base) };
+    if base == 0 && digits.contains('_') && !underscores_ok(text) {
+        return Err(NumFault::Syntax);
+    }
+    let mut value = 0_u64;
+    let mut overflow = false;
+    let mut seen = false;
+    for c in digits.chars() {
+        if c == '_' && base == 0 {
+            continue;
+        }
+        let digit = c.to_digit(radix).ok_or(NumFault::Syntax)?;
+        seen = true;
+        match value.checked_mul(u64::from(radix)).and_then(|v| v.checked_add(u64::from(digit))) {
+            Some(next) => value = next,
+            None => overflow = true,
+        }
+    }
+    if !seen {
+        return Err(NumFault::Syntax);
+    }
+    if overflow { Err(NumFault::Range) } else { Ok(value) }
+}
+
+fn prefixed(text: &str) -> (&str, u32) {
+    let lower = text.get(..2).map(str::to_ascii_lowercase);
+    match lower.as_deref() {
+        Some("0x") => (&text[2..], 16),
+        Some("0b") => (&text[2..], 2),
+        Some("0o") => (&text[2..], 8),
+        _ if text.starts_with('0') && text.len() > 1 => (&text[1..], 8),
+        _ => (text, 10),
+    }
+}
+
+/// Underscores may only stand between digits (or after the base prefix).
+fn underscores_ok(text: &str) -> bool {
+    let body = match text.get(..2).map(str::to_ascii_lowercase).as_deref() {
+        Some("0x" | "0b" | "0o") => &text[1..],
+        _ => text,
+    };
+    !body.starts_with('_') && !body.ends_with('_') && !body.contains("__")
+}
+
+/// `%q`: a Go string literal.
+pub fn quote(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            '\u{7}' => quoted.push_str("\\a"),
+            '\u{8}' => quoted.push_str("\\b"),
+            '\u{c}' => quoted.push_str("\\f"),
+            '\n' => quoted.push_str("\\n"),
+            '\r' => quoted.push_str("\\r"),
+            '\t' => quoted.push_str("\\t"),
+            '\u{b}' => quoted.push_str("\\v"),
+            c if c < ' ' || c == '\u{7f}' => quoted.push_str(&format!("\\x{:02x}", u32::from(c))),
+            c if c.is_control() || c == '\u{feff}' || (c.is_whitespace() && c != ' ') => {
+                quoted.push_str(&format!("\\u{:04x}", u32::from(c)));
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_are_read_in_every_base_go_takes() {
+        assert_eq!(parse_int("0x10", 0, 64), Ok(16));
+        assert_eq!(parse_int("-010", 0, 64), Ok(-8));
+        assert_eq!(parse_int("1_000", 0, 64), Ok(1000));
+        assert_eq!(parse_int("010", 10, 32), Ok(10));
+        assert_eq!(parse_int("-2147483648", 0, 32), Ok(-2_147_483_648));
+    }
+
+    #[test]
+    fn errors_read_as_go_has_them() {
+        let cases = [
+            (parse_int("x", 0, 32), r#"strconv.ParseInt: parsing "x": invalid syntax"#),
+            (parse_int("", 0, 32), r#"strconv.ParseInt: parsing "": invalid syntax"#),
+            (
+                parse_int("3000000000", 0, 32),
+                r#"strconv.ParseInt: parsing "3000000000": value out of range"#,
+            ),
+            (parse_int("1__0", 0, 32), r#"strconv.ParseInt: parsing "1__0": invalid syntax"#),
+        ];
+        for (result, text) in cases {
+            assert_eq!(result.unwrap_err().to_string(), text);
+        }
+        assert_eq!(
+            parse_bool("yes").unwrap_err().to_string(),
+            r#"strconv.ParseBool: parsing "yes": invalid syntax"#
+        );
+        assert_eq!(
+            parse_uint("-1", 10, 32).unwrap_err().to_string(),
+            r#"strconv.ParseUint: parsing "-1": invalid syntax"#
+        );
+    }
+
+    #[test]
+    fn quotes_as_a_go_literal() {
+        assert_eq!(quote("a\"b\\c\n\u{1}é"), "\"a\\\"b\\\\c\\n\\x01é\"");
+    }
+}
