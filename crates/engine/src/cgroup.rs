@@ -10,6 +10,10 @@
 
 use std::collections::BTreeMap;
 
+mod pod;
+
+pub use pod::{PodAsk, PodLimitPolicy, pod_limits, qos_limits};
+
 /// Smallest CPU shares a cgroup can have.
 pub const MIN_SHARES: u64 = 2;
 /// Largest CPU shares a cgroup can have.

@@ -12,6 +12,7 @@ pub mod fs;
 pub mod mount;
 pub mod mountinfo;
 pub mod ownership;
+pub mod process;
 pub mod removal;
 pub mod systemd;
 pub mod tree;
