@@ -11,3 +11,4 @@ pub mod cgroup;
 pub mod pod;
 pub mod probe;
 pub mod runtime;
+pub mod request;
