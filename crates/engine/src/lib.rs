@@ -10,5 +10,5 @@
 pub mod cgroup;
 pub mod pod;
 pub mod probe;
-pub mod runtime;
 pub mod request;
+pub mod runtime;
