@@ -15,6 +15,8 @@ mod plan;
 mod resize;
 mod restart;
 mod sandbox;
+#[cfg(test)]
+pub(crate) mod testing;
 mod view;
 
 pub use definition::{container_hash, definition_changed};
