@@ -11,4 +11,5 @@ pub mod cgroup;
 pub mod pod;
 pub mod probe;
 pub mod request;
+pub mod resources;
 pub mod runtime;
