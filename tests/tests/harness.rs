@@ -45,7 +45,8 @@ fn containerd_of_the_2_line_runs_a_pod_sandbox() {
 #[test]
 fn api_server_stores_what_kubectl_creates() {
     let control = ControlPlane::start(&ControlPlaneOptions::default()).unwrap();
-    let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "n1" } });
+    let namespace =
+        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "n1" } });
     control.create(&namespace).unwrap();
     assert_eq!(control.get(["namespace", "n1"]).unwrap()["metadata"]["name"], "n1");
     let version: serde_json::Value =

@@ -74,9 +74,7 @@ impl Containerd {
         };
         command.arg("--config").arg(&self.config);
         let mut service = Service::start(slot, "containerd", command)?;
-        service.wait_ready(Duration::from_secs(60), || {
-            self.crictl(["info"]).map(drop)
-        })?;
+        service.wait_ready(Duration::from_secs(60), || self.crictl(["info"]).map(drop))?;
         self.service = Some(service);
         Ok(())
     }

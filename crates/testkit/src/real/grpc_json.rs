@@ -34,8 +34,7 @@ impl CriMessages {
         let (service, method) =
             path.trim_start_matches('/').split_once('/').context("not a gRPC path")?;
         let service = self.pool.get_service_by_name(service).context("unknown service")?;
-        let method =
-            service.methods().find(|m| m.name() == method).context("unknown method")?;
+        let method = service.methods().find(|m| m.name() == method).context("unknown method")?;
         let request = to_json(DynamicMessage::decode(method.input(), request)?)?;
         let response = match response {
             Some(bytes) => to_json(DynamicMessage::decode(method.output(), bytes)?)?,
@@ -58,15 +57,16 @@ fn to_json(message: DynamicMessage) -> anyhow::Result<Value> {
         .use_proto_field_name(true)
         .skip_default_fields(true)
         .stringify_64_bit_integers(true);
-    let mut value =
-        message.serialize_with_options(serde_json::value::Serializer, &options)?;
+    let mut value = message.serialize_with_options(serde_json::value::Serializer, &options)?;
     environment_as_text(&mut value);
     Ok(value)
 }
 
 /// `envs[].value` is bytes on the wire, hence base64 in JSON; people read text.
 fn environment_as_text(value: &mut Value) {
-    let Some(envs) = value.pointer_mut("/config/envs").and_then(Value::as_array_mut) else { return };
+    let Some(envs) = value.pointer_mut("/config/envs").and_then(Value::as_array_mut) else {
+        return;
+    };
     for entry in envs {
         if let Some(encoded) = entry["value"].as_str()
             && let Ok(bytes) = base64::engine::general_purpose::STANDARD.decode(encoded)

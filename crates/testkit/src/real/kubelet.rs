@@ -8,7 +8,7 @@ use anyhow::Context;
 use serde_json::{Value, json};
 
 use super::process::output_of;
-use super::{Parts, Slot, reset, repository_root};
+use super::{Parts, Slot, repository_root, reset};
 
 /// Which program to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -150,7 +150,11 @@ impl TestNode {
             let node = self.options.node.as_str();
             service.wait_ready(Duration::from_secs(60), || {
                 let object = control.get(["node", node])?;
-                anyhow::ensure!(is_ready(&object), "node status: {}", object["status"]["conditions"]);
+                anyhow::ensure!(
+                    is_ready(&object),
+                    "node status: {}",
+                    object["status"]["conditions"]
+                );
                 Ok(())
             })?;
         }
@@ -314,5 +318,6 @@ impl TestNode {
 
 fn is_ready(node: &Value) -> bool {
     let conditions = node["status"]["conditions"].as_array();
-    conditions.is_some_and(|list| list.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
+    conditions
+        .is_some_and(|list| list.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
 }

@@ -101,7 +101,11 @@ impl Service {
         if ended || outcome.is_err() {
             let how = if ended { "ended while starting" } else { "did not get ready" };
             let why = last.map(|error| format!("{error:#}")).unwrap_or_default();
-            bail!("{} {how} ({within:?}): {why}\nend of its log:\n{}", self.name, self.log_tail(30));
+            bail!(
+                "{} {how} ({within:?}): {why}\nend of its log:\n{}",
+                self.name,
+                self.log_tail(30)
+            );
         }
         Ok(())
     }

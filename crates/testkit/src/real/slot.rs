@@ -66,7 +66,8 @@ impl Slot {
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent)?;
         }
-        std::fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
+        std::fs::write(&path, content)
+            .with_context(|| format!("cannot write {}", path.display()))?;
         Ok(path)
     }
 
