@@ -45,7 +45,7 @@ pub fn float(value: f64) -> String {
     let scientific = format!("{value:e}");
     let Some((digits, exponent)) = scientific.split_once('e') else { return scientific };
     let exponent: i32 = exponent.parse().unwrap_or(0);
-    if exponent < -4 || exponent >= FIRST_SCIENTIFIC_EXPONENT {
+    if !(-4..FIRST_SCIENTIFIC_EXPONENT).contains(&exponent) {
         let sign = if exponent < 0 { '-' } else { '+' };
         format!("{digits}e{sign}{:02}", exponent.abs())
     } else {
