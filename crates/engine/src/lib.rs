@@ -8,8 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cgroup;
+pub mod node;
 pub mod pod;
 pub mod probe;
-pub mod request;
-pub mod resources;
 pub mod runtime;

@@ -1,2 +1,0 @@
-//! Golden pods under a kubelet on real parts.
-fn main() {}
