@@ -11,4 +11,6 @@ pub mod cgroup;
 pub mod node;
 pub mod pod;
 pub mod probe;
+pub mod request;
+pub mod resources;
 pub mod runtime;

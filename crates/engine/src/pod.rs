@@ -15,9 +15,12 @@ mod plan;
 mod resize;
 mod restart;
 mod sandbox;
+#[cfg(test)]
+pub(crate) mod testing;
 mod view;
 
 pub use definition::{container_hash, definition_changed};
+pub(crate) use kill::is_sidecar;
 pub use plan::plan;
 pub use restart::{RestartRule, matching_rule, restartable, restarts_all, should_be_restarted};
 pub use sandbox::{SandboxNeed, sandbox_need};

@@ -13,6 +13,7 @@ pub mod host;
 pub mod mount;
 pub mod mountinfo;
 pub mod ownership;
+pub mod process;
 pub mod removal;
 pub mod systemd;
 pub mod tree;

@@ -233,3 +233,143 @@ fn find<'a>(pod: &'a Pod, name: &str) -> Option<Known<'a>> {
     let ephemeral = spec.ephemeral_containers.iter().flatten().any(|c| c.name == name);
     ephemeral.then_some(Known { lifecycle: None, startup_probe: None, liveness_probe: None })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::testing::{pod, runtime};
+    use api::core::v1::{ExecAction, Lifecycle, Probe};
+
+    fn order(spec: &str, state: &str) -> Vec<(String, Vec<String>)> {
+        let plan = plan_pod(Some(&pod(spec)), &runtime(state), None);
+        let mut order: Vec<_> =
+            plan.containers.into_iter().map(|c| (c.target.name, c.after)).collect();
+        order.sort();
+        order
+    }
+
+    fn names(list: &[&str]) -> Vec<String> {
+        list.iter().map(|n| (*n).to_owned()).collect()
+    }
+
+    #[test]
+    fn sidecars_stop_last_in_reverse_order() {
+        let found = order("s:s1 s:s2 a b", "ready s1:running s2:running a:running b:running");
+        let expected = [
+            ("a".to_owned(), vec![]),
+            ("b".to_owned(), vec![]),
+            ("s1".to_owned(), names(&["a", "b", "s2"])),
+            ("s2".to_owned(), names(&["a", "b"])),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn nobody_waits_for_a_container_that_does_not_run() {
+        let found = order("s:s1 s:s2 a", "ready s1:running a:exited0");
+        assert_eq!(found, [("s1".to_owned(), vec![])]);
+    }
+
+    #[test]
+    fn every_sandbox_is_stopped() {
+        let plan = plan_pod(Some(&pod("a")), &runtime("notready ready a:running"), None);
+        assert_eq!(plan.sandboxes.len(), 2);
+        assert_eq!(plan.containers[0].target.message, "Stopping container a");
+    }
+
+    #[test]
+    fn grace_comes_from_deletion_then_probe_then_spec() {
+        let probe = |seconds| {
+            Some(Probe { termination_grace_period_seconds: Some(seconds), ..Probe::default() })
+        };
+        let cases = [
+            ("nothing set", None, None, None, KillReason::LivenessProbe, None, 2),
+            ("spec", Some(30), None, None, KillReason::LivenessProbe, None, 30),
+            ("probe", Some(30), Some(7), None, KillReason::LivenessProbe, None, 7),
+            (
+                "probe grace only for probe kills",
+                Some(30),
+                Some(7),
+                None,
+                KillReason::Other,
+                None,
+                30,
+            ),
+            (
+                "deletion beats probe",
+                Some(30),
+                Some(7),
+                Some(9),
+                KillReason::LivenessProbe,
+                None,
+                9,
+            ),
+            ("override", Some(30), Some(7), Some(9), KillReason::LivenessProbe, Some(1), 2),
+        ];
+        for (name, spec, of_probe, deletion, reason, wish, expected) in cases {
+            let mut pod = pod("a");
+            pod.metadata.deletion_grace_period_seconds = deletion;
+            let pod_spec = pod.spec.as_mut().unwrap();
+            pod_spec.termination_grace_period_seconds = spec;
+            pod_spec.containers[0].liveness_probe = of_probe.and_then(probe);
+            let target = KillContainer {
+                id: "x".into(),
+                name: "a".to_owned(),
+                kind: ContainerKind::Regular,
+                message: String::new(),
+                reason,
+            };
+            let stop = plan_container(&pod, &target, wish).unwrap();
+            assert_eq!(stop.budget.stop_timeout(), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn hooks_eat_into_the_grace_but_two_seconds_stay() {
+        let budget = StopBudget::new(10);
+        assert_eq!(budget.window(), Some(Duration::from_secs(10)));
+        let after = budget.after(Duration::from_millis(3_900));
+        assert_eq!(after.stop_timeout(), 7, "only whole seconds count");
+        let late = after.after(Duration::from_secs(60));
+        assert_eq!((late.window(), late.stop_timeout()), (None, 2));
+        assert_eq!(budget.shortened(4).shortened(8).stop_timeout(), 4);
+    }
+
+    #[test]
+    fn no_hook_runs_without_grace() {
+        let mut pod = pod("a");
+        pod.spec.as_mut().unwrap().containers[0].lifecycle = Some(Lifecycle {
+            pre_stop: Some(LifecycleHandler {
+                exec: Some(ExecAction::default()),
+                ..LifecycleHandler::default()
+            }),
+            ..Lifecycle::default()
+        });
+        let state = runtime("ready a:running");
+        assert!(plan_pod(Some(&pod), &state, Some(5)).containers[0].pre_stop.is_some());
+        assert!(plan_pod(Some(&pod), &state, Some(0)).containers[0].pre_stop.is_none());
+    }
+
+    #[test]
+    fn a_pod_unknown_to_us_is_killed_by_its_annotations() {
+        let mut state = runtime("ready a:running");
+        state.containers[0].restored.termination_grace_seconds = Some(40);
+        assert_eq!(plan_pod(None, &state, None).containers[0].budget.stop_timeout(), 40);
+        assert_eq!(plan_pod(None, &state, Some(1)).containers[0].budget.stop_timeout(), 2);
+    }
+
+    #[test]
+    fn a_name_missing_in_the_spec_is_an_error() {
+        let target = KillContainer {
+            id: "x".into(),
+            name: "z".to_owned(),
+            kind: ContainerKind::Regular,
+            message: String::new(),
+            reason: KillReason::Other,
+        };
+        assert_eq!(
+            plan_container(&pod("a"), &target, None),
+            Err(KillError::NotInSpec("z".to_owned()))
+        );
+    }
+}

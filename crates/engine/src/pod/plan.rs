@@ -347,3 +347,8 @@ fn display_name(view: &PodView<'_>) -> String {
         meta.uid.as_deref().unwrap_or_default()
     )
 }
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;

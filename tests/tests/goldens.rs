@@ -1,0 +1,2 @@
+//! Golden pods under a kubelet on real parts.
+fn main() {}
