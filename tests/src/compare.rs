@@ -31,8 +31,15 @@ pub struct Difference {
 
 /// Lists that have no defined order.
 const SETS: &[&str] = &[
-    "envs", "mounts", "hugepage_limits", "options", "conditions", "supplementalGroups",
-    "supplemental_groups", "add_capabilities", "drop_capabilities",
+    "envs",
+    "mounts",
+    "hugepage_limits",
+    "options",
+    "conditions",
+    "supplementalGroups",
+    "supplemental_groups",
+    "add_capabilities",
+    "drop_capabilities",
 ];
 
 /// Pods that go round in a cycle: the record stops them at some point of it.
@@ -105,7 +112,11 @@ fn compare_calls(golden: &[Value], ours: &[Value], cycles: bool, found: &mut Vec
             diff(&format!("cri[{index}] {method}"), call, twin, found);
         } else if cycles && rank == 0 && !method.starts_with("Remove") {
             let got = got.clone();
-            found.push(Difference { at: format!("cri[{index}]"), golden: method.to_owned(), observed: got });
+            found.push(Difference {
+                at: format!("cri[{index}]"),
+                golden: method.to_owned(),
+                observed: got,
+            });
         }
     }
 }
@@ -218,7 +229,8 @@ fn diff(at: &str, golden: &Value, ours: &Value, found: &mut Vec<Difference>) {
             keys.sort();
             keys.dedup();
             for key in keys {
-                let (a, b) = (a.get(key).unwrap_or(&Value::Null), b.get(key).unwrap_or(&Value::Null));
+                let (a, b) =
+                    (a.get(key).unwrap_or(&Value::Null), b.get(key).unwrap_or(&Value::Null));
                 let at = format!("{at}/{key}");
                 match (SETS.contains(&key.as_str()), a.as_array(), b.as_array()) {
                     (true, Some(a), Some(b)) => diff_sets(&at, a, b, found),
@@ -285,7 +297,13 @@ mod tests {
         let at: Vec<_> = compare(basic, &ours).into_iter().map(|found| found.at).collect();
         assert_eq!(
             at,
-            ["cri", "cri[1] CreateContainer/request/config/envs", "steps", "status/phase", "events"]
+            [
+                "cri",
+                "cri[1] CreateContainer/request/config/envs",
+                "steps",
+                "status/phase",
+                "events"
+            ]
         );
     }
 

@@ -57,7 +57,9 @@ impl Golden {
             pod.remove("status");
         }
         if let Some(meta) = pod["metadata"].as_object_mut() {
-            meta.retain(|key, _| !["creationTimestamp", "generation", "uid"].contains(&key.as_str()));
+            meta.retain(|key, _| {
+                !["creationTimestamp", "generation", "uid"].contains(&key.as_str())
+            });
         }
         pod
     }

@@ -31,7 +31,8 @@ impl Observer {
     pub fn start(control: &ControlPlane, namespace: &str) -> anyhow::Result<Observer> {
         let seen = Arc::<Mutex<Seen>>::default();
         let mut watches = Vec::new();
-        for (kind, note) in [("pods", note_pod as fn(&mut Seen, &str, Value)), ("events", note_event)]
+        for (kind, note) in
+            [("pods", note_pod as fn(&mut Seen, &str, Value)), ("events", note_event)]
         {
             let args =
                 ["get", kind, "-n", namespace, "--watch", "--output-watch-events", "-o", "json"];

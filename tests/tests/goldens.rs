@@ -61,7 +61,8 @@ fn main() -> ExitCode {
 /// Run them all on one node; how many failed.
 fn run_all(goldens: &[Golden]) -> usize {
     let kind = KubeletKind::from_env().expect("KUBELET");
-    let control = Arc::new(ControlPlane::start(&ControlPlaneOptions::default()).expect("control plane"));
+    let control =
+        Arc::new(ControlPlane::start(&ControlPlaneOptions::default()).expect("control plane"));
     for object in objects() {
         control.create(&object).expect("objects of the golden pods");
     }
@@ -84,8 +85,13 @@ fn run_all(goldens: &[Golden]) -> usize {
                         let index = next.fetch_add(1, Ordering::Relaxed);
                         let Some(golden) = goldens.get(index) else { return done };
                         let result = bed.run(golden);
-                        let passed = result.as_ref().is_ok_and(|found| unexpected(golden, found).is_empty());
-                        println!("test {} ... {}", golden.name, if passed { "ok" } else { "FAILED" });
+                        let passed =
+                            result.as_ref().is_ok_and(|found| unexpected(golden, found).is_empty());
+                        println!(
+                            "test {} ... {}",
+                            golden.name,
+                            if passed { "ok" } else { "FAILED" }
+                        );
                         done.push((index, result));
                     }
                 })
