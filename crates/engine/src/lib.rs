@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cgroup;
+pub mod image;
 pub mod node;
 pub mod pod;
 pub mod probe;

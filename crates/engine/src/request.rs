@@ -24,7 +24,7 @@ pub mod hostname;
 pub mod hosts;
 pub mod labels;
 pub mod mounts;
-mod names;
+pub(crate) mod names;
 pub mod paths;
 pub mod resources;
 pub mod sandbox;

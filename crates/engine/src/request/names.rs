@@ -41,7 +41,7 @@ pub(super) fn subdomain_faults(text: &str) -> Vec<String> {
 }
 
 /// Faults of a label or annotation key (`prefix/name`); empty when it is one.
-pub(super) fn qualified_name_faults(text: &str) -> Vec<String> {
+pub(crate) fn qualified_name_faults(text: &str) -> Vec<String> {
     let mut faults = Vec::new();
     let mut parts = text.split('/');
     let (first, second) = (parts.next().unwrap_or_default(), parts.next());
