@@ -15,6 +15,7 @@ pub mod mountinfo;
 pub mod ownership;
 pub mod process;
 pub mod removal;
+pub mod stats;
 pub mod systemd;
 pub mod tree;
 pub mod watch;
