@@ -1,8 +1,2 @@
-//! What the end-to-end tests share: golden records, observation of a cluster, comparison.
+//! Shared helpers of the end-to-end tests.
 #![forbid(unsafe_code)]
-
-pub mod compare;
-pub mod differences;
-pub mod golden;
-pub mod normal;
-pub mod observe;

@@ -14,6 +14,9 @@ pub enum VolumeError {
     /// The wait ended with these volumes missing; names the blocking step.
     #[error("{0}")]
     NotReady(String),
+    /// The wait ended at its time limit: no event is made of it.
+    #[error("{0}")]
+    TimedOut(String),
     /// The node cannot attach more volumes: the pod must be rejected.
     #[error("{0}")]
     AttachLimit(String),

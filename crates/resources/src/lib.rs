@@ -1,6 +1,2 @@
-//! The node's resources.
-//!
-//! Owns: the cgroup tree. Decisions and numbers are in `engine`, files in `sys`.
+//! Cgroup tree, CPU, memory, topology and device placement, checkpoints.
 #![forbid(unsafe_code)]
-
-pub mod cgroups;

@@ -1,4 +1,2 @@
-//! The node's HTTP API.
+//! The node's HTTPS API: authentication, streaming, logs, metrics, stats.
 #![forbid(unsafe_code)]
-
-pub mod health;

@@ -106,6 +106,13 @@ pub fn try_exists(path: impl AsRef<Path>) -> Result<bool, FsError> {
     named("stat", path.as_ref(), path.as_ref().try_exists())
 }
 
+/// Swaps two entries of the same filesystem in one step.
+pub fn exchange(one: impl AsRef<Path>, other: impl AsRef<Path>) -> Result<(), FsError> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    let result = renameat_with(CWD, one.as_ref(), CWD, other.as_ref(), RenameFlags::EXCHANGE);
+    named("exchange", one.as_ref(), result.map_err(io::Error::from))
+}
+
 /// Names in a folder, sorted; a missing folder is an error.
 pub fn list_dir(path: impl AsRef<Path>) -> Result<Vec<String>, FsError> {
     let path = path.as_ref();

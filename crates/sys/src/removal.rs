@@ -53,15 +53,22 @@ pub fn remove_tree(proc: &Path, path: &Path, contents: Contents) -> Result<(), R
         Err(e) if e.is_not_found() => return Ok(()),
         Err(e) => return Err(e.into()),
     };
+    remove_entry(&above, name, contents)
+}
+
+/// Removes the entry `name` of an open folder with all below it; the mount table is not asked, the
+/// kernel alone refuses mounts.
+pub fn remove_entry(
+    above: &Dir,
+    name: &std::ffi::OsStr,
+    contents: Contents,
+) -> Result<(), RemoveError> {
     match above.kind(Path::new(name))? {
-        None => return Ok(()),
-        Some(EntryKind::Dir) => {}
-        Some(_) if contents == Contents::Everything => {
-            return Ok(above.remove_file(&name.to_string_lossy())?);
-        }
-        Some(_) => return Err(RemoveError::NotADirectory(path.to_owned())),
+        None => Ok(()),
+        Some(EntryKind::Dir) => remove_in(above, name, contents, 0),
+        Some(_) if contents == Contents::Everything => remove_leaf(above, name),
+        Some(_) => Err(RemoveError::NotADirectory(above.path().join(name))),
     }
-    remove_in(&above, name, contents, 0)
 }
 
 fn remove_in(

@@ -1,2 +1,35 @@
 //! Desired and actual volumes, plugins, atomic writer, subpaths.
+//!
+//! Owns: what is mounted where. One task holds both worlds, plans with `engine::volumes` and starts
+//! operations; each operation runs beside it, so that a mount, an API read or a driver that does not
+//! answer holds up only its own volume. Work that may block in the kernel runs in a pool of its own,
+//! where a call that does not come back is quarantined and named.
+//!
+//! Promises: a volume is unmounted only when its pod's containers are gone and every pod has been
+//! heard of; nothing is ever removed across a mount; what the Go kubelet left on disk is taken over.
+//!
+//! Deliberately absent: decisions (they are in `engine::volumes`), CRI (the request builder asks for
+//! paths), eviction by size.
 #![forbid(unsafe_code)]
+
+mod atomic_writer;
+mod config;
+mod env;
+mod handle;
+mod ops;
+mod orphans;
+mod ownership;
+mod paths;
+mod plugins;
+mod pool;
+mod published;
+mod reconstruct;
+mod resolve;
+mod subpath;
+mod task;
+
+pub use config::{VolumesConfig, VolumesDeps};
+pub use handle::{VolumesHandle, start};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,62 @@
+//! What the volume subsystem is given at start.
+
+use ports::{Clock, Events, NodeViews, Objects, PodsSnapshot, Roots, StorageApi, Tasks};
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// Settings, resolved once.
+#[derive(Debug, Clone)]
+pub struct VolumesConfig {
+    /// Places on disk.
+    pub roots: Roots,
+    /// This node's name.
+    pub node_name: String,
+    /// There is no API server.
+    pub standalone: bool,
+    /// `enableControllerAttachDetach`.
+    pub controller_attaches: bool,
+    /// `volumePluginDir`: where flexvolume drivers live.
+    pub volume_plugin_dir: PathBuf,
+    /// Gate `ClusterTrustBundleProjection`.
+    pub cluster_trust_bundles: bool,
+    /// Gate `PodCertificateRequest`.
+    pub pod_certificates: bool,
+    /// SELinux is on: relabelling is asked of the runtime.
+    pub selinux: bool,
+}
+
+impl VolumesConfig {
+    /// Defaults for a node of this name with these places.
+    pub fn new(roots: Roots, node_name: impl Into<String>) -> Self {
+        Self {
+            roots,
+            node_name: node_name.into(),
+            standalone: false,
+            controller_attaches: true,
+            volume_plugin_dir: "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/".into(),
+            cluster_trust_bundles: false,
+            pod_certificates: false,
+            selinux: false,
+        }
+    }
+}
+
+/// What the volume subsystem uses of others.
+#[derive(Debug, Clone)]
+pub struct VolumesDeps {
+    /// Which pods there are.
+    pub pods: watch::Receiver<PodsSnapshot>,
+    /// Referenced objects.
+    pub objects: Arc<dyn Objects>,
+    /// Storage objects; `None` in standalone mode.
+    pub storage: Option<Arc<dyn StorageApi>>,
+    /// Where events go.
+    pub events: Arc<dyn Events>,
+    /// The node object.
+    pub node: NodeViews,
+    /// Wall time.
+    pub clock: Arc<dyn Clock>,
+    /// Where tasks are spawned.
+    pub tasks: Tasks,
+}

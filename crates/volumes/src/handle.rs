@@ -1,0 +1,170 @@
+//! The front of the subsystem.
+
+use crate::config::{VolumesConfig, VolumesDeps};
+use crate::env::Env;
+use crate::paths::Paths;
+use crate::pool::{NORMAL, Pool};
+use crate::published::Published;
+use crate::subpath::{self, SubPathError, Which};
+use crate::task::{Request, VolumesTask};
+use api::core::v1::Pod;
+use api::ids::PodUid;
+use async_trait::async_trait;
+use engine::volumes::used_volumes;
+use ports::{OnExit, PodMounts, SubPathRequest, VolumeError, VolumeFacts, Volumes};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// Upstream's limit of both waits.
+const WAIT: Duration = Duration::from_secs(2 * 60 + 3);
+const REQUESTS: usize = 256;
+
+/// Starts the subsystem. It first reads what is on disk, then follows the pods by itself.
+pub fn start(config: VolumesConfig, deps: VolumesDeps) -> VolumesHandle {
+    let env = Arc::new(Env {
+        paths: Paths::new(config.roots.clone()),
+        config,
+        objects: deps.objects,
+        storage: deps.storage,
+        events: deps.events,
+        node: deps.node,
+        clock: deps.clock,
+        pool: Pool::new(),
+    });
+    let (requests, receiver) = mpsc::channel(REQUESTS);
+    let (publisher, published) = watch::channel(Published::default());
+    let task = VolumesTask::new(Arc::clone(&env), deps.pods, receiver, publisher);
+    let token = deps.tasks.token();
+    deps.tasks.spawn("volumes", OnExit::Exit, task.run(token));
+    VolumesHandle { env, requests, published }
+}
+
+/// A cloneable front.
+#[derive(Debug, Clone)]
+pub struct VolumesHandle {
+    env: Arc<Env>,
+    requests: mpsc::Sender<Request>,
+    published: watch::Receiver<Published>,
+}
+
+impl VolumesHandle {
+    /// What node status reports about volumes, now.
+    pub fn facts(&self) -> Arc<VolumeFacts> {
+        Arc::clone(&self.published.borrow().facts)
+    }
+
+    async fn ask<T>(&self, make: impl FnOnce(oneshot::Sender<T>) -> Request) -> Option<T> {
+        let (reply, answer) = oneshot::channel();
+        self.requests.send(make(reply)).await.ok()?;
+        answer.await.ok()
+    }
+}
+
+const STOPPED: &str = "the volume subsystem has stopped";
+
+#[async_trait]
+impl Volumes for VolumesHandle {
+    async fn wait_ready(&self, pod: &Arc<Pod>) -> Result<PodMounts, VolumeError> {
+        if used_volumes(pod).is_empty() {
+            return Ok(PodMounts::new());
+        }
+        let asked = self.ask(|reply| Request::Ready { pod: Arc::clone(pod), reply });
+        if let Ok(answer) = tokio::time::timeout(WAIT, asked).await {
+            return answer.unwrap_or_else(|| Err(VolumeError::NotReady(STOPPED.into())));
+        }
+        let state = self.ask(|reply| Request::Describe { pod: Arc::clone(pod), reply }).await;
+        match state {
+            Some(state) => state.ended("context deadline exceeded"),
+            None => Err(VolumeError::NotReady(STOPPED.into())),
+        }
+    }
+
+    async fn wait_released(&self, pod: &Arc<Pod>) -> Result<(), VolumeError> {
+        let asked = self.ask(|reply| Request::Released { pod: Arc::clone(pod), reply });
+        if let Ok(answer) = tokio::time::timeout(WAIT, asked).await {
+            return answer.ok_or_else(|| VolumeError::NotReady(STOPPED.into()));
+        }
+        let state = self.ask(|reply| Request::Describe { pod: Arc::clone(pod), reply }).await;
+        let mounted = state.map(|s| s.mounted.join(" ")).unwrap_or_default();
+        Err(VolumeError::TimedOut(format!(
+            "mounted volumes=[{mounted}]: context deadline exceeded"
+        )))
+    }
+
+    fn in_use(&self, uid: &PodUid) -> bool {
+        self.published.borrow().pods.get(uid).is_some_and(|p| p.mounted)
+    }
+
+    async fn bind_sub_path(&self, request: &SubPathRequest) -> Result<PathBuf, VolumeError> {
+        let spec_name = {
+            let published = self.published.borrow();
+            let pod = published.pods.get(&request.pod_uid);
+            pod.and_then(|p| p.spec_names.get(&request.volume_name)).cloned()
+        };
+        let spec_name = spec_name.unwrap_or_else(|| request.volume_name.clone());
+        let target = self
+            .env
+            .paths
+            .sub_paths(request.pod_uid.as_str())
+            .join(spec_name)
+            .join(&request.container_name)
+            .join(request.mount_index.to_string());
+        let (volume, sub_path) = (request.volume_path.clone(), request.sub_path.clone());
+        let read_only = request.read_only;
+        let key = volume.to_string_lossy().into_owned();
+        let bound = self
+            .env
+            .pool
+            .run(&key, "bind subPath", NORMAL, move || {
+                subpath::bind(&volume, &sub_path, &target, read_only)
+            })
+            .await;
+        let what = |step: &str| {
+            VolumeError::Prepare(format!(
+                "failed to {step} for volumeMount {:?} of container {:?}",
+                request.volume_name, request.container_name
+            ))
+        };
+        let log = |e: &dyn std::fmt::Display| {
+            tracing::error!(podUID = %request.pod_uid, containerName = request.container_name,
+                volumeMountName = request.volume_name, err = %e, "failed to bind subPath");
+        };
+        match bound {
+            Ok(Ok(path)) => Ok(path),
+            Ok(Err(SubPathError::Invalid(text))) => Err(VolumeError::Prepare(text)),
+            Ok(Err(e @ SubPathError::Create(_))) => {
+                log(&e);
+                Err(what("create subPath directory"))
+            }
+            Ok(Err(e @ SubPathError::Prepare(_))) => {
+                log(&e);
+                Err(what("prepare subPath"))
+            }
+            Err(e) => {
+                log(&e);
+                Err(what("prepare subPath"))
+            }
+        }
+    }
+
+    async fn clean_sub_paths(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+    ) -> Result<(), VolumeError> {
+        let top = self.env.paths.sub_paths(uid.as_str());
+        let key = top.to_string_lossy().into_owned();
+        let container = container.map(str::to_owned);
+        self.env
+            .pool
+            .run(&key, "clean subPath mounts", NORMAL, move || {
+                let which = container.as_deref().map_or(Which::All, Which::Container);
+                subpath::clean(&top, which)
+            })
+            .await
+            .map_err(|e| VolumeError::Prepare(e.to_string()))?
+            .map_err(|e| VolumeError::Prepare(format!("error cleaning subPath mounts: {e}")))
+    }
+}

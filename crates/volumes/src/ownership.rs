@@ -1,0 +1,98 @@
+//! `fsGroup`: who owns a volume's files, told while it takes long.
+
+use crate::env::{Env, Step, StepError};
+use crate::pool::Patience;
+use api::core::v1::Pod;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use sys::ownership::{GroupOwnership, Progress};
+
+const FIRST_REPORT: Duration = Duration::from_secs(30);
+const NEXT_REPORT: Duration = Duration::from_secs(60);
+const DOCS: &str = "https://kubernetes.io/docs/tasks/configure-pod-container/security-context/#configure-volume-permission-and-ownership-change-policy-for-pods";
+
+/// The pod's `fsGroup`.
+pub(crate) fn fs_group(pod: &Pod) -> Option<u32> {
+    let gid = pod.spec.as_ref()?.security_context.as_ref()?.fs_group?;
+    u32::try_from(gid).ok()
+}
+
+/// Whether the pod asked to look at the root only.
+fn on_root_mismatch(pod: &Pod) -> bool {
+    pod.spec
+        .as_ref()
+        .and_then(|s| s.security_context.as_ref())
+        .and_then(|s| s.fs_group_change_policy.as_deref())
+        .is_some_and(|policy| policy == "OnRootMismatch")
+}
+
+/// Walks a small volume of ours at once (emptyDir and content volumes always recurse).
+pub(crate) fn apply_now(path: &Path, gid: Option<u32>, read_only: bool) -> Result<(), StepError> {
+    match gid {
+        Some(gid) => Ok(GroupOwnership { gid, read_only }.apply(path, &Progress::default())?),
+        None => Ok(()),
+    }
+}
+
+/// Walks a volume of any size for the pod's group, following its change policy; reports in events
+/// while it takes longer than expected.
+pub(crate) async fn apply(
+    env: &Env,
+    pod: &Arc<Pod>,
+    path: PathBuf,
+    read_only: bool,
+    step: &Step,
+) -> Result<(), StepError> {
+    let Some(gid) = fs_group(pod) else { return Ok(()) };
+    let ownership = GroupOwnership { gid, read_only };
+    let only_root = on_root_mismatch(pod);
+    step.enter(format!("setting volume ownership of {} for group {gid}", path.display()));
+    let progress = Arc::new(Progress::default());
+    let counter = Arc::clone(&progress);
+    let key = path.to_string_lossy().into_owned();
+    let shown = from_uid_on(pod, &path);
+    let walk = env.pool.run(
+        &key,
+        "set ownership",
+        Patience::StepAside(FIRST_REPORT),
+        move || -> Result<(), StepError> {
+            if only_root && ownership.root_matches(&path)? {
+                return Ok(());
+            }
+            Ok(ownership.apply(&path, &counter)?)
+        },
+    );
+    tokio::pin!(walk);
+    let mut wait = FIRST_REPORT;
+    loop {
+        // Cancel-safe: the walk is pinned outside the loop, the timeout only borrows it.
+        match tokio::time::timeout(wait, &mut walk).await {
+            Ok(result) => return result?,
+            Err(_) => {
+                let done = progress.entries.load(Ordering::Relaxed);
+                let message = if wait == FIRST_REPORT {
+                    format!(
+                        "Setting volume ownership for {shown} is taking longer than expected, consider using OnRootMismatch - {DOCS}"
+                    )
+                } else {
+                    format!("Setting volume ownership for {shown}, processed {done} files.")
+                };
+                env.warn(pod, "VolumePermissionChangeInProgress", message);
+                step.enter(format!("setting volume ownership of {shown}, {done} files so far"));
+                wait = NEXT_REPORT;
+            }
+        }
+    }
+}
+
+/// The path from the pod's UID on, as events show it.
+fn from_uid_on(pod: &Pod, path: &Path) -> String {
+    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+    let text = path.to_string_lossy();
+    match text.find(uid).filter(|_| !uid.is_empty()) {
+        Some(at) => text.get(at..).unwrap_or_default().to_owned(),
+        None => text.into_owned(),
+    }
+}

@@ -1,0 +1,264 @@
+//! configMap, secret, downwardAPI and projected volumes: fetch, then write all at once.
+
+use super::MountInput;
+use super::empty_dir::{self, EmptyDir, Medium};
+use crate::atomic_writer;
+use crate::env::{Env, Step, StepError};
+use crate::ownership;
+use crate::pool::NORMAL;
+use api::core::v1::{
+    ConfigMap, KeyToPath, Pod, ProjectedVolumeSource, Secret, ServiceAccountTokenProjection,
+    Volume, VolumeProjection,
+};
+use engine::volumes::{
+    FileContent, Payload, Plugin, common_user, config_map_files, downward_files,
+    nested_mount_points, secret_files,
+};
+use ports::{ObjectError, TokenRequest};
+use std::path::Path;
+use std::sync::Arc;
+use sys::beneath::Dir;
+
+pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepError> {
+    let volume = input
+        .spec
+        .as_inline()
+        .ok_or_else(|| StepError::settled("the volume is not described in the pod"))?;
+    // Nothing on disk is touched before all content is there.
+    let payload = gather(env, &input.pod, volume, &input.step).await?;
+    let plugin = input.spec.plugin.clone();
+    let name = &input.spec.name;
+    let medium = match plugin {
+        Plugin::ConfigMap => Medium::Disk,
+        _ => Medium::Memory(empty_dir::memory_options(env, &input.pod, None)),
+    };
+    let empty = EmptyDir {
+        dir: env.paths.volume(&input.uid, &plugin, name),
+        meta: env.paths.meta(&input.uid, &Plugin::EmptyDir, &format!("wrapped_{name}")),
+        medium,
+        gid: ownership::fs_group(&input.pod),
+        proc: env.paths.proc().to_owned(),
+    };
+    let nested = nested_mount_points(&input.pod, name);
+    let now = env.clock.now();
+    let key = empty.dir.to_string_lossy().into_owned();
+    let keep = input.is_remount() || input.reconstructed;
+    input.step.enter("writing files");
+    env.pool
+        .run(&key, "write files", NORMAL, move || {
+            empty.make()?;
+            let result = write(&empty, payload, &nested, now);
+            if result.is_err() && !keep {
+                empty_dir::remove(&empty.proc, &empty.dir, &empty.meta)?;
+            }
+            result
+        })
+        .await?
+}
+
+fn write(
+    empty: &EmptyDir,
+    payload: Payload,
+    nested: &[String],
+    now: jiff::Timestamp,
+) -> Result<(), StepError> {
+    let volume = Dir::open(&empty.dir)?;
+    for path in nested {
+        volume.make_beneath(Path::new(path), 0o755).map_err(|e| {
+            StepError::settled(format!(
+                "unable to create nested volume mountpoints: {}",
+                crate::env::chain(&e)
+            ))
+        })?;
+    }
+    let owner = || ownership::apply_now(&empty.dir, empty.gid, true);
+    atomic_writer::write(&empty.dir, payload, now, owner)?;
+    Ok(())
+}
+
+async fn gather(
+    env: &Env,
+    pod: &Arc<Pod>,
+    volume: &Volume,
+    step: &Step,
+) -> Result<Payload, StepError> {
+    if let Some(source) = &volume.config_map {
+        let optional = source.optional == Some(true);
+        let map = config_map(env, pod, &source.name, optional, step).await?;
+        return config_map_files(
+            map.as_deref(),
+            source.items.as_deref(),
+            source.default_mode,
+            optional,
+        )
+        .map_err(|e| StepError::transient(e.to_string()));
+    }
+    if let Some(source) = &volume.secret {
+        let optional = source.optional == Some(true);
+        let name = source.secret_name.as_deref().unwrap_or_default();
+        let secret = secret(env, pod, name, optional, step).await?;
+        return secret_files(
+            secret.as_deref(),
+            source.items.as_deref(),
+            source.default_mode,
+            optional,
+        )
+        .map_err(|e| StepError::transient(e.to_string()));
+    }
+    if let Some(source) = &volume.downward_api {
+        return downward_files(
+            pod,
+            source.items.as_deref(),
+            source.default_mode,
+            &env.allocatable(),
+        )
+        .map_err(|e| StepError::transient(e.to_string()));
+    }
+    if let Some(source) = &volume.projected {
+        return projected(env, pod, &volume.name, source, step).await;
+    }
+    Err(StepError::settled("the volume has no content source"))
+}
+
+async fn config_map(
+    env: &Env,
+    pod: &Pod,
+    name: &str,
+    optional: bool,
+    step: &Step,
+) -> Result<Option<Arc<ConfigMap>>, StepError> {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    step.enter(format!("reading configmap {namespace}/{name}"));
+    or_absent(env.objects.config_map(namespace, name).await, optional)
+}
+
+async fn secret(
+    env: &Env,
+    pod: &Pod,
+    name: &str,
+    optional: bool,
+    step: &Step,
+) -> Result<Option<Arc<Secret>>, StepError> {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    step.enter(format!("reading secret {namespace}/{name}"));
+    or_absent(env.objects.secret(namespace, name).await, optional)
+}
+
+fn or_absent<T>(result: Result<T, ObjectError>, optional: bool) -> Result<Option<T>, StepError> {
+    match result {
+        Ok(object) => Ok(Some(object)),
+        Err(ObjectError::NotFound(_)) if optional => Ok(None),
+        Err(e) => Err(StepError::transient(e.to_string())),
+    }
+}
+
+/// All sources in order; a later file of the same path wins; on any error nothing is written.
+async fn projected(
+    env: &Env,
+    pod: &Arc<Pod>,
+    name: &str,
+    source: &ProjectedVolumeSource,
+    step: &Step,
+) -> Result<Payload, StepError> {
+    let Some(mode) = source.default_mode else {
+        return Err(StepError::settled("no defaultMode used, not even the default value for it"));
+    };
+    if env.config.standalone {
+        return Err(StepError::settled(format!(
+            "cannot setup projected volume {name} because kube client is not configured"
+        )));
+    }
+    let mut payload = Payload::new();
+    let mut errors: Vec<String> = Vec::new();
+    for item in source.sources.iter().flatten() {
+        match project(env, pod, item, mode, step).await {
+            Ok(files) => payload.extend(files),
+            Err(e) if errors.contains(&e.message) => {}
+            Err(e) => errors.push(e.message),
+        }
+    }
+    match errors.as_slice() {
+        [] => Ok(payload),
+        [one] => Err(StepError::transient(one.clone())),
+        many => Err(StepError::transient(format!("[{}]", many.join(", ")))),
+    }
+}
+
+async fn project(
+    env: &Env,
+    pod: &Arc<Pod>,
+    item: &VolumeProjection,
+    mode: i32,
+    step: &Step,
+) -> Result<Payload, StepError> {
+    let items = |list: &Option<Vec<KeyToPath>>| list.clone().unwrap_or_default();
+    if let Some(source) = &item.secret {
+        let optional = source.optional == Some(true);
+        let object = secret(env, pod, &source.name, optional, step).await?;
+        return secret_files(object.as_deref(), Some(&items(&source.items)), Some(mode), optional)
+            .map_err(|e| StepError::transient(e.to_string()));
+    }
+    if let Some(source) = &item.config_map {
+        let optional = source.optional == Some(true);
+        let object = config_map(env, pod, &source.name, optional, step).await?;
+        return config_map_files(
+            object.as_deref(),
+            Some(&items(&source.items)),
+            Some(mode),
+            optional,
+        )
+        .map_err(|e| StepError::transient(e.to_string()));
+    }
+    if let Some(source) = &item.downward_api {
+        return downward_files(pod, source.items.as_deref(), Some(mode), &env.allocatable())
+            .map_err(|e| StepError::transient(e.to_string()));
+    }
+    if let Some(source) = &item.service_account_token {
+        return token(env, pod, source, mode, step).await;
+    }
+    if item.cluster_trust_bundle.is_some() && !env.config.cluster_trust_bundles {
+        return Err(StepError::settled("ClusterTrustBundle projection is disabled on this node"));
+    }
+    if item.pod_certificate.is_some() && !env.config.pod_certificates {
+        return Err(StepError::settled("PodCertificate projection is disabled on this node"));
+    }
+    Ok(Payload::new())
+}
+
+/// Credentials are readable by their owner only, once it is known who that is.
+fn credential(pod: &Pod, bytes: Vec<u8>, default_mode: i32) -> FileContent {
+    let user = common_user(pod).and_then(|u| u32::try_from(u).ok());
+    let restricted = user.is_some() || ownership::fs_group(pod).is_some();
+    let mode = if restricted { 0o600 } else { default_mode.unsigned_abs() & 0o7777 };
+    FileContent { bytes, mode, uid: user }
+}
+
+async fn token(
+    env: &Env,
+    pod: &Arc<Pod>,
+    source: &ServiceAccountTokenProjection,
+    mode: i32,
+    step: &Step,
+) -> Result<Payload, StepError> {
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    let request = TokenRequest {
+        namespace: text(&pod.metadata.namespace),
+        service_account: pod
+            .spec
+            .as_ref()
+            .and_then(|s| s.service_account_name.clone())
+            .unwrap_or_default(),
+        pod_name: text(&pod.metadata.name),
+        pod_uid: text(&pod.metadata.uid),
+        audiences: source.audience.clone().filter(|a| !a.is_empty()).into_iter().collect(),
+        expiration_seconds: source.expiration_seconds.unwrap_or(3600),
+    };
+    step.enter(format!("requesting a token of service account {}", request.service_account));
+    let issued = env
+        .objects
+        .token(&request)
+        .await
+        .map_err(|e| StepError::transient(format!("failed to fetch token: {e}")))?;
+    let file = credential(pod, issued.token.into_bytes(), mode);
+    Ok([(source.path.clone(), file)].into())
+}

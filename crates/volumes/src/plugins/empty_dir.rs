@@ -1,0 +1,183 @@
+//! emptyDir on disk, in memory and in huge pages; also the wrapper below content volumes.
+
+use super::{MountInput, UnmountInput};
+use crate::env::{Env, StepError, chain};
+use crate::ownership;
+use crate::pool::NORMAL;
+use api::core::v1::Pod;
+use engine::volumes::{Plugin, huge_page_option, memory_volume_size};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use sys::mount;
+use sys::removal::{Contents, remove_tree};
+
+/// What a volume lies on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Medium {
+    /// The node's disk.
+    Disk,
+    /// tmpfs with these options.
+    Memory(String),
+    /// hugetlbfs with this option.
+    HugePages(String),
+}
+
+/// A folder to be made.
+#[derive(Debug, Clone)]
+pub(crate) struct EmptyDir {
+    pub(crate) dir: PathBuf,
+    pub(crate) meta: PathBuf,
+    pub(crate) medium: Medium,
+    pub(crate) gid: Option<u32>,
+    pub(crate) proc: PathBuf,
+}
+
+/// The options of a memory volume of this pod.
+pub(crate) fn memory_options(
+    env: &Env,
+    pod: &Pod,
+    size_limit: Option<&api::machinery::api::resource::Quantity>,
+) -> String {
+    static NOSWAP: OnceLock<bool> = OnceLock::new();
+    let allocatable = env
+        .allocatable()
+        .get("memory")
+        .and_then(|q| q.0.parse::<units::Quantity>().ok())
+        .map_or(0, units::Quantity::value);
+    let size = memory_volume_size(pod, allocatable, size_limit);
+    let mut options = Vec::new();
+    if size > 0 {
+        options.push(format!("size={size}"));
+    }
+    if *NOSWAP.get_or_init(mount::tmpfs_knows_noswap) {
+        options.push("noswap".to_owned());
+    }
+    options.join(",")
+}
+
+pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepError> {
+    let source = input.spec.as_inline().and_then(|v| v.empty_dir.as_ref());
+    let medium = source.and_then(|s| s.medium.as_deref()).unwrap_or_default();
+    let medium = match medium {
+        "" => Medium::Disk,
+        "Memory" => Medium::Memory(memory_options(
+            env,
+            &input.pod,
+            source.and_then(|s| s.size_limit.as_ref()),
+        )),
+        huge if huge.starts_with("HugePages") => Medium::HugePages(
+            huge_page_option(&input.pod, huge).map_err(|e| StepError::settled(e.to_string()))?,
+        ),
+        other => return Err(StepError::settled(format!("unknown storage medium {other:?}"))),
+    };
+    let empty = EmptyDir {
+        dir: env.paths.volume(&input.uid, &Plugin::EmptyDir, &input.spec.name),
+        meta: env.paths.meta(&input.uid, &Plugin::EmptyDir, &input.spec.name),
+        medium,
+        gid: ownership::fs_group(&input.pod),
+        proc: env.paths.proc().to_owned(),
+    };
+    let key = empty.dir.to_string_lossy().into_owned();
+    input.step.enter("making the empty directory");
+    env.pool.run(&key, "set up", NORMAL, move || empty.make()).await?
+}
+
+impl EmptyDir {
+    /// Makes the folder; one that is ready is left alone.
+    pub(crate) fn make(&self) -> Result<(), StepError> {
+        let ready = self.meta.join("ready");
+        let mounted = match mount::is_mount_point(&self.dir) {
+            Ok(mounted) => Some(mounted),
+            Err(e) if e.is_not_found() => None,
+            Err(e) => return Err(e.into()),
+        };
+        if sys::fs::try_exists(&ready)? {
+            match (&self.medium, mounted) {
+                (Medium::Disk, Some(_)) | (Medium::Memory(_), Some(true)) => return Ok(()),
+                (Medium::Disk, None) => {
+                    tracing::warn!(path = %self.dir.display(), "volume directory is missing");
+                    remove_tree(&self.proc, &self.meta, Contents::Everything)?;
+                }
+                _ => {}
+            }
+        }
+        self.make_dir()?;
+        match &self.medium {
+            Medium::Disk => {}
+            Medium::Memory(options) => self.mount_once("tmpfs", "tmpfs", options)?,
+            Medium::HugePages(options) => self.mount_once("nodev", "hugetlbfs", options)?,
+        }
+        if let Err(e) = ownership::apply_now(&self.dir, self.gid, false) {
+            tracing::warn!(path = %self.dir.display(), err = %e, "could not set ownership");
+        }
+        sys::fs::create_dir_all(&self.meta, 0o750)?;
+        sys::fs::write(&ready, "")?;
+        Ok(())
+    }
+
+    fn make_dir(&self) -> Result<(), StepError> {
+        sys::fs::create_dir_all(&self.dir, 0o777)?;
+        let mode = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(&self.dir, mode)
+            .map_err(|e| StepError::uncertain(format!("chmod {}: {e}", self.dir.display())))
+    }
+
+    fn mount_once(&self, source: &str, fs: &str, options: &str) -> Result<(), StepError> {
+        let magic = if fs == "tmpfs" { mount::TMPFS_MAGIC } else { mount::HUGETLBFS_MAGIC };
+        if mount::is_mount_point(&self.dir)? {
+            if mount::fs_magic(&self.dir)? != magic {
+                return Err(StepError::uncertain(format!(
+                    "{} is already a mount point of another kind",
+                    self.dir.display()
+                )));
+            }
+            return if fs == "tmpfs" { Ok(()) } else { self.check_page_size(options) };
+        }
+        Ok(mount::mount_fs(source, &self.dir, fs, false, options)?)
+    }
+
+    fn check_page_size(&self, option: &str) -> Result<(), StepError> {
+        let table = sys::mountinfo::read(&self.proc)?;
+        let found = table.iter().rev().find(|m| m.mount_point == self.dir);
+        let same = found.is_some_and(|m| m.super_options.iter().any(|o| o == option));
+        if same {
+            return Ok(());
+        }
+        Err(StepError::uncertain(format!(
+            "mounted dir {} has another page size than the requested {option}",
+            self.dir.display()
+        )))
+    }
+}
+
+pub(crate) async fn tear_down(
+    env: &Env,
+    input: &UnmountInput,
+    meta_name: &str,
+) -> Result<(), StepError> {
+    let dir = env.paths.volume(&input.uid, &input.spec.plugin, &input.spec.name);
+    let meta = env.paths.meta(&input.uid, &Plugin::EmptyDir, meta_name);
+    let proc = env.paths.proc().to_owned();
+    let key = dir.to_string_lossy().into_owned();
+    input.step.enter("removing the directory");
+    env.pool.run(&key, "tear down", NORMAL, move || remove(&proc, &dir, &meta)).await?
+}
+
+/// The reverse of [`EmptyDir::make`].
+pub(crate) fn remove(proc: &Path, dir: &Path, meta: &Path) -> Result<(), StepError> {
+    remove_tree(proc, meta, Contents::Everything)?;
+    match mount::is_mount_point(dir) {
+        Ok(false) => {}
+        Ok(true) => {
+            // Only what we mount ourselves; a foreign mount stays, and so does the folder.
+            let magic = mount::fs_magic(dir)?;
+            if magic == mount::TMPFS_MAGIC || magic == mount::HUGETLBFS_MAGIC {
+                mount::unmount(dir, mount::Unmount::Plain)?;
+            }
+        }
+        Err(e) if e.is_not_found() => return Ok(()),
+        Err(e) => return Err(StepError::uncertain(chain(&e))),
+    }
+    Ok(remove_tree(proc, dir, Contents::Everything)?)
+}

@@ -1,0 +1,111 @@
+//! hostPath: a path of the host, checked for its type; nothing of ours is made or removed.
+
+use super::MountInput;
+use crate::env::{Env, StepError, chain};
+use crate::paths;
+use crate::pool::NORMAL;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepError> {
+    let path = paths::host_path(&input.spec).unwrap_or_default().to_owned();
+    if path.split('/').any(|part| part == "..") {
+        return Err(StepError::settled(format!(
+            "invalid HostPath `{path}`: must not contain '..'"
+        )));
+    }
+    let inline = input.spec.as_inline().and_then(|v| v.host_path.as_ref());
+    let persistent = input.spec.as_persistent().and_then(|v| v.spec.as_ref()?.host_path.as_ref());
+    let kind =
+        inline.or(persistent).and_then(|h| h.type_.as_deref()).unwrap_or_default().to_owned();
+    if kind.is_empty() {
+        return Ok(());
+    }
+    input.step.enter(format!("checking host path {path}"));
+    let key = path.clone();
+    let path = PathBuf::from(path);
+    env.pool.run(&key, "check host path", NORMAL, move || check(&path, &kind)).await?
+}
+
+/// Checks (and for the `…OrCreate` types makes) the path; links are followed.
+fn check(path: &Path, kind: &str) -> Result<(), StepError> {
+    let shown = path.display();
+    let found = match std::fs::metadata(path) {
+        Ok(metadata) => Some(metadata),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+        Err(e) => return Err(StepError::settled(format!("stat {shown}: {e}"))),
+    };
+    let is = |what: &str, right: bool| {
+        if right {
+            Ok(())
+        } else {
+            Err(StepError::settled(format!("hostPath type check failed: {shown} is not a {what}")))
+        }
+    };
+    let type_of = found.as_ref().map(std::fs::Metadata::file_type);
+    match kind {
+        "DirectoryOrCreate" if found.is_none() => {
+            sys::fs::create_dir_all(path, 0o755).map_err(|e| StepError::settled(chain(&e)))
+        }
+        "DirectoryOrCreate" | "Directory" => is("directory", type_of.is_some_and(|t| t.is_dir())),
+        "FileOrCreate" if found.is_none() => {
+            use std::os::unix::fs::OpenOptionsExt;
+            std::fs::OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o644)
+                .open(path)
+                .map(drop)
+                .map_err(|e| StepError::settled(format!("open {shown}: {e}")))
+        }
+        "FileOrCreate" | "File" => is("file", type_of.is_some_and(|t| t.is_file())),
+        "Socket" => is("socket file", type_of.is_some_and(|t| t.is_socket())),
+        "CharDevice" => is("character device", type_of.is_some_and(|t| t.is_char_device())),
+        "BlockDevice" => is("block device", type_of.is_some_and(|t| t.is_block_device())),
+        other => Err(StepError::settled(format!("{other} is an invalid volume type"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn every_type_is_checked_and_named() {
+        let dir = std::env::temp_dir().join(format!("rubelet-hostpath-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        let file = dir.join("file");
+        std::fs::write(&file, "").unwrap();
+        let socket = dir.join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let null = Path::new("/dev/null");
+        let cases: [(&Path, &str, Option<&str>); 11] = [
+            (&dir, "Directory", None),
+            (&file, "Directory", Some("directory")),
+            (&file, "File", None),
+            (&dir, "File", Some("file")),
+            (&socket, "Socket", None),
+            (&file, "Socket", Some("socket file")),
+            (null, "CharDevice", None),
+            (&file, "CharDevice", Some("character device")),
+            (null, "BlockDevice", Some("block device")),
+            (&dir.join("none"), "Directory", Some("directory")),
+            (&file, "DirectoryOrCreate", Some("directory")),
+        ];
+        for (path, kind, wrong) in cases {
+            let expected = wrong
+                .map(|w| format!("hostPath type check failed: {} is not a {w}", path.display()));
+            let got = check(path, kind).err().map(|e| e.message);
+            assert_eq!(got, expected, "{kind} {}", path.display());
+        }
+        check(&dir.join("new/deep"), "DirectoryOrCreate").unwrap();
+        let mode = std::fs::metadata(dir.join("new/deep")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o755);
+        check(&dir.join("newfile"), "FileOrCreate").unwrap();
+        assert!(check(&dir.join("missing/newfile"), "FileOrCreate").is_err());
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -1,0 +1,101 @@
+//! From a pod's volumes to specs: claims are looked up, errors are collected in upstream's words.
+
+use crate::env::Env;
+use api::core::v1::{Pod, Volume};
+use api::ids::{PodUid, VolumeName};
+use engine::volumes::{
+    DesiredVolume, VolumeSpec, VolumeUse, check_claim, check_mode, check_volume,
+    ephemeral_claim_name, used_volumes,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// New errors are dropped once a pod has this many.
+const MAX_ERRORS: usize = 10;
+
+/// What was found out about a pod.
+#[derive(Debug, Default)]
+pub(crate) struct Resolved {
+    pub(crate) volumes: BTreeMap<VolumeName, DesiredVolume>,
+    pub(crate) errors: BTreeSet<String>,
+}
+
+/// Looks at every volume that some container uses.
+pub(crate) async fn resolve(env: &Env, pod: &Pod) -> Resolved {
+    let mut resolved = Resolved::default();
+    let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
+    let used = used_volumes(pod);
+    for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
+        let Some(usage) = used.get(&volume.name) else { continue };
+        match resolve_volume(env, pod, volume, usage).await {
+            Ok((spec, size)) => {
+                let attachable = crate::plugins::is_attachable(env, &spec).await;
+                let entry = resolved.volumes.entry(spec.unique_name(&uid)).or_insert_with(|| {
+                    DesiredVolume { spec: Arc::new(spec), names: BTreeSet::new(), attachable, size }
+                });
+                entry.names.insert(volume.name.clone());
+            }
+            Err(e) if resolved.errors.len() <= MAX_ERRORS => {
+                resolved.errors.insert(e);
+            }
+            Err(_) => {}
+        }
+    }
+    resolved
+}
+
+async fn resolve_volume(
+    env: &Env,
+    pod: &Pod,
+    volume: &Volume,
+    usage: &VolumeUse,
+) -> Result<(VolumeSpec, Option<i64>), String> {
+    let claim = volume.persistent_volume_claim.as_ref();
+    let ephemeral = volume.ephemeral.is_some();
+    if claim.is_none() && !ephemeral {
+        let spec = VolumeSpec::inline(volume).ok_or_else(|| no_plugin(&volume.name))?;
+        check_mode(&volume.name, false, usage).map_err(|e| e.to_string())?;
+        return Ok((spec, None));
+    }
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let name = match claim {
+        Some(claim) => claim.claim_name.clone(),
+        None => ephemeral_claim_name(pod, &volume.name),
+    };
+    let read_only = claim.is_some_and(|c| c.read_only == Some(true));
+    let context = |e: String| format!("error processing PVC {namespace}/{name}: {e}");
+    let object = env
+        .objects
+        .claim(namespace, &name)
+        .await
+        .map_err(|e| context(format!("failed to fetch PVC from API server: {e}")))?;
+    let owner = ephemeral.then_some(pod);
+    let pv_name = match check_claim(&object, owner) {
+        Ok(pv_name) => pv_name.to_owned(),
+        Err(e @ engine::volumes::ClaimError::NotOwner { .. }) => return Err(e.to_string()),
+        Err(e) => return Err(context(e.to_string())),
+    };
+    let persistent = env
+        .objects
+        .volume(&pv_name)
+        .await
+        .map_err(|e| context(format!("failed to fetch PV {pv_name} from API server: {e}")))?;
+    check_volume(&persistent, &object).map_err(|e| context(e.to_string()))?;
+    let size = capacity(persistent.spec.as_ref().and_then(|s| s.capacity.as_ref()));
+    let spec =
+        VolumeSpec::persistent(persistent, object, read_only).ok_or_else(|| no_plugin(&pv_name))?;
+    check_mode(&volume.name, spec.is_block(), usage).map_err(|e| e.to_string())?;
+    Ok((spec, size.filter(|_| !read_only)))
+}
+
+fn no_plugin(spec: &str) -> String {
+    format!("failed to get Plugin from volumeSpec for volume {spec:?} err=no volume plugin matched")
+}
+
+/// `storage` of a resource list in bytes.
+pub(crate) fn capacity(
+    list: Option<&BTreeMap<String, api::machinery::api::resource::Quantity>>,
+) -> Option<i64> {
+    let quantity: units::Quantity = list?.get("storage")?.0.parse().ok()?;
+    Some(quantity.value())
+}

@@ -1,0 +1,462 @@
+//! The loop that owns both worlds: it looks, plans, starts operations and books their outcomes.
+//!
+//! Level-triggered: a pod change, a finished operation, a changed object or a passed wait only
+//! means "look again". Nothing here waits for a mount, a driver or the API server.
+
+mod books;
+mod wait;
+
+pub(crate) use wait::WaitState;
+
+use crate::env::{Env, Step};
+use crate::ops::{self, OpReport};
+use crate::orphans;
+use crate::plugins::{MountInput, UnmountInput};
+use crate::pool::NORMAL;
+use crate::published::Published;
+use crate::reconstruct::{self, Remains, Unexplained};
+use crate::resolve::{self, Resolved};
+use api::core::v1::Pod;
+use api::ids::{PodUid, VolumeName};
+use books::PodBook;
+use engine::volumes::{Action, Actual, Backoffs, Desired, OpKey, Outcome, PlanView, plan};
+use ports::{ObjectChange, PodMounts, PodsSnapshot, VolumeError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::task::{Id, JoinSet};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use wait::ReadyWaiter;
+
+/// How often folders of unknown pods are looked at (upstream's housekeeping period).
+const ORPHANS_EVERY: Duration = Duration::from_secs(2);
+/// How soon a pod whose volumes could not be found out is looked at again.
+const RESOLVE_AGAIN: Duration = Duration::from_secs(5);
+
+/// What the handle asks.
+#[derive(Debug)]
+pub(crate) enum Request {
+    /// Answer when every volume of the pod is mounted, or cannot be.
+    Ready { pod: Arc<Pod>, reply: oneshot::Sender<Result<PodMounts, VolumeError>> },
+    /// The pod's containers are gone; answer when nothing of it is mounted.
+    Released { pod: Arc<Pod>, reply: oneshot::Sender<()> },
+    /// How far the pod's volumes are.
+    Describe { pod: Arc<Pod>, reply: oneshot::Sender<WaitState> },
+}
+
+/// What runs beside the loop.
+#[derive(Debug, Clone)]
+enum Job {
+    Resolve(PodUid),
+    Op(Action, OpKey),
+    Orphans,
+    Node,
+}
+
+/// What came of it.
+#[derive(Debug)]
+enum JobDone {
+    Resolved(PodUid, Resolved),
+    Op(OpReport),
+    Orphans(Option<orphans::Pass>),
+    Attached(Option<BTreeMap<VolumeName, String>>),
+}
+
+/// The loop's state.
+#[derive(Debug)]
+pub(crate) struct VolumesTask {
+    env: Arc<Env>,
+    pods: watch::Receiver<PodsSnapshot>,
+    requests: mpsc::Receiver<Request>,
+    publisher: watch::Sender<Published>,
+    changes: Option<broadcast::Receiver<ObjectChange>>,
+    start: Instant,
+
+    books: BTreeMap<PodUid, PodBook>,
+    desired: Desired,
+    actual: Actual,
+    backoffs: Backoffs,
+    pending: BTreeSet<OpKey>,
+    steps: BTreeMap<OpKey, Step>,
+    jobs: JoinSet<JobDone>,
+    running: BTreeMap<Id, Job>,
+    waiters: Vec<ReadyWaiter>,
+    release_waiters: Vec<(PodUid, oneshot::Sender<()>)>,
+
+    /// Every pod of every source has been looked at once.
+    populated: bool,
+    /// What was found on disk was compared with the node object.
+    found_checked: bool,
+    unexplained: Vec<Unexplained>,
+    reported_attached: BTreeSet<VolumeName>,
+    orphans_at: Instant,
+    orphans_told: Vec<String>,
+    node_at: Option<Instant>,
+}
+
+impl VolumesTask {
+    pub(crate) fn new(
+        env: Arc<Env>,
+        pods: watch::Receiver<PodsSnapshot>,
+        requests: mpsc::Receiver<Request>,
+        publisher: watch::Sender<Published>,
+    ) -> Self {
+        let now = Instant::now();
+        let changes = env.objects.changes();
+        Self {
+            env,
+            pods,
+            requests,
+            publisher,
+            changes,
+            start: now,
+            books: BTreeMap::new(),
+            desired: Desired::default(),
+            actual: Actual::default(),
+            backoffs: Backoffs::default(),
+            pending: BTreeSet::new(),
+            steps: BTreeMap::new(),
+            jobs: JoinSet::new(),
+            running: BTreeMap::new(),
+            waiters: Vec::new(),
+            release_waiters: Vec::new(),
+            populated: false,
+            found_checked: false,
+            unexplained: Vec::new(),
+            reported_attached: BTreeSet::new(),
+            orphans_at: now,
+            orphans_told: Vec::new(),
+            node_at: None,
+        }
+    }
+
+    /// Reads the disk, then loops until cancelled.
+    pub(crate) async fn run(mut self, token: CancellationToken) {
+        self.reconstruct().await;
+        self.pods.mark_changed();
+        let mut node = self.env.node.clone();
+        loop {
+            let wake = self.look();
+            // Every arm is cancel-safe: watches, channels, join sets and sleeps lose nothing.
+            tokio::select! {
+                () = token.cancelled() => return,
+                changed = self.pods.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    self.read_pods();
+                }
+                request = self.requests.recv() => match request {
+                    Some(request) => self.answer(request),
+                    None => return,
+                },
+                Some(done) = self.jobs.join_next_with_id() => self.book(done),
+                change = next_change(&mut self.changes) => self.object_changed(change),
+                Ok(()) = node.changed() => self.read_node(),
+                () = tokio::time::sleep_until(wake) => {}
+            }
+            while let Some(done) = self.jobs.try_join_next_with_id() {
+                self.book(done);
+            }
+            while let Ok(request) = self.requests.try_recv() {
+                self.answer(request);
+            }
+        }
+    }
+
+    async fn reconstruct(&mut self) {
+        let paths = self.env.paths.clone();
+        let scan = self.env.pool.run("pods", "scan", NORMAL, move || reconstruct::scan(&paths));
+        let remains = match scan.await {
+            Ok(Ok(remains)) => remains,
+            Ok(Err(e)) => {
+                tracing::error!(err = %e, "could not read the volumes on disk");
+                Remains::default()
+            }
+            Err(e) => {
+                tracing::error!(err = %e, "could not read the volumes on disk");
+                Remains::default()
+            }
+        };
+        self.found_checked = true;
+        for found in remains.found {
+            tracing::debug!(podUID = %found.pod, volume = %found.name, "volume found on disk");
+            self.actual.add_found(found.name, found.pod, found.spec);
+        }
+        self.unexplained = remains.unexplained;
+    }
+
+    /// Starts whatever is due; gives the moment of the next look.
+    fn look(&mut self) -> Instant {
+        let now = Instant::now();
+        let mut wake = now + Duration::from_secs(60);
+        self.start_resolves(now, &mut wake);
+        self.check_populated();
+        let may_unmount = self.populated && self.found_checked;
+        let planned = plan(
+            &PlanView {
+                desired: &self.desired,
+                actual: &self.actual,
+                pending: &self.pending,
+                backoffs: &self.backoffs,
+                may_unmount,
+                reported_attached: &self.reported_attached,
+            },
+            now - self.start,
+        );
+        if let Some(at) = planned.wake_at {
+            wake = wake.min(self.start + at);
+        }
+        for action in planned.actions {
+            self.begin(action);
+        }
+        if may_unmount {
+            self.clean_unexplained();
+            if now >= self.orphans_at && !self.is_running(|j| matches!(j, Job::Orphans)) {
+                self.start_orphans();
+            }
+            wake = wake.min(self.orphans_at.max(now + Duration::from_millis(10)));
+        }
+        self.settle_waiters();
+        self.publish();
+        wake
+    }
+
+    fn is_running(&self, which: impl Fn(&Job) -> bool) -> bool {
+        self.running.values().any(which)
+    }
+
+    fn spawn(&mut self, job: Job, work: impl Future<Output = JobDone> + Send + 'static) {
+        let id = self.jobs.spawn(work).id();
+        self.running.insert(id, job);
+    }
+
+    fn start_resolves(&mut self, now: Instant, wake: &mut Instant) {
+        let mut due = Vec::new();
+        for (uid, book) in &mut self.books {
+            if book.resolving {
+                continue;
+            }
+            match book.again_at {
+                Some(at) if at > now && !book.dirty => *wake = (*wake).min(at),
+                None if !book.dirty => {}
+                _ => {
+                    book.resolving = true;
+                    book.dirty = false;
+                    book.again_at = None;
+                    book.started += 1;
+                    due.push((uid.clone(), Arc::clone(&book.pod)));
+                }
+            }
+        }
+        for (uid, pod) in due {
+            let env = Arc::clone(&self.env);
+            let job = Job::Resolve(uid.clone());
+            self.spawn(job, async move {
+                let resolved = resolve::resolve(&env, &pod).await;
+                JobDone::Resolved(uid, resolved)
+            });
+        }
+    }
+
+    fn check_populated(&mut self) {
+        if self.populated || !self.pods.borrow().sources_ready {
+            return;
+        }
+        self.populated = self.books.values().all(|b| b.finished > 0);
+    }
+
+    fn begin(&mut self, action: Action) {
+        if let Action::Forget { .. } = &action {
+            self.actual.finish(&action, &Outcome::Done, None);
+            return;
+        }
+        let mountable = self.spec_of(&action).is_some_and(|s| s.is_device_mountable());
+        let key = action.key(mountable);
+        let step = Step::new(action.name());
+        let work = self.work(&action, &step);
+        let Some(work) = work else { return };
+        self.actual.begin(&action, &self.desired);
+        self.pending.insert(key.clone());
+        self.steps.insert(key.clone(), step);
+        self.spawn(Job::Op(action, key), async move { JobDone::Op(work.await) });
+    }
+
+    fn work(
+        &self,
+        action: &Action,
+        step: &Step,
+    ) -> Option<futures::future::BoxFuture<'static, OpReport>> {
+        let env = Arc::clone(&self.env);
+        match action {
+            Action::Mount { volume, pod } => {
+                let book = self.books.get(pod)?;
+                let wanted = self.desired.pods.get(pod)?.volumes.get(volume)?;
+                let actual = self.actual.volumes.get(volume);
+                let mount = actual.and_then(|v| v.pods.get(pod));
+                let input = MountInput {
+                    pod: Arc::clone(&book.pod),
+                    uid: pod.to_string(),
+                    spec: Arc::clone(&wanted.spec),
+                    state: mount.map(|m| m.state),
+                    reconstructed: mount.is_some_and(|m| m.reconstructed),
+                    device: actual.map(|v| v.device).unwrap_or_default(),
+                    others: actual.is_some_and(|v| v.pods.keys().any(|p| p != pod)),
+                    step: step.clone(),
+                };
+                Some(Box::pin(async move { ops::mount(&env, &input).await }))
+            }
+            Action::Unmount { volume, pod } => {
+                let spec = Arc::clone(&self.actual.mount(volume, pod)?.spec);
+                let input = UnmountInput { uid: pod.to_string(), spec, step: step.clone() };
+                Some(Box::pin(async move { ops::unmount(&env, &input).await }))
+            }
+            Action::VerifyAttached { .. }
+            | Action::Expand { .. }
+            | Action::UnmountDevice { .. }
+            | Action::Forget { .. } => None,
+        }
+    }
+
+    fn spec_of(&self, action: &Action) -> Option<Arc<engine::volumes::VolumeSpec>> {
+        let volume = action.volume();
+        let actual = self.actual.volumes.get(volume).map(|v| Arc::clone(&v.spec));
+        actual.or_else(|| {
+            let wanted = self.desired.pods.values().find_map(|p| p.volumes.get(volume))?;
+            Some(Arc::clone(&wanted.spec))
+        })
+    }
+
+    fn book(&mut self, done: Result<(Id, JobDone), tokio::task::JoinError>) {
+        let (id, done) = match done {
+            Ok((id, done)) => (id, Some(done)),
+            Err(e) => {
+                tracing::error!(err = %e, "volume job ended without a result");
+                (e.id(), None)
+            }
+        };
+        let Some(job) = self.running.remove(&id) else { return };
+        match (job, done) {
+            (Job::Op(action, key), done) => {
+                let report = match done {
+                    Some(JobDone::Op(report)) => report,
+                    _ => OpReport {
+                        outcome: Outcome::Uncertain,
+                        device: None,
+                        size: None,
+                        error: Some("operation panicked".into()),
+                    },
+                };
+                self.book_op(&action, key, report);
+            }
+            (Job::Resolve(_), Some(JobDone::Resolved(uid, resolved))) => {
+                self.book_resolved(uid, resolved);
+            }
+            (Job::Resolve(uid), _) => {
+                if let Some(book) = self.books.get_mut(&uid) {
+                    book.resolving = false;
+                    book.again_at = Some(Instant::now() + RESOLVE_AGAIN);
+                }
+            }
+            (Job::Orphans, done) => {
+                self.orphans_at = Instant::now() + ORPHANS_EVERY;
+                if let Some(JobDone::Orphans(Some(pass))) = done {
+                    self.tell_orphans(pass);
+                }
+            }
+            (Job::Node, Some(JobDone::Attached(attached))) => self.book_attached(attached),
+            (Job::Node, _) => {}
+        }
+    }
+
+    fn book_op(&mut self, action: &Action, key: OpKey, report: OpReport) {
+        self.pending.remove(&key);
+        self.steps.remove(&key);
+        match &report.error {
+            None => self.backoffs.succeeded(&key),
+            Some(error) => {
+                let now = Instant::now() - self.start;
+                let wait = self.backoffs.failed(key.clone(), action.name(), now);
+                tracing::error!(operation = action.name(), volume = %key.volume(),
+                    durationBeforeRetry = ?wait, err = error, "volume operation failed");
+            }
+        }
+        self.actual.finish(action, &report.outcome, report.device);
+        if let (Some(size), Some(volume)) =
+            (report.size, self.actual.volumes.get_mut(action.volume()))
+        {
+            volume.size = Some(size);
+        }
+    }
+
+    fn clean_unexplained(&mut self) {
+        for left in std::mem::take(&mut self.unexplained) {
+            if self.books.contains_key(&left.pod) {
+                // A living pod's volume is left to the mount path.
+                continue;
+            }
+            let env = Arc::clone(&self.env);
+            let key = left.path.to_string_lossy().into_owned();
+            self.spawn(Job::Orphans, async move {
+                let path = left.path.clone();
+                let cleaned = env
+                    .pool
+                    .run(&key, "force clean", NORMAL, move || reconstruct::force_clean(&path))
+                    .await;
+                let error = match cleaned {
+                    Ok(Ok(())) => None,
+                    Ok(Err(e)) => Some(e.to_string()),
+                    Err(e) => Some(e.to_string()),
+                };
+                if let Some(err) = error {
+                    tracing::error!(path = %left.path.display(), err,
+                        "could not clean a volume that no plugin explains");
+                }
+                JobDone::Orphans(None)
+            });
+        }
+    }
+
+    fn start_orphans(&mut self) {
+        let snapshot = self.pods.borrow().clone();
+        let mut known: BTreeSet<PodUid> = snapshot.pods.keys().cloned().collect();
+        known.extend(self.books.keys().cloned());
+        for volume in self.actual.volumes.values() {
+            known.extend(volume.pods.keys().cloned());
+        }
+        let env = Arc::clone(&self.env);
+        self.spawn(Job::Orphans, async move {
+            let paths = env.paths.clone();
+            let pass = env
+                .pool
+                .run("pods", "clean orphans", NORMAL, move || orphans::clean(&paths, &known))
+                .await;
+            JobDone::Orphans(pass.ok().and_then(Result::ok))
+        });
+    }
+
+    /// One line per change of state, not per pass.
+    fn tell_orphans(&mut self, pass: orphans::Pass) {
+        for line in pass.kept.iter().filter(|l| !self.orphans_told.contains(l)) {
+            tracing::error!(reason = line, "orphaned pod directory kept");
+        }
+        self.orphans_told = pass.kept;
+    }
+}
+
+/// Waits for a changed object; `None` means that some were missed.
+async fn next_change(
+    changes: &mut Option<broadcast::Receiver<ObjectChange>>,
+) -> Option<ObjectChange> {
+    let Some(receiver) = changes else { return std::future::pending().await };
+    match receiver.recv().await {
+        Ok(change) => Some(change),
+        Err(broadcast::error::RecvError::Lagged(_)) => None,
+        Err(broadcast::error::RecvError::Closed) => {
+            *changes = None;
+            std::future::pending().await
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Which pods there are and what they want, from snapshots and requests.
+
+use super::{Request, VolumesTask};
+use crate::published::{PodPublished, Published};
+use crate::resolve::Resolved;
+use api::core::v1::{Pod, Volume};
+use api::ids::{PodUid, VolumeName};
+use engine::volumes::{DesiredPod, MountState, OpKey, VolumeSpec, Want};
+use ports::{ObjectChange, ObjectKind, PodLife, VolumeFacts};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use tokio::time::Instant;
+
+/// One pod's page.
+#[derive(Debug)]
+pub(super) struct PodBook {
+    pub(super) pod: Arc<Pod>,
+    pub(super) want: Want,
+    /// Its worker asked for it although no snapshot has shown it yet.
+    pub(super) unseen: bool,
+    /// Its worker said that its containers are gone.
+    pub(super) released: bool,
+    /// Its worker asked for its volumes.
+    pub(super) asked: bool,
+    /// It must be looked at.
+    pub(super) dirty: bool,
+    pub(super) resolving: bool,
+    pub(super) again_at: Option<Instant>,
+    /// How many looks were begun and ended.
+    pub(super) started: u64,
+    pub(super) finished: u64,
+    pub(super) errors: BTreeSet<String>,
+}
+
+impl PodBook {
+    fn new(pod: Arc<Pod>, want: Want) -> Self {
+        Self {
+            pod,
+            want,
+            unseen: false,
+            released: false,
+            asked: false,
+            dirty: true,
+            resolving: false,
+            again_at: None,
+            started: 0,
+            finished: 0,
+            errors: BTreeSet::new(),
+        }
+    }
+}
+
+fn uid_of(pod: &Pod) -> PodUid {
+    PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default())
+}
+
+impl VolumesTask {
+    /// Takes over a new snapshot.
+    pub(super) fn read_pods(&mut self) {
+        let snapshot = self.pods.borrow_and_update().clone();
+        for (uid, entry) in snapshot.pods.iter() {
+            let book = self.books.get_mut(uid);
+            let asked = book.as_ref().is_some_and(|b| b.asked);
+            let want = match entry.life {
+                PodLife::Syncing => Some(Want::Mount),
+                PodLife::Pending if asked => Some(Want::Mount),
+                PodLife::Pending | PodLife::Terminating => Some(Want::Keep),
+                PodLife::Rejected | PodLife::Terminated | PodLife::Finished => None,
+            };
+            match (book, want) {
+                (Some(book), Some(want)) => {
+                    book.unseen = false;
+                    if !Arc::ptr_eq(&book.pod, &entry.pod) {
+                        let changed = book.pod.metadata != entry.pod.metadata
+                            || book.pod.spec != entry.pod.spec;
+                        book.pod = Arc::clone(&entry.pod);
+                        if changed {
+                            book.dirty = true;
+                            let refresh = |spec: &VolumeSpec| spec.plugin.is_content();
+                            self.actual.request_remount(uid, refresh);
+                        }
+                    }
+                    if !book.released {
+                        book.want = want;
+                    }
+                }
+                (None, Some(want)) => {
+                    self.books.insert(uid.clone(), PodBook::new(Arc::clone(&entry.pod), want));
+                }
+                (Some(_), None) => self.drop_pod(uid),
+                (None, None) => {}
+            }
+            self.apply_want(uid);
+        }
+        let gone: Vec<PodUid> = self
+            .books
+            .iter()
+            .filter(|(uid, book)| !book.unseen && !snapshot.pods.contains_key(*uid))
+            .map(|(uid, _)| uid.clone())
+            .collect();
+        for uid in gone {
+            self.drop_pod(&uid);
+        }
+    }
+
+    fn drop_pod(&mut self, uid: &PodUid) {
+        self.books.remove(uid);
+        self.desired.pods.remove(uid);
+    }
+
+    /// Writes a pod's wish into the desired world.
+    fn apply_want(&mut self, uid: &PodUid) {
+        let Some(book) = self.books.get(uid) else { return };
+        if book.released {
+            self.desired.pods.remove(uid);
+            return;
+        }
+        let entry = self.desired.pods.entry(uid.clone()).or_insert_with(|| DesiredPod {
+            want: book.want,
+            resolved: false,
+            volumes: BTreeMap::new(),
+        });
+        entry.want = book.want;
+    }
+
+    /// Takes a request of the handle.
+    pub(super) fn answer(&mut self, request: Request) {
+        match request {
+            Request::Ready { pod, reply } => {
+                let uid = uid_of(&pod);
+                let snapshot_has_it = self.pods.borrow().pods.contains_key(&uid);
+                let book = self
+                    .books
+                    .entry(uid.clone())
+                    .or_insert_with(|| PodBook::new(Arc::clone(&pod), Want::Mount));
+                book.unseen |= !snapshot_has_it;
+                book.pod = pod;
+                book.released = false;
+                book.asked = true;
+                book.want = Want::Mount;
+                book.dirty = true;
+                let after = book.started + 1;
+                self.actual.request_remount(&uid, |spec| spec.plugin.is_content());
+                self.apply_want(&uid);
+                self.waiters.push(super::ReadyWaiter { uid, after, reply });
+            }
+            Request::Released { pod, reply } => {
+                let uid = uid_of(&pod);
+                if let Some(book) = self.books.get_mut(&uid) {
+                    book.released = true;
+                    book.unseen = false;
+                }
+                self.desired.pods.remove(&uid);
+                self.release_waiters.push((uid, reply));
+            }
+            Request::Describe { pod, reply } => {
+                let state = self.describe(&uid_of(&pod));
+                // The asker may have gone away.
+                drop(reply.send(state));
+            }
+        }
+    }
+
+    /// A look at a pod's volumes ended.
+    pub(super) fn book_resolved(&mut self, uid: PodUid, resolved: Resolved) {
+        let Some(book) = self.books.get_mut(&uid) else { return };
+        book.resolving = false;
+        book.finished = book.started;
+        book.errors = resolved.errors;
+        let complete = book.errors.is_empty();
+        if !complete {
+            book.again_at = Some(Instant::now() + super::RESOLVE_AGAIN);
+        }
+        if book.released {
+            return;
+        }
+        let want = book.want;
+        let entry = self.desired.pods.entry(uid.clone()).or_insert_with(|| DesiredPod {
+            want,
+            resolved: false,
+            volumes: BTreeMap::new(),
+        });
+        entry.resolved = complete;
+        if complete {
+            entry.volumes = resolved.volumes;
+        } else {
+            entry.volumes.extend(resolved.volumes);
+        }
+        self.read_node();
+    }
+
+    /// A config map or secret changed (`None`: any of them may have).
+    pub(super) fn object_changed(&mut self, change: Option<ObjectChange>) {
+        let mut affected = Vec::new();
+        for (uid, book) in &self.books {
+            let namespace = book.pod.metadata.namespace.as_deref().unwrap_or_default();
+            if change.as_ref().is_some_and(|c| c.namespace != namespace) {
+                continue;
+            }
+            affected.push(uid.clone());
+        }
+        for uid in affected {
+            let concerns = |spec: &VolumeSpec| {
+                spec.plugin.is_content()
+                    && change
+                        .as_ref()
+                        .is_none_or(|c| spec.as_inline().is_none_or(|volume| refers_to(volume, c)))
+            };
+            self.actual.request_remount(&uid, concerns);
+            // A mount that waits because the object was missing need not wait on.
+            let Some(pod) = self.desired.pods.get(&uid) else { continue };
+            for (name, volume) in &pod.volumes {
+                if concerns(&volume.spec) {
+                    self.backoffs.succeeded(&OpKey::Pod(name.clone(), uid.clone()));
+                }
+            }
+        }
+    }
+
+    /// Which volumes the controller says are attached here.
+    pub(super) fn read_node(&mut self) {
+        let view = self.env.node.borrow().clone();
+        let Some(status) = view.node.as_ref().and_then(|n| n.status.as_ref()) else { return };
+        self.reported_attached = status
+            .volumes_attached
+            .iter()
+            .flatten()
+            .map(|v| VolumeName::from(v.name.as_str()))
+            .collect();
+    }
+
+    /// The node object was read for volumes found on disk.
+    pub(super) fn book_attached(&mut self, attached: Option<BTreeMap<VolumeName, String>>) {
+        let Some(attached) = attached else {
+            self.node_at = Some(Instant::now() + super::RESOLVE_AGAIN);
+            return;
+        };
+        for (name, device) in attached {
+            if let Some(volume) = self.actual.volumes.get_mut(&name) {
+                volume.attachable = true;
+                volume.attached = true;
+                volume.device_path = device;
+            }
+        }
+        self.found_checked = true;
+    }
+
+    /// Shows the new state to everybody.
+    pub(super) fn publish(&mut self) {
+        let mut pods: BTreeMap<PodUid, PodPublished> = BTreeMap::new();
+        for volume in self.actual.volumes.values() {
+            for uid in volume.pods.keys() {
+                pods.entry(uid.clone()).or_default().mounted = true;
+            }
+        }
+        for (uid, pod) in &self.desired.pods {
+            for volume in pod.volumes.values() {
+                let entry = pods.entry(uid.clone()).or_default();
+                for name in &volume.names {
+                    entry.spec_names.insert(name.clone(), volume.spec.name.clone());
+                }
+            }
+        }
+        let facts = VolumeFacts {
+            in_use: self.found_checked.then(|| self.actual.in_use(&self.desired)),
+            not_ready: None,
+            quarantined: self.env.pool.quarantined(),
+        };
+        self.publisher.send_if_modified(|old| {
+            let changed = old.pods != pods || *old.facts != facts;
+            if changed {
+                *old = Published { pods, facts: Arc::new(facts) };
+            }
+            changed
+        });
+    }
+
+    /// Whether the pod's mount of a volume is known to be there.
+    pub(super) fn is_mounted(&self, volume: &VolumeName, uid: &PodUid) -> bool {
+        self.actual.mount(volume, uid).is_some_and(|m| m.state == MountState::Mounted)
+    }
+}
+
+/// Whether the volume shows the object.
+fn refers_to(volume: &Volume, change: &ObjectChange) -> bool {
+    let name = change.name.as_str();
+    let sources = || volume.projected.iter().flat_map(|p| p.sources.iter().flatten());
+    match change.kind {
+        ObjectKind::ConfigMap => {
+            volume.config_map.as_ref().is_some_and(|c| c.name == name)
+                || sources().any(|s| s.config_map.as_ref().is_some_and(|c| c.name == name))
+        }
+        ObjectKind::Secret => {
+            let own = volume.secret.as_ref().and_then(|s| s.secret_name.as_deref());
+            own == Some(name)
+                || sources().any(|s| s.secret.as_ref().is_some_and(|c| c.name == name))
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Who waits for a pod's volumes, and how a wait that ends badly is told.
+
+use super::VolumesTask;
+use api::ids::PodUid;
+use engine::volumes::{MountState, OpKey, Plugin, VolumeSpec, used_volumes};
+use ports::{MountedVolume, PodMounts, VolumeError};
+use tokio::sync::oneshot;
+
+/// Somebody waits for all volumes of a pod.
+#[derive(Debug)]
+pub(super) struct ReadyWaiter {
+    pub(super) uid: PodUid,
+    /// Errors of looks before this one do not count.
+    pub(super) after: u64,
+    pub(super) reply: oneshot::Sender<Result<PodMounts, VolumeError>>,
+}
+
+/// How far a pod's volumes are.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct WaitState {
+    /// All of them, if every one is mounted.
+    pub(crate) ready: Option<PodMounts>,
+    /// The pod's names of volumes that are not.
+    pub(crate) unmounted: Vec<String>,
+    /// … of which a controller must attach these first.
+    pub(crate) unattached: Vec<String>,
+    /// … of which nothing could be found out.
+    pub(crate) unprocessed: Vec<String>,
+    /// Unique names of what is mounted.
+    pub(crate) mounted: Vec<String>,
+    /// What each missing volume waits for.
+    pub(crate) steps: Vec<String>,
+}
+
+impl WaitState {
+    fn text(&self, cause: &str) -> String {
+        format!(
+            "unmounted volumes=[{}], unattached volumes=[{}], failed to process volumes=[{}]: {cause}",
+            self.unmounted.join(" "),
+            self.unattached.join(" "),
+            self.unprocessed.join(" ")
+        )
+    }
+
+    /// The wait is over; everything mounted is still good.
+    pub(crate) fn ended(self, cause: &str) -> Result<PodMounts, VolumeError> {
+        if let Some(mounts) = self.ready {
+            return Ok(mounts);
+        }
+        let mut text = self.text(cause);
+        if !self.steps.is_empty() {
+            text.push_str(&format!(" ({})", self.steps.join("; ")));
+        }
+        Err(VolumeError::TimedOut(text))
+    }
+}
+
+impl VolumesTask {
+    /// Answers every waiter whose wait is over.
+    pub(super) fn settle_waiters(&mut self) {
+        let mut still = Vec::new();
+        for waiter in std::mem::take(&mut self.waiters) {
+            if waiter.reply.is_closed() {
+                continue;
+            }
+            match self.ready_answer(&waiter) {
+                Some(answer) => drop(waiter.reply.send(answer)),
+                None => still.push(waiter),
+            }
+        }
+        self.waiters = still;
+        let mut waiting = Vec::new();
+        for (uid, reply) in std::mem::take(&mut self.release_waiters) {
+            let held = self
+                .actual
+                .volumes
+                .values()
+                .filter_map(|v| v.pods.get(&uid))
+                .any(|m| m.state == MountState::Mounted);
+            let busy = self.pending.iter().any(|k| matches!(k, OpKey::Pod(_, p) if *p == uid));
+            if held || busy {
+                if !reply.is_closed() {
+                    waiting.push((uid, reply));
+                }
+            } else {
+                // The asker may have gone away.
+                let _ = reply.send(());
+            }
+        }
+        self.release_waiters = waiting;
+    }
+
+    fn ready_answer(&self, waiter: &ReadyWaiter) -> Option<Result<PodMounts, VolumeError>> {
+        let Some(book) = self.books.get(&waiter.uid) else {
+            return Some(Err(VolumeError::NotReady("the pod is gone".into())));
+        };
+        if book.finished < waiter.after {
+            return None;
+        }
+        let state = self.describe(&waiter.uid);
+        if let Some(mounts) = state.ready {
+            return Some(Ok(mounts));
+        }
+        if book.errors.is_empty() {
+            return None;
+        }
+        let errors: Vec<&str> = book.errors.iter().map(String::as_str).collect();
+        Some(Err(VolumeError::NotReady(state.text(&errors.join("; ")))))
+    }
+
+    /// How far the pod's volumes are.
+    pub(super) fn describe(&self, uid: &PodUid) -> WaitState {
+        let mut state = WaitState::default();
+        for (name, volume) in &self.actual.volumes {
+            if volume.pods.get(uid).is_some_and(|m| m.state == MountState::Mounted) {
+                state.mounted.push(name.to_string());
+            }
+        }
+        let Some(book) = self.books.get(uid) else { return state };
+        let desired = self.desired.pods.get(uid);
+        let mut mounts = PodMounts::new();
+        for name in used_volumes(&book.pod).into_keys() {
+            let found =
+                desired.and_then(|d| d.volumes.iter().find(|(_, v)| v.names.contains(&name)));
+            let Some((unique, volume)) = found else {
+                state.steps.push(format!("volume {name:?} is not resolved"));
+                state.unprocessed.push(name.clone());
+                state.unmounted.push(name);
+                continue;
+            };
+            if self.is_mounted(unique, uid) {
+                mounts.insert(name, self.mounted_volume(uid, &volume.spec));
+                continue;
+            }
+            let attached = self.actual.volumes.get(unique).is_some_and(|v| v.attached);
+            if volume.attachable && !attached {
+                state.unattached.push(name.clone());
+            }
+            let keys = [OpKey::Pod(unique.clone(), uid.clone()), OpKey::Volume(unique.clone())];
+            let step = keys.iter().find_map(|k| self.steps.get(k)).map(|step| step.read());
+            state.steps.push(match step {
+                Some((what, since)) => {
+                    format!("volume {name:?}: {what} for {}s", since.as_secs())
+                }
+                None if volume.attachable && !attached => {
+                    format!("volume {name:?}: waiting for the controller to attach it")
+                }
+                None => format!("volume {name:?}: waiting before the next try"),
+            });
+            state.unmounted.push(name);
+        }
+        if state.unmounted.is_empty() {
+            state.ready = Some(mounts);
+        }
+        state
+    }
+
+    fn mounted_volume(&self, uid: &PodUid, spec: &VolumeSpec) -> MountedVolume {
+        let host_owned = spec.plugin == Plugin::HostPath;
+        let relabels = !matches!(spec.plugin, Plugin::HostPath | Plugin::Nfs | Plugin::Image);
+        let inline_read_only = spec.as_inline().is_some_and(|v| {
+            v.nfs.as_ref().and_then(|n| n.read_only) == Some(true)
+                || v.csi.as_ref().and_then(|c| c.read_only) == Some(true)
+                || v.iscsi.as_ref().and_then(|i| i.read_only) == Some(true)
+                || v.fc.as_ref().and_then(|f| f.read_only) == Some(true)
+        });
+        let gid = spec
+            .as_persistent()
+            .and_then(|v| v.metadata.annotations.as_ref())
+            .and_then(|a| a.get("pv.beta.kubernetes.io/gid"))
+            .and_then(|gid| gid.parse().ok());
+        MountedVolume {
+            host_path: self.env.paths.container_source(uid.as_str(), spec),
+            read_only: spec.read_only
+                || inline_read_only
+                || spec.plugin.is_content()
+                || spec.plugin == Plugin::Image,
+            selinux_relabel: relabels && self.env.config.selinux,
+            block: spec.is_block(),
+            host_owned,
+            supplemental_gid: gid,
+        }
+    }
+}
