@@ -12,4 +12,4 @@ pub use k8s_openapi::api::{
     authentication, authorization, certificates, coordination, core, node, resource, storage,
 };
 pub use k8s_openapi::apimachinery::pkg as machinery;
-pub use k8s_openapi::{Metadata, Resource};
+pub use k8s_openapi::{ByteString, Metadata, Resource};

@@ -10,6 +10,11 @@
 
 use std::collections::BTreeMap;
 
+mod pod;
+
+use crate::resources::QosClass;
+pub use pod::{PodAsk, PodLimitPolicy, pod_ask, pod_limits, qos_limits};
+
 /// Smallest CPU shares a cgroup can have.
 pub const MIN_SHARES: u64 = 2;
 /// Largest CPU shares a cgroup can have.
@@ -106,17 +111,6 @@ impl CgroupName {
     }
 }
 
-/// Quality of service levels that have a cgroup of their own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum QosLevel {
-    /// Directly below `kubepods`.
-    Guaranteed,
-    /// Below `kubepods/burstable`.
-    Burstable,
-    /// Below `kubepods/besteffort`.
-    BestEffort,
-}
-
 /// The agent's part of the tree below the configured root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree {
@@ -135,16 +129,16 @@ impl Tree {
     }
 
     /// The parent of the pods of a level.
-    pub fn level(&self, level: QosLevel) -> CgroupName {
+    pub fn level(&self, level: QosClass) -> CgroupName {
         match level {
-            QosLevel::Guaranteed => self.kubepods.clone(),
-            QosLevel::Burstable => self.kubepods.child("burstable"),
-            QosLevel::BestEffort => self.kubepods.child("besteffort"),
+            QosClass::Guaranteed => self.kubepods.clone(),
+            QosClass::Burstable => self.kubepods.child("burstable"),
+            QosClass::BestEffort => self.kubepods.child("besteffort"),
         }
     }
 
     /// A pod's cgroup.
-    pub fn pod(&self, level: QosLevel, uid: &str) -> CgroupName {
+    pub fn pod(&self, level: QosClass, uid: &str) -> CgroupName {
         self.level(level).child(&format!("pod{uid}"))
     }
 }
@@ -300,7 +294,7 @@ mod tests {
     #[test]
     fn names_in_both_driver_forms() {
         let tree = Tree::new(&CgroupName::root());
-        let pod = tree.pod(QosLevel::Burstable, "1-2");
+        let pod = tree.pod(QosClass::Burstable, "1-2");
         assert_eq!(pod.path(Driver::Cgroupfs), "/kubepods/burstable/pod1-2");
         assert_eq!(
             pod.path(Driver::Systemd),
@@ -309,7 +303,7 @@ mod tests {
         assert_eq!(CgroupName::parse(Driver::Systemd, &pod.path(Driver::Systemd)), pod);
         assert_eq!(CgroupName::parse(Driver::Cgroupfs, &pod.path(Driver::Cgroupfs)), pod);
         assert_eq!(pod.pod_uid(), Some("1-2"));
-        assert_eq!(tree.level(QosLevel::Burstable).pod_uid(), None);
+        assert_eq!(tree.level(QosClass::Burstable).pod_uid(), None);
         assert_eq!(CgroupName::root().path(Driver::Systemd), "/");
     }
 

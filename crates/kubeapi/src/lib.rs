@@ -1,2 +1,31 @@
-//! The API server connection: rotating certificate, watches, patches, events, leases.
+//! The API server connection.
+//!
+//! Owns: the way to the API server (kubeconfig, TLS, HTTP/2, rate limits), certificates obtained
+//! from it, list/watch of pods, node and services, objects that pods refer to, pod and node writes,
+//! leases, and events with their correlation.
+//!
+//! Promises: every request has a deadline; nothing here decides what a pod or node should look
+//! like; errors carry the API server's own text.
+//!
+//! Deliberately absent: protobuf (requests and answers are JSON), and any PUT of an object that was
+//! decoded into types, which would drop fields that they do not know.
 #![forbid(unsafe_code)]
+
+pub mod connection;
+mod error;
+mod events;
+mod node;
+mod objects;
+mod pods;
+mod storage;
+mod tokens;
+mod watch;
+
+pub use connection::{Connection, ConnectionConfig, ConnectionError, Kubeconfig, Lane, Rate};
+pub use error::{ApiError, Refusal};
+pub use events::{ApiEvents, EventLog, EventsConfig};
+pub use node::{LeaseApi, NodeApi};
+pub use objects::{ApiObjects, ObjectsConfig, StandaloneObjects, Strategy};
+pub use pods::{ApiPods, PodWatchEvent, watch_pods};
+pub use storage::ApiStorage;
+pub use watch::Snapshot;

@@ -17,6 +17,7 @@ macro_rules! generated {
             unused_qualifications,
             rust_2018_idioms,
             clippy::all,
+            clippy::clone_on_ref_ptr,
             clippy::allow_attributes_without_reason,
             reason = "generated code"
         )]

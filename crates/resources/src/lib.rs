@@ -1,2 +1,6 @@
-//! Cgroup tree, CPU, memory, topology and device placement, checkpoints.
+//! The node's resources.
+//!
+//! Owns: the cgroup tree. Decisions and numbers are in `engine`, files in `sys`.
 #![forbid(unsafe_code)]
+
+pub mod cgroups;

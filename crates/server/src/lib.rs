@@ -1,2 +1,4 @@
-//! The node's HTTPS API: authentication, streaming, logs, metrics, stats.
+//! The node's HTTP API.
 #![forbid(unsafe_code)]
+
+pub mod health;

@@ -53,3 +53,28 @@ impl FolderWatch {
         false
     }
 }
+
+/// A watch for others who open or remove one file.
+pub struct OpenWatch {
+    stream: inotify::EventStream<Vec<u8>>,
+}
+
+impl std::fmt::Debug for OpenWatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenWatch").finish_non_exhaustive()
+    }
+}
+
+impl OpenWatch {
+    /// Starts to watch; opens before now are not seen.
+    pub fn new(path: &Path) -> io::Result<Self> {
+        let inotify = Inotify::init()?;
+        inotify.watches().add(path, WatchMask::OPEN | WatchMask::DELETE_SELF)?;
+        Ok(Self { stream: inotify.into_event_stream(vec![0; 1024])? })
+    }
+
+    /// Waits for the first open or removal, or for the end of the watch itself. Cancel-safe.
+    pub async fn opened(&mut self) {
+        let _ = self.stream.next().await;
+    }
+}

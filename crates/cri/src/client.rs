@@ -1,0 +1,331 @@
+//! The client: its make, and the one road every call takes.
+
+mod containers;
+mod images;
+mod runtime;
+mod sandboxes;
+mod stats;
+mod streaming;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use proto::cri_v1::image_service_client::ImageServiceClient;
+use proto::cri_v1::runtime_service_client::RuntimeServiceClient;
+use telemetry::go_text::quote;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status, Streaming};
+use tracing::Instrument;
+
+use crate::call::{Call, Service};
+use crate::connect::Connector;
+use crate::endpoint::Endpoint;
+use crate::error::CriError;
+use crate::events::EventStream;
+use crate::features::{Features, Learned};
+use crate::health::{Health, Reachability};
+use crate::metrics::CallObserver;
+
+pub use streaming::ExecOutput;
+
+/// The largest message taken from a runtime.
+const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
+/// A call that waits longer than this part of its deadline is logged.
+const SLOW_PART: u32 = 4;
+
+/// How to call.
+#[derive(Debug, Clone)]
+pub struct ClientConfig {
+    /// The deadline of an ordinary call (`runtimeRequestTimeout`).
+    pub request_timeout: Duration,
+    /// Lists come as streams where the runtime has them (gate `CRIListStreaming`).
+    pub list_streaming: bool,
+    /// Is told of every finished call.
+    pub observer: Arc<dyn CallObserver>,
+}
+
+impl Default for ClientConfig {
+    fn default() -> Self {
+        Self {
+            request_timeout: Duration::from_secs(120),
+            list_streaming: false,
+            observer: Arc::new(()),
+        }
+    }
+}
+
+/// A client of both services. Cheap to clone; clones share their connections.
+#[derive(Debug, Clone)]
+pub struct RuntimeClient {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    runtime: RuntimeServiceClient<Channel>,
+    image: ImageServiceClient<Channel>,
+    runtime_endpoint: String,
+    image_endpoint: String,
+    config: ClientConfig,
+    streams_runtime_lists: AtomicBool,
+    streams_image_lists: AtomicBool,
+    learned: Learned,
+    runtime_health: Health,
+    image_health: Health,
+}
+
+impl RuntimeClient {
+    /// A client of the services behind two sockets (the same one, if no image endpoint is given). Connects
+    /// when first used. Needs a tokio runtime around it.
+    pub fn new(config: ClientConfig, runtime: &Endpoint, image: Option<&Endpoint>) -> Self {
+        let image = image.unwrap_or(runtime);
+        Self::build(
+            config,
+            (runtime.as_str(), Connector::unix(runtime.path())),
+            (image.as_str(), Connector::unix(image.path())),
+        )
+    }
+
+    /// A client over any byte streams: an in-memory fake, a simulation.
+    pub fn with_connectors(config: ClientConfig, runtime: Connector, image: Connector) -> Self {
+        Self::build(config, ("runtime", runtime), ("image", image))
+    }
+
+    fn build(
+        config: ClientConfig,
+        (runtime_endpoint, runtime): (&str, Connector),
+        (image_endpoint, image): (&str, Connector),
+    ) -> Self {
+        let runtime = RuntimeServiceClient::new(runtime.channel())
+            .max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let image =
+            ImageServiceClient::new(image.channel()).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let inner = Inner {
+            runtime,
+            image,
+            runtime_endpoint: runtime_endpoint.to_owned(),
+            image_endpoint: image_endpoint.to_owned(),
+            streams_runtime_lists: AtomicBool::new(config.list_streaming),
+            streams_image_lists: AtomicBool::new(config.list_streaming),
+            config,
+            learned: Learned::default(),
+            runtime_health: Health::new(Service::Runtime),
+            image_health: Health::new(Service::Image),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Asks both services once, as the Go kubelet does at its start.
+    pub async fn validate(&self) -> Result<(), ValidateError> {
+        let failed = |service, endpoint: &str, source| ValidateError {
+            service,
+            endpoint: endpoint.to_owned(),
+            source,
+        };
+        self.ping()
+            .await
+            .map_err(|err| failed(Service::Runtime, &self.inner.runtime_endpoint, err))?;
+        self.image_fs_info()
+            .await
+            .map_err(|err| failed(Service::Image, &self.inner.image_endpoint, err))?;
+        Ok(())
+    }
+
+    /// What is known so far about optional calls.
+    pub fn features(&self) -> Features {
+        self.inner.learned.get()
+    }
+
+    /// Asks for what can be asked without effect (`RuntimeConfig`, events) and tells what is known then. Meant
+    /// for the start, before an event stream is open: some runtimes split events between streams.
+    pub async fn probe_features(&self) -> Features {
+        // Failures other than "not implemented" leave the feature unknown, and are reported by health.
+        let _ = self.runtime_config().await;
+        let mut events = self.events();
+        events.next().await;
+        self.features()
+    }
+
+    /// The runtime's events; see [`EventStream`].
+    pub fn events(&self) -> EventStream {
+        EventStream::new(self.clone())
+    }
+
+    /// Follows whether a service can be reached.
+    pub fn reachability(&self, service: Service) -> watch::Receiver<Reachability> {
+        self.inner.health(service).subscribe()
+    }
+
+    pub(crate) fn runtime_service(&self) -> RuntimeServiceClient<Channel> {
+        self.inner.runtime.clone()
+    }
+
+    fn image_service(&self) -> ImageServiceClient<Channel> {
+        self.inner.image.clone()
+    }
+
+    /// The deadline of an ordinary call.
+    fn timeout(&self) -> Duration {
+        self.inner.config.request_timeout
+    }
+
+    /// Runs one call: span, deadline, error, features, reachability, observer. The attempt is dropped at the
+    /// deadline, which cancels it at the runtime too.
+    async fn invoke<T>(
+        &self,
+        call: Call,
+        deadline: Option<Duration>,
+        attempt: BoxFuture<'_, Result<Response<T>, Status>>,
+    ) -> Result<T, CriError> {
+        let span = tracing::debug_span!("cri", call = call.name());
+        let started = Instant::now();
+        let outcome = within(call, deadline, attempt).instrument(span).await;
+        self.note(call, started, outcome.as_ref().map(|_| ()));
+        outcome.map(Response::into_inner)
+    }
+
+    /// Tells everybody how a call ended.
+    pub(crate) fn note(&self, call: Call, started: Instant, outcome: Result<(), &CriError>) {
+        let elapsed = started.elapsed();
+        self.inner.learned.note(call, outcome);
+        let health = self.inner.health(call.service());
+        match outcome {
+            Err(err) if err.is_unavailable() => health.lost(&err.to_string()),
+            // Silence until the deadline says nothing about the way to the runtime.
+            Err(err) if err.is_deadline() => {}
+            _ => health.answered(),
+        }
+        if let Err(err) = outcome {
+            tracing::debug!(call = call.name(), elapsed = ?elapsed, err = %err, "CRI call failed");
+        }
+        self.inner.config.observer.ended(call, elapsed, outcome);
+    }
+
+    /// Takes note that the runtime has events.
+    pub(crate) fn learn_events(&self) {
+        self.inner.learned.note(Call::GetContainerEvents, Ok(()));
+    }
+
+    fn streams_lists(&self, service: Service) -> &AtomicBool {
+        match service {
+            Service::Runtime => &self.inner.streams_runtime_lists,
+            Service::Image => &self.inner.streams_image_lists,
+        }
+    }
+
+    /// Takes a list from its streamed form where that is wanted and there, else from the plain call. A runtime
+    /// that lacks one streamed list is not asked for another again.
+    async fn list<T, Streamed, Plain>(
+        &self,
+        service: Service,
+        streamed: Streamed,
+        plain: Plain,
+    ) -> Result<Vec<T>, CriError>
+    where
+        Streamed: Future<Output = Result<Vec<T>, CriError>>,
+        Plain: Future<Output = Result<Vec<T>, CriError>>,
+    {
+        if self.streams_lists(service).load(Ordering::Relaxed) {
+            match streamed.await {
+                Err(err) if err.is_unimplemented() => {
+                    tracing::info!(
+                        service = service.as_str(),
+                        "Runtime does not stream lists, falling back to plain calls"
+                    );
+                    self.streams_lists(service).store(false, Ordering::Relaxed);
+                }
+                other => return other,
+            }
+        }
+        plain.await
+    }
+}
+
+impl Inner {
+    fn health(&self, service: Service) -> &Health {
+        match service {
+            Service::Runtime => &self.runtime_health,
+            Service::Image => &self.image_health,
+        }
+    }
+}
+
+/// Waits for an attempt until its deadline; logs once when it takes a good part of it.
+async fn within<T>(
+    call: Call,
+    deadline: Option<Duration>,
+    mut attempt: BoxFuture<'_, Result<Response<T>, Status>>,
+) -> Result<Response<T>, CriError> {
+    let failed = |status: Status| CriError::from_status(call, &status);
+    let Some(deadline) = deadline else {
+        return attempt.await.map_err(failed);
+    };
+    let end = Instant::now() + deadline;
+    if let Ok(done) = tokio::time::timeout(deadline / SLOW_PART, &mut attempt).await {
+        return done.map_err(failed);
+    }
+    tracing::warn!(call = call.name(), deadline = ?deadline, "CRI call is slow");
+    match tokio::time::timeout_at(end, attempt).await {
+        Ok(done) => done.map_err(failed),
+        Err(_) => Err(CriError::deadline(call)),
+    }
+}
+
+/// A request that tells the runtime its deadline.
+fn request<M>(message: M, deadline: Option<Duration>) -> Request<M> {
+    let mut request = Request::new(message);
+    if let Some(deadline) = deadline {
+        request.set_timeout(deadline);
+    }
+    request
+}
+
+/// Reads a streamed list to its end.
+async fn gather<M, T>(
+    opened: Result<Response<Streaming<M>>, Status>,
+    items: fn(M) -> Vec<T>,
+) -> Result<Response<Vec<T>>, Status> {
+    let mut stream = opened?.into_inner();
+    let mut all = Vec::new();
+    while let Some(part) = stream.message().await? {
+        all.extend(items(part));
+    }
+    Ok(Response::new(all))
+}
+
+/// Turns a verdict on an answer into the call's error.
+fn verified<T>(call: Call, answer: T, verdict: Result<(), String>) -> Result<T, CriError> {
+    match verdict {
+        Ok(()) => Ok(answer),
+        Err(problem) => Err(CriError::BadReply { call, problem }),
+    }
+}
+
+/// A service did not answer at the start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ValidateError {
+    /// Which service.
+    pub service: Service,
+    /// Where it should be, as configured.
+    pub endpoint: String,
+    /// What the call ended with.
+    pub source: CriError,
+}
+
+impl std::fmt::Display for ValidateError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (service, endpoint) = (self.service.as_str(), quote(&self.endpoint));
+        let Self { source, .. } = self;
+        write!(
+            f,
+            "validate service connection: validate CRI v1 {service} API for endpoint {endpoint}: {source}"
+        )
+    }
+}
+
+impl std::error::Error for ValidateError {}

@@ -1,0 +1,66 @@
+//! What calls are counted by.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use telemetry::metrics::{CounterFamily, Desc, HistogramFamily, Registry, exponential_buckets};
+
+use crate::call::Call;
+use crate::error::CriError;
+
+/// Is told of every finished call.
+pub trait CallObserver: Debug + Send + Sync {
+    /// A call ended. One that its caller gave up is not reported.
+    fn ended(&self, call: Call, elapsed: Duration, outcome: Result<(), &CriError>);
+}
+
+/// Nobody listens.
+impl CallObserver for () {
+    fn ended(&self, _: Call, _: Duration, _: Result<(), &CriError>) {}
+}
+
+const TOTAL: Desc = Desc::alpha(
+    "kubelet_runtime_operations_total",
+    "Cumulative number of runtime operations by operation type.",
+)
+.labels(&["operation_type"]);
+const ERRORS: Desc = Desc::alpha(
+    "kubelet_runtime_operations_errors_total",
+    "Cumulative number of runtime operation errors by operation type.",
+)
+.labels(&["operation_type"]);
+const DURATION: Desc = Desc::alpha(
+    "kubelet_runtime_operations_duration_seconds",
+    "Duration in seconds of runtime operations. Broken down by operation type.",
+)
+.labels(&["operation_type"]);
+
+/// `kubelet_runtime_operations_*`.
+#[derive(Debug, Clone)]
+pub struct RuntimeOperations {
+    total: CounterFamily,
+    errors: CounterFamily,
+    duration: HistogramFamily,
+}
+
+impl RuntimeOperations {
+    /// Counts into a registry.
+    pub fn new(registry: &Registry) -> Self {
+        Self {
+            total: registry.counter(TOTAL),
+            errors: registry.counter(ERRORS),
+            duration: registry.histogram(DURATION, &exponential_buckets(0.005, 2.5, 14)),
+        }
+    }
+}
+
+impl CallObserver for RuntimeOperations {
+    fn ended(&self, call: Call, elapsed: Duration, outcome: Result<(), &CriError>) {
+        let labels = [call.operation()];
+        self.total.inc(&labels);
+        self.duration.observe_duration(&labels, elapsed);
+        if outcome.is_err() {
+            self.errors.inc(&labels);
+        }
+    }
+}

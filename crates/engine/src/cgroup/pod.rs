@@ -1,0 +1,203 @@
+//! The limits of pod and QoS cgroups (kubelet: `ResourceConfigForPod`, `qosContainerManagerImpl`).
+
+use super::{HUGETLB_UNLIMITED, Limits, MIN_SHARES, quota_us, shares};
+use crate::resources::{Counting, QosClass, Side, of_pod, qos_class, side_of};
+use api::core::v1::Pod;
+use std::collections::BTreeMap;
+
+/// What a pod asks for, summed up over its containers, overhead included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodAsk {
+    /// Its QoS level.
+    pub level: QosClass,
+    /// CPU request.
+    pub cpu_request_milli: i64,
+    /// CPU limit, if every container (or the pod itself) has one.
+    pub cpu_limit_milli: Option<i64>,
+    /// Memory limit in bytes, if every container (or the pod itself) has one.
+    pub memory_limit: Option<i64>,
+    /// Huge page bytes by page size name (`2MB`).
+    pub hugepages: BTreeMap<String, u64>,
+    /// A container holds exclusive CPUs, so that no quota may slow it down.
+    pub exclusive_cpus: bool,
+}
+
+/// Sums up a pod. A limit counts only where every container has one or the pod has its own.
+pub fn pod_ask(pod: &Pod, pod_level: bool) -> PodAsk {
+    let counting = Counting { pod_level, with_status: false };
+    let requests = of_pod(pod, Side::Requests, counting);
+    let limits = of_pod(pod, Side::Limits, counting);
+    let limited = |name: &str| {
+        let Some(spec) = &pod.spec else { return false };
+        let has =
+            |resources| side_of(resources, Side::Limits).get(name).is_some_and(|q| !q.is_zero());
+        let mut all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+        (pod_level && has(spec.resources.as_ref())) || all.all(|c| has(c.resources.as_ref()))
+    };
+    let hugepages = requests
+        .iter()
+        .filter_map(|(name, quantity)| {
+            let size = page_size_name(name.strip_prefix("hugepages-")?)?;
+            Some((size, u64::try_from(quantity.value()).ok()?))
+        })
+        .collect();
+    PodAsk {
+        level: qos_class(pod, pod_level),
+        cpu_request_milli: requests.get("cpu").map_or(0, |q| q.milli_value()),
+        cpu_limit_milli: limits.get("cpu").filter(|_| limited("cpu")).map(|q| q.milli_value()),
+        memory_limit: limits.get("memory").filter(|_| limited("memory")).map(|q| q.value()),
+        hugepages,
+        exclusive_cpus: false,
+    }
+}
+
+/// The kernel's name of a page size (`2Mi` is `2MB`).
+fn page_size_name(quantity: &str) -> Option<String> {
+    let mut size = quantity.parse::<units::Quantity>().ok()?.value();
+    for unit in ["B", "KB", "MB", "GB"] {
+        if size < 1024 || unit == "GB" {
+            return (size > 0).then(|| format!("{size}{unit}"));
+        }
+        size /= 1024;
+    }
+    None
+}
+
+/// Node settings that shape pod limits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodLimitPolicy {
+    /// `cpuCFSQuota`.
+    pub cfs_quota: bool,
+    /// `cpuCFSQuotaPeriod` in microseconds.
+    pub period_us: u64,
+    /// `podPidsLimit`; not positive means no limit.
+    pub pids: i64,
+}
+
+/// Limits of one pod's cgroup.
+pub fn pod_limits(ask: &PodAsk, policy: &PodLimitPolicy) -> Limits {
+    let mut limits = Limits {
+        pids: (policy.pids > 0).then_some(policy.pids),
+        hugetlb: Some(ask.hugepages.clone()),
+        ..Limits::default()
+    };
+    let quota = |milli: i64| {
+        if policy.cfs_quota && !ask.exclusive_cpus { quota_us(milli, policy.period_us) } else { -1 }
+    };
+    match ask.level {
+        QosClass::Guaranteed => {
+            limits.cpu_shares = Some(shares(ask.cpu_request_milli));
+            limits.cpu_quota_us = Some(quota(ask.cpu_limit_milli.unwrap_or(0)));
+            limits.cpu_period_us = Some(policy.period_us);
+            limits.memory_bytes = ask.memory_limit;
+        }
+        QosClass::Burstable => {
+            limits.cpu_shares = Some(shares(ask.cpu_request_milli));
+            if let Some(milli) = ask.cpu_limit_milli {
+                limits.cpu_quota_us = Some(quota(milli));
+                limits.cpu_period_us = Some(policy.period_us);
+            }
+            limits.memory_bytes = ask.memory_limit;
+        }
+        QosClass::BestEffort => limits.cpu_shares = Some(MIN_SHARES),
+    }
+    limits
+}
+
+/// Limits of the two QoS cgroups and the hugetlb part of `kubepods`, from the active pods.
+/// Memory is only limited where `qosReserved` asks for it.
+pub fn qos_limits<'a>(
+    asks: impl Iterator<Item = &'a PodAsk>,
+    page_sizes: &[String],
+) -> BTreeMap<QosClass, Limits> {
+    let burstable: i64 = asks
+        .filter(|ask| ask.level == QosClass::Burstable)
+        .map(|ask| ask.cpu_request_milli)
+        .fold(0, i64::saturating_add);
+    let hugetlb: BTreeMap<String, u64> =
+        page_sizes.iter().map(|size| (size.clone(), HUGETLB_UNLIMITED)).collect();
+    let level =
+        |cpu_shares| Limits { cpu_shares, hugetlb: Some(hugetlb.clone()), ..Limits::default() };
+    BTreeMap::from([
+        (QosClass::Guaranteed, level(None)),
+        (QosClass::Burstable, level(Some(shares(burstable)))),
+        (QosClass::BestEffort, level(Some(MIN_SHARES))),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(level: QosClass) -> PodAsk {
+        PodAsk {
+            level,
+            cpu_request_milli: 500,
+            cpu_limit_milli: Some(1000),
+            memory_limit: Some(1 << 20),
+            hugepages: BTreeMap::new(),
+            exclusive_cpus: false,
+        }
+    }
+
+    const POLICY: PodLimitPolicy = PodLimitPolicy { cfs_quota: true, period_us: 100_000, pids: -1 };
+
+    #[test]
+    fn a_limit_counts_only_where_every_container_has_one() {
+        let pod = |second: serde_json::Value| -> Pod {
+            serde_json::from_value(serde_json::json!({"spec": {"containers": [
+                {"name": "a", "resources": {"limits": {"cpu": "1", "memory": "64Mi", "hugepages-2Mi": "4Mi"},
+                                            "requests": {"cpu": "500m", "hugepages-2Mi": "4Mi"}}},
+                {"name": "b", "resources": second},
+            ]}}))
+            .unwrap()
+        };
+        let all = pod_ask(&pod(serde_json::json!({"limits": {"cpu": "1", "memory": "1Mi"}})), true);
+        assert_eq!((all.level, all.cpu_request_milli), (QosClass::Burstable, 500));
+        assert_eq!((all.cpu_limit_milli, all.memory_limit), (Some(2000), Some(65 << 20)));
+        assert_eq!(all.hugepages, BTreeMap::from([("2MB".to_owned(), 4 << 20)]));
+        let some = pod_ask(&pod(serde_json::json!({})), true);
+        assert_eq!((some.cpu_limit_milli, some.memory_limit), (None, None));
+    }
+
+    #[test]
+    fn best_effort_pods_get_the_smallest_share_and_no_limit() {
+        let limits = pod_limits(&ask(QosClass::BestEffort), &POLICY);
+        assert_eq!(limits.cpu_shares, Some(2));
+        assert_eq!((limits.cpu_quota_us, limits.memory_bytes, limits.pids), (None, None, None));
+    }
+
+    #[test]
+    fn burstable_pods_are_limited_only_where_every_container_is() {
+        let mut pod = ask(QosClass::Burstable);
+        let limits = pod_limits(&pod, &POLICY);
+        assert_eq!((limits.cpu_shares, limits.cpu_quota_us), (Some(512), Some(100_000)));
+        pod.cpu_limit_milli = None;
+        pod.memory_limit = None;
+        let limits = pod_limits(&pod, &POLICY);
+        assert_eq!((limits.cpu_quota_us, limits.cpu_period_us), (None, None));
+        assert_eq!(limits.memory_bytes, None);
+    }
+
+    #[test]
+    fn exclusive_cpus_and_a_switched_off_quota_mean_unlimited() {
+        let mut pod = ask(QosClass::Guaranteed);
+        pod.exclusive_cpus = true;
+        assert_eq!(pod_limits(&pod, &POLICY).cpu_quota_us, Some(-1));
+        pod.exclusive_cpus = false;
+        let policy = PodLimitPolicy { cfs_quota: false, pids: 50, ..POLICY };
+        let limits = pod_limits(&pod, &policy);
+        assert_eq!((limits.cpu_quota_us, limits.pids), (Some(-1), Some(50)));
+    }
+
+    #[test]
+    fn burstable_level_gets_the_sum_of_its_pods() {
+        let pods = [ask(QosClass::Burstable), ask(QosClass::Burstable), ask(QosClass::Guaranteed)];
+        let limits = qos_limits(pods.iter(), &["2MB".to_owned()]);
+        assert_eq!(limits[&QosClass::Burstable].cpu_shares, Some(1024));
+        assert_eq!(limits[&QosClass::BestEffort].cpu_shares, Some(2));
+        assert_eq!(limits[&QosClass::Guaranteed].cpu_shares, None);
+        let hugetlb = limits[&QosClass::Guaranteed].hugetlb.clone().unwrap();
+        assert_eq!(hugetlb["2MB"], HUGETLB_UNLIMITED);
+    }
+}

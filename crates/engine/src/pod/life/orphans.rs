@@ -1,0 +1,81 @@
+//! Housekeeping: workers of pods that are no longer configured.
+
+use super::{Completion, LifeState, Workers, is_static};
+use api::ids::PodUid;
+use jiff::Timestamp;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A pod that has a worker after housekeeping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KnownPod {
+    /// Where it is.
+    pub state: LifeState,
+    /// It is not configured any more.
+    pub orphan: bool,
+    /// We have its spec (not only what the runtime says).
+    pub has_config: bool,
+    /// It is a static pod.
+    pub is_static: bool,
+}
+
+/// What housekeeping found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct KnownPods {
+    /// Pods that still have a worker.
+    pub known: BTreeMap<PodUid, KnownPod>,
+    /// Records that were dropped: end their workers.
+    pub removed: Vec<PodUid>,
+    /// Workers to wake.
+    pub wake: Vec<PodUid>,
+    /// Tokens to hand back.
+    pub completed: Vec<Completion>,
+}
+
+impl Workers {
+    /// Compares the records with the configured pods (upstream: `SyncKnownPods`).
+    pub fn sync_known(&mut self, desired: &BTreeSet<PodUid>, now: Timestamp) -> KnownPods {
+        self.pods_synced = true;
+        let mut found = KnownPods::default();
+        for (uid, record) in &mut self.records {
+            let orphan = !desired.contains(uid);
+            let candidate = orphan || record.restart_requested;
+            if candidate && record.finished {
+                found.removed.push(uid.clone());
+                continue;
+            }
+            if orphan {
+                record.deleted = true;
+                if record.started_at.is_none() && !record.observed_runtime {
+                    found.removed.push(uid.clone());
+                    continue;
+                }
+                if !record.termination_requested() {
+                    record.terminating_at = Some(now);
+                    let pod = record.active.as_ref().filter(|a| !a.runtime_only);
+                    let grace = pod.map(|a| record.effective_grace(&a.pod, None));
+                    record.grace_seconds = grace.unwrap_or(1);
+                }
+                if record.requeue() {
+                    found.wake.push(uid.clone());
+                }
+            }
+            let known = record.known_pod();
+            found.known.insert(
+                uid.clone(),
+                KnownPod {
+                    state: record.state(),
+                    orphan,
+                    has_config: known.is_some(),
+                    is_static: known.is_some_and(|pod| is_static(&pod)),
+                },
+            );
+        }
+        for uid in &found.removed {
+            if let Some(mut record) = self.records.remove(uid) {
+                found.completed.append(&mut record.completions);
+                self.turns.release(&record.full_name, uid);
+            }
+        }
+        found
+    }
+}

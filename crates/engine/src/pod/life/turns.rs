@@ -1,0 +1,75 @@
+//! Static pods that share a name start one after another, in the order they came.
+
+use api::ids::PodUid;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Whether a static pod may start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It holds the name now.
+    Now,
+    /// Another one holds the name or comes first.
+    Later,
+    /// It was asked to end before it started.
+    Never,
+}
+
+/// Who holds each full name and who waits for it.
+#[derive(Debug, Default)]
+pub(super) struct StaticTurns {
+    started: BTreeMap<String, PodUid>,
+    waiting: BTreeMap<String, VecDeque<PodUid>>,
+}
+
+impl StaticTurns {
+    /// Puts a pod at the end of the queue for its name.
+    pub(super) fn enqueue(&mut self, full_name: String, uid: PodUid) {
+        let queue = self.waiting.entry(full_name).or_default();
+        if !queue.contains(&uid) {
+            queue.push_back(uid);
+        }
+    }
+
+    /// Who holds the name.
+    pub(super) fn started(&self, full_name: &str) -> Option<&PodUid> {
+        self.started.get(full_name)
+    }
+
+    /// Gives the name to the pod if it is free and the pod is the first that still wants it.
+    pub(super) fn ask(
+        &mut self,
+        full_name: &str,
+        uid: &PodUid,
+        ended: impl Fn(&PodUid) -> bool,
+    ) -> Turn {
+        if let Some(holder) = self.started.get(full_name) {
+            return if holder == uid { Turn::Now } else { Turn::Later };
+        }
+        let Some(queue) = self.waiting.get_mut(full_name) else { return Turn::Never };
+        while queue.front().is_some_and(|first| first != uid && ended(first)) {
+            queue.pop_front();
+        }
+        if queue.front() != Some(uid) {
+            return if queue.contains(uid) { Turn::Later } else { Turn::Never };
+        }
+        queue.pop_front();
+        if queue.is_empty() {
+            self.waiting.remove(full_name);
+        }
+        self.started.insert(full_name.to_owned(), uid.clone());
+        Turn::Now
+    }
+
+    /// The pod is finished or gone: it neither holds nor waits for the name.
+    pub(super) fn release(&mut self, full_name: &str, uid: &PodUid) {
+        if self.started.get(full_name) == Some(uid) {
+            self.started.remove(full_name);
+        }
+        if let Some(queue) = self.waiting.get_mut(full_name) {
+            queue.retain(|waiting| waiting != uid);
+            if queue.is_empty() {
+                self.waiting.remove(full_name);
+            }
+        }
+    }
+}

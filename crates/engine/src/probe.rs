@@ -1,0 +1,71 @@
+//! Probes: what a result means and what a worker does next.
+
+use api::ids::ContainerId;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The three probes of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum ProbeKind {
+    /// Failing restarts the container.
+    Liveness,
+    /// Failing takes the pod out of service.
+    Readiness,
+    /// Holds back the other two until it succeeds once.
+    Startup,
+}
+
+impl ProbeKind {
+    /// The word used in events and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Liveness => "Liveness",
+            Self::Readiness => "Readiness",
+            Self::Startup => "Startup",
+        }
+    }
+}
+
+/// What a probe says about a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum ProbeOutcome {
+    /// The threshold of successes was reached.
+    Success,
+    /// The threshold of failures was reached.
+    Failure,
+    /// Not decided yet.
+    Unknown,
+}
+
+/// Settled results per container id and probe.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ProbeResults {
+    results: BTreeMap<(ContainerId, ProbeKind), ProbeOutcome>,
+}
+
+impl ProbeResults {
+    /// The settled result, `None` if there is none yet.
+    pub fn get(&self, id: &ContainerId, kind: ProbeKind) -> Option<ProbeOutcome> {
+        self.results.get(&(id.clone(), kind)).copied()
+    }
+
+    /// Stores a result; says whether it is new or differs.
+    pub fn set(&mut self, id: &ContainerId, kind: ProbeKind, outcome: ProbeOutcome) -> bool {
+        self.results.insert((id.clone(), kind), outcome) != Some(outcome)
+    }
+
+    /// Forgets one result.
+    pub fn remove(&mut self, id: &ContainerId, kind: ProbeKind) {
+        self.results.remove(&(id.clone(), kind));
+    }
+
+    /// Forgets containers that are not in the list.
+    pub fn retain(&mut self, keep: impl Fn(&ContainerId) -> bool) {
+        self.results.retain(|(id, _), _| keep(id));
+    }
+
+    /// All results in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&ContainerId, ProbeKind, ProbeOutcome)> {
+        self.results.iter().map(|((id, kind), outcome)| (id, *kind, *outcome))
+    }
+}

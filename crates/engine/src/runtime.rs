@@ -1,0 +1,337 @@
+//! What the runtime says about one pod, in the form that decisions read.
+//!
+//! Owns: the view types and the questions asked of them again and again (newest instance of a name,
+//! newest sandbox, instances of the active sandbox).
+//!
+//! Promises: lists are ordered (sandboxes newest attempt first, containers newest creation first) once
+//! [`RuntimePod::normalise`] was called; every look-up relies on that order.
+//!
+//! Deliberately absent: CRI messages. Whoever talks to the runtime translates them into these types.
+
+use api::ids::{ContainerId, PodUid, SandboxId};
+use jiff::Timestamp;
+
+/// Everything the runtime knows about one pod at one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RuntimePod {
+    /// The pod's UID, from sandbox metadata or container labels.
+    pub uid: PodUid,
+    /// The pod's name.
+    pub name: String,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// All sandboxes, newest first.
+    pub sandboxes: Vec<SandboxView>,
+    /// All containers over all sandboxes, newest creation first.
+    pub containers: Vec<ContainerView>,
+    /// IPs of the newest sandbox if it is ready, else those kept from before it stopped.
+    pub ips: Vec<String>,
+    /// When the runtime was asked: everything here is at least as new as this.
+    pub observed_at: Timestamp,
+}
+
+impl RuntimePod {
+    /// A pod of which the runtime has nothing.
+    pub fn empty(uid: PodUid, name: &str, namespace: &str, observed_at: Timestamp) -> Self {
+        Self {
+            uid,
+            name: name.to_owned(),
+            namespace: namespace.to_owned(),
+            sandboxes: Vec::new(),
+            containers: Vec::new(),
+            ips: Vec::new(),
+            observed_at,
+        }
+    }
+
+    /// Puts both lists into the order that look-ups rely on.
+    pub fn normalise(&mut self) {
+        self.sandboxes.sort_by(|a, b| {
+            (b.attempt, b.created_at).cmp(&(a.attempt, a.created_at)).then_with(|| a.id.cmp(&b.id))
+        });
+        self.containers
+            .sort_by(|a, b| b.created_at.cmp(&a.created_at).then_with(|| a.id.cmp(&b.id)));
+    }
+
+    /// The newest instance with this container name, over all sandboxes.
+    pub fn newest(&self, name: &str) -> Option<&ContainerView> {
+        self.containers.iter().find(|c| c.name == name)
+    }
+
+    /// Instances with this container name, newest first.
+    pub fn instances<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a ContainerView> {
+        self.containers.iter().filter(move |c| c.name == name)
+    }
+
+    /// The newest instance with this name that has exited.
+    pub fn newest_exited(&self, name: &str) -> Option<&ContainerView> {
+        self.containers.iter().find(|c| c.name == name && c.state == ContainerRunState::Exited)
+    }
+
+    /// The container with this id.
+    pub fn container(&self, id: &ContainerId) -> Option<&ContainerView> {
+        self.containers.iter().find(|c| &c.id == id)
+    }
+
+    /// The newest sandbox, ready or not.
+    pub fn newest_sandbox(&self) -> Option<&SandboxView> {
+        self.sandboxes.first()
+    }
+
+    /// The newest sandbox if it is ready.
+    pub fn active_sandbox(&self) -> Option<&SandboxView> {
+        self.newest_sandbox().filter(|s| s.state == SandboxState::Ready)
+    }
+
+    /// Containers of the active sandbox, newest first; none when there is no active one.
+    pub fn active_containers(&self) -> impl Iterator<Item = &ContainerView> {
+        let sandbox = self.active_sandbox().map(|s| s.id.clone());
+        self.containers.iter().filter(move |c| sandbox.as_ref() == Some(&c.sandbox))
+    }
+
+    /// Whether some container runs.
+    pub fn has_running_container(&self) -> bool {
+        self.containers.iter().any(|c| c.state == ContainerRunState::Running)
+    }
+
+    /// Whether some sandbox is ready.
+    pub fn has_ready_sandbox(&self) -> bool {
+        self.sandboxes.iter().any(|s| s.state == SandboxState::Ready)
+    }
+
+    /// Whether the runtime holds nothing alive of this pod.
+    pub fn is_dead(&self) -> bool {
+        !self.has_running_container() && !self.has_ready_sandbox()
+    }
+
+    /// Keeps the IPs of an earlier view when this one lost them only because no sandbox is ready.
+    pub fn keep_ips_of(&mut self, earlier: &Self) {
+        if self.ips.is_empty() && !self.has_ready_sandbox() {
+            self.ips.clone_from(&earlier.ips);
+        }
+    }
+}
+
+/// State of a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SandboxState {
+    /// Its processes and network are up.
+    Ready,
+    /// Stopped, or something of it is gone.
+    NotReady,
+}
+
+/// Whose namespace an object uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum NamespaceMode {
+    /// The pod's own.
+    #[default]
+    Pod,
+    /// The container's own.
+    Container,
+    /// The node's.
+    Node,
+    /// That of another container.
+    Target,
+}
+
+/// One sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxView {
+    /// Its id.
+    pub id: SandboxId,
+    /// `metadata.attempt`.
+    pub attempt: u32,
+    /// Ready or not.
+    pub state: SandboxState,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// Network namespace mode; the pod's own when the runtime does not say.
+    pub network_mode: NamespaceMode,
+    /// Addresses; `None` when the runtime reports no network status at all.
+    pub network: Option<SandboxNetwork>,
+    /// Runtime handler (RuntimeClass), empty for the default one.
+    pub runtime_handler: String,
+}
+
+/// Addresses of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SandboxNetwork {
+    /// The primary IP, empty if there is none.
+    pub ip: String,
+    /// Further IPs.
+    pub additional_ips: Vec<String>,
+}
+
+impl SandboxNetwork {
+    /// All IPs, the primary one first.
+    pub fn ips(&self) -> Vec<String> {
+        std::iter::once(&self.ip)
+            .chain(&self.additional_ips)
+            .filter(|ip| !ip.is_empty())
+            .cloned()
+            .collect()
+    }
+}
+
+/// State of a container in the runtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ContainerRunState {
+    /// Made, never started.
+    Created,
+    /// Its process runs.
+    Running,
+    /// Its process ended.
+    Exited,
+    /// The runtime cannot tell.
+    Unknown,
+}
+
+impl ContainerRunState {
+    /// The word used in messages and labels.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Running => "running",
+            Self::Exited => "exited",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// One container instance.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ContainerView {
+    /// Its id, without the runtime's prefix.
+    pub id: ContainerId,
+    /// The sandbox it lives in.
+    pub sandbox: SandboxId,
+    /// Container name (label `io.kubernetes.container.name`).
+    pub name: String,
+    /// `metadata.attempt`.
+    pub attempt: u32,
+    /// Its state.
+    pub state: ContainerRunState,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When its process started.
+    pub started_at: Option<Timestamp>,
+    /// When its process ended.
+    pub finished_at: Option<Timestamp>,
+    /// Exit code, meaningful when exited.
+    pub exit_code: i32,
+    /// The runtime's reason, e.g. `Completed`, `Error`, `OOMKilled`.
+    pub reason: String,
+    /// The runtime's message joined with the termination message ([`join_messages`]).
+    pub message: String,
+    /// Image as the runtime names it (`status.image`).
+    pub image: String,
+    /// The image asked for at creation, when the runtime remembers it.
+    pub user_image: Option<String>,
+    /// The image's local id.
+    pub image_id: String,
+    /// The image's digest reference (`status.image_ref`): `imageID` in the API.
+    pub image_ref: String,
+    /// Annotation `io.kubernetes.container.hash`; 0 if missing or unreadable.
+    pub hash: u64,
+    /// Annotation `io.kubernetes.container.restartCount`.
+    pub restart_count: i32,
+    /// Log file path on the host.
+    pub log_path: String,
+    /// Resources in force, if the runtime reports them.
+    pub resources: Option<RuntimeResources>,
+    /// Effective user, if the runtime reports it.
+    pub user: Option<RuntimeUser>,
+    /// Mounts; the termination message file is found through these.
+    pub mounts: Vec<RuntimeMount>,
+    /// Effective stop signal, `None` for the runtime's default.
+    pub stop_signal: Option<String>,
+    /// Annotation with the path of the termination message in the container.
+    pub termination_message_path: String,
+    /// Annotation with the termination message policy.
+    pub termination_message_policy: String,
+    /// What is needed to kill it when its pod's spec is unknown.
+    pub restored: RestoredSpec,
+}
+
+impl ContainerView {
+    /// Whether its process runs.
+    pub fn is_running(&self) -> bool {
+        self.state == ContainerRunState::Running
+    }
+
+    /// Host path of the termination message file, if it is mounted.
+    pub fn termination_file(&self) -> Option<&str> {
+        if self.termination_message_path.is_empty() {
+            return None;
+        }
+        self.mounts
+            .iter()
+            .find(|m| m.container_path == self.termination_message_path)
+            .map(|m| m.host_path.as_str())
+    }
+
+    /// Whether the end of the log stands in for an empty termination message.
+    pub fn falls_back_to_log(&self) -> bool {
+        self.termination_message_policy == "FallbackToLogsOnError"
+            && self.exit_code != 0
+            && self.reason != "ContainerCannotRun"
+    }
+}
+
+/// The runtime's message and the termination message as one text.
+pub fn join_messages(runtime: &str, termination: &str) -> String {
+    match (runtime.is_empty(), termination.is_empty()) {
+        (true, _) => termination.to_owned(),
+        (_, true) => runtime.to_owned(),
+        _ => format!("{runtime}: {termination}"),
+    }
+}
+
+/// Linux resources in force for a container, as the runtime reports them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RuntimeResources {
+    /// CPU period in microseconds.
+    pub cpu_period: Option<i64>,
+    /// CPU quota in microseconds per period.
+    pub cpu_quota: Option<i64>,
+    /// CPU shares (v1 scale).
+    pub cpu_shares: Option<i64>,
+    /// Memory limit in bytes.
+    pub memory_limit_bytes: Option<i64>,
+}
+
+/// Effective Linux user of a container.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RuntimeUser {
+    /// Primary uid.
+    pub uid: i64,
+    /// Primary gid.
+    pub gid: i64,
+    /// Supplementary groups.
+    pub supplemental_groups: Vec<i64>,
+}
+
+/// A mount of a container.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RuntimeMount {
+    /// Path in the container.
+    pub container_path: String,
+    /// Path on the host.
+    pub host_path: String,
+    /// Mounted read-only.
+    pub read_only: bool,
+}
+
+/// Parts of a container's spec that were written into its annotations at creation.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct RestoredSpec {
+    /// `io.kubernetes.pod.deletionGracePeriod`.
+    pub deletion_grace_seconds: Option<i64>,
+    /// `io.kubernetes.pod.terminationGracePeriod`.
+    pub termination_grace_seconds: Option<i64>,
+    /// `io.kubernetes.container.preStopHandler`.
+    pub pre_stop: Option<api::core::v1::LifecycleHandler>,
+    /// `io.kubernetes.container.ports`.
+    pub ports: Vec<api::core::v1::ContainerPort>,
+}

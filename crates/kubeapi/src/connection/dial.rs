@@ -1,0 +1,97 @@
+//! Opening the TCP connection: directly, or through the proxy of the kubeconfig or environment.
+
+use super::ConnectionError;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use http::Uri;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
+use hyper_util::client::proxy::matcher::Matcher;
+use hyper_util::rt::TokioIo;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tower::{BoxError, Service};
+
+/// Unacknowledged data for this long ends the connection.
+const SILENCE: Duration = Duration::from_secs(20);
+const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Clone)]
+pub(crate) enum Dial {
+    Direct(HttpConnector),
+    Tunnel(Box<Tunnel<HttpConnector>>),
+    Socks(Box<SocksV5<HttpConnector>>),
+}
+
+impl Dial {
+    /// `proxy` is the kubeconfig's `proxy-url`; without it the environment decides.
+    pub(crate) fn new(server: &Uri, proxy: Option<&str>) -> Result<Self, ConnectionError> {
+        let mut connector = HttpConnector::new();
+        connector.enforce_http(false);
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(CONNECT_DEADLINE));
+        connector.set_keepalive(Some(Duration::from_secs(30)));
+        connector.set_tcp_user_timeout(Some(SILENCE));
+        let matcher = match proxy.filter(|p| !p.is_empty()) {
+            Some(proxy) => Matcher::builder().all(proxy).build(),
+            None => Matcher::from_env(),
+        };
+        let Some(intercept) = matcher.intercept(server) else {
+            return Ok(Self::Direct(connector));
+        };
+        match intercept.uri().scheme_str() {
+            Some("http") => {
+                let mut tunnel = Tunnel::new(intercept.uri().clone(), connector);
+                if let Some(auth) = intercept.basic_auth() {
+                    tunnel = tunnel.with_auth(auth.clone());
+                }
+                Ok(Self::Tunnel(Box::new(tunnel)))
+            }
+            Some("socks5" | "socks5h") => {
+                let mut socks = SocksV5::new(intercept.uri().clone(), connector);
+                if let Some((user, password)) = intercept.raw_auth() {
+                    socks = socks.with_auth(user.into(), password.into());
+                }
+                Ok(Self::Socks(Box::new(socks)))
+            }
+            _ => Err(ConnectionError::Proxy(intercept.uri().to_string())),
+        }
+    }
+}
+
+impl Service<Uri> for Dial {
+    type Response = TokioIo<TcpStream>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        match self {
+            Self::Direct(c) => c.poll_ready(context).map_err(BoxError::from),
+            Self::Tunnel(c) => c.poll_ready(context).map_err(BoxError::from),
+            Self::Socks(c) => c.poll_ready(context).map_err(BoxError::from),
+        }
+    }
+
+    fn call(&mut self, target: Uri) -> Self::Future {
+        match self {
+            Self::Direct(c) => c.call(target).map(|r| r.map_err(BoxError::from)).boxed(),
+            Self::Tunnel(c) => c.call(target).map(|r| r.map_err(BoxError::from)).boxed(),
+            Self::Socks(c) => c.call(target).map(|r| r.map_err(BoxError::from)).boxed(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proxy_url_selects_the_way_and_unknown_schemes_are_refused() {
+        let server: Uri = "https://api.example:6443".parse().unwrap();
+        let through = |proxy| Dial::new(&server, Some(proxy));
+        assert!(matches!(through("http://proxy.example:3128"), Ok(Dial::Tunnel(_))));
+        assert!(matches!(through("socks5://proxy.example:1080"), Ok(Dial::Socks(_))));
+        assert!(matches!(through("https://proxy.example"), Err(ConnectionError::Proxy(_))));
+    }
+}

@@ -1,0 +1,432 @@
+//! Kubeconfig files, as far as an agent without a terminal uses them.
+//!
+//! Promises: relative paths are relative to the file's folder, as everywhere in Kubernetes; secrets
+//! never appear in `Debug`.
+
+use base64::Engine;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Why a kubeconfig cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum KubeconfigError {
+    /// A file it consists of cannot be read.
+    #[error("file cannot be read")]
+    File(#[from] sys::fs::FsError),
+    /// It is not YAML of the right shape.
+    #[error("cannot be parsed: {0}")]
+    Syntax(String),
+    /// `current-context` names nothing.
+    #[error("context {0:?} does not exist")]
+    NoContext(String),
+    /// The context's cluster is missing.
+    #[error("cluster {0:?} does not exist")]
+    NoCluster(String),
+    /// The context's user is missing.
+    #[error("user {0:?} does not exist")]
+    NoUser(String),
+    /// Inline data is not base64.
+    #[error("{0} is not base64")]
+    NotBase64(&'static str),
+}
+
+/// Text that must not be printed.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct SecretText(String);
+
+impl SecretText {
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for SecretText {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("[redacted]")
+    }
+}
+
+/// Bytes given inline or as a file.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Material {
+    Inline(Vec<u8>),
+    File(PathBuf),
+}
+
+impl std::fmt::Debug for Material {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Inline(bytes) => write!(f, "Inline({} bytes)", bytes.len()),
+            Self::File(path) => write!(f, "File({})", path.display()),
+        }
+    }
+}
+
+impl Material {
+    fn read(&self) -> Result<Vec<u8>, KubeconfigError> {
+        match self {
+            Self::Inline(bytes) => Ok(bytes.clone()),
+            Self::File(path) => Ok(sys::fs::read(path)?),
+        }
+    }
+}
+
+/// A certificate chain and its key, as PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PemPair {
+    /// The chain, leaf first.
+    pub certificate: Vec<u8>,
+    /// The private key.
+    pub key: Vec<u8>,
+}
+
+impl std::fmt::Debug for PemPair {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PemPair").finish_non_exhaustive()
+    }
+}
+
+/// An exec plugin's settings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ExecSettings {
+    pub(crate) api_version: String,
+    pub(crate) command: String,
+    pub(crate) args: Vec<String>,
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) provide_cluster_info: bool,
+}
+
+/// The current context of a kubeconfig file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kubeconfig {
+    /// The API server's URL.
+    pub server: String,
+    /// `tls-server-name`.
+    pub tls_server_name: Option<String>,
+    /// `insecure-skip-tls-verify`.
+    pub insecure: bool,
+    /// `proxy-url`.
+    pub proxy_url: Option<String>,
+    pub(crate) authority: Option<Material>,
+    pub(crate) certificate: Option<Material>,
+    pub(crate) key: Option<Material>,
+    pub(crate) token: Option<SecretText>,
+    pub(crate) token_file: Option<PathBuf>,
+    pub(crate) basic: Option<(String, SecretText)>,
+    pub(crate) exec: Option<ExecSettings>,
+}
+
+impl Kubeconfig {
+    /// Reads a file.
+    pub fn read(path: &Path) -> Result<Self, KubeconfigError> {
+        let text = sys::fs::read_to_string(path)?;
+        Self::parse(&text, path.parent().unwrap_or(Path::new("/")))
+    }
+
+    /// Parses a file's text; `folder` is where relative paths begin.
+    pub fn parse(text: &str, folder: &Path) -> Result<Self, KubeconfigError> {
+        let document: Document =
+            serde_saphyr::from_str(text).map_err(|e| KubeconfigError::Syntax(e.to_string()))?;
+        let Document { clusters, users, contexts, current_context, .. } = document;
+        let name = current_context.unwrap_or_default();
+        let context = contexts
+            .into_iter()
+            .find(|c| c.name == name)
+            .map(|c| c.context)
+            .ok_or(KubeconfigError::NoContext(name))?;
+        let cluster = clusters
+            .into_iter()
+            .find(|c| c.name == context.cluster)
+            .map(|c| c.cluster)
+            .ok_or(KubeconfigError::NoCluster(context.cluster))?;
+        let user = match context.user.filter(|u| !u.is_empty()) {
+            None => User::default(),
+            Some(name) => users
+                .into_iter()
+                .find(|u| u.name == name)
+                .map(|u| u.user)
+                .ok_or(KubeconfigError::NoUser(name))?,
+        };
+        let place = |path: String| folder.join(path);
+        let material = |what, inline: Option<String>, file: Option<String>| match (inline, file) {
+            (Some(data), _) if !data.is_empty() => decode(what, &data).map(Some),
+            (_, Some(path)) if !path.is_empty() => Ok(Some(Material::File(place(path)))),
+            _ => Ok(None),
+        };
+        let exec = user.exec.map(|e| ExecSettings {
+            api_version: e.api_version,
+            // A name without a slash is looked up in PATH; anything else is a path.
+            command: match e.command.contains('/') && !e.command.starts_with('/') {
+                true => place(e.command).to_string_lossy().into_owned(),
+                false => e.command,
+            },
+            args: e.args.unwrap_or_default(),
+            env: e.env.unwrap_or_default().into_iter().map(|v| (v.name, v.value)).collect(),
+            provide_cluster_info: e.provide_cluster_info,
+        });
+        Ok(Self {
+            server: cluster.server.unwrap_or_else(|| "http://localhost:8080".into()),
+            tls_server_name: cluster.tls_server_name.filter(|n| !n.is_empty()),
+            insecure: cluster.insecure_skip_tls_verify,
+            proxy_url: cluster.proxy_url.filter(|p| !p.is_empty()),
+            authority: material(
+                "certificate-authority-data",
+                cluster.certificate_authority_data,
+                cluster.certificate_authority,
+            )?,
+            certificate: material(
+                "client-certificate-data",
+                user.client_certificate_data,
+                user.client_certificate,
+            )?,
+            key: material("client-key-data", user.client_key_data.map(|s| s.0), user.client_key)?,
+            token: user.token.filter(|t| !t.expose().is_empty()),
+            token_file: user.token_file.filter(|p| !p.is_empty()).map(place),
+            basic: user.username.filter(|u| !u.is_empty()).zip(user.password),
+            exec,
+        })
+    }
+
+    /// The trusted certificates as PEM, if the file names any.
+    pub fn authority_pem(&self) -> Result<Option<Vec<u8>>, KubeconfigError> {
+        self.authority.as_ref().map(Material::read).transpose()
+    }
+
+    /// The client certificate and key as PEM, if the file names both.
+    pub fn client_pair(&self) -> Result<Option<PemPair>, KubeconfigError> {
+        match (&self.certificate, &self.key) {
+            (Some(certificate), Some(key)) => {
+                Ok(Some(PemPair { certificate: certificate.read()?, key: key.read()? }))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether the client certificate is inline in the file.
+    pub fn has_inline_certificate(&self) -> bool {
+        matches!(self.certificate, Some(Material::Inline(_)))
+    }
+
+    /// The same server without any credentials: for a connection that uses a rotating certificate.
+    pub fn without_credentials(&self) -> Self {
+        Self {
+            certificate: None,
+            key: None,
+            token: None,
+            token_file: None,
+            basic: None,
+            exec: None,
+            ..self.clone()
+        }
+    }
+
+    /// Text of a kubeconfig for the same server whose user is the certificate in `pem_path`
+    /// (upstream: `writeKubeconfigFromBootstrapping`).
+    pub fn writer(&self, pem_path: &Path) -> KubeconfigWriter {
+        KubeconfigWriter { source: self.clone(), pem_path: pem_path.to_owned() }
+    }
+}
+
+/// Writes the kubeconfig that a bootstrap leaves behind.
+#[derive(Debug)]
+pub struct KubeconfigWriter {
+    source: Kubeconfig,
+    pem_path: PathBuf,
+}
+
+impl KubeconfigWriter {
+    /// Replaces the file at `path`.
+    pub fn write(&self, path: &Path) -> Result<(), KubeconfigError> {
+        if let Some(folder) = path.parent() {
+            sys::fs::create_dir_all(folder, 0o755)?;
+        }
+        Ok(sys::fs::write_atomic(path, self.render(), 0o600)?)
+    }
+
+    /// The file's text (JSON, which is YAML).
+    pub fn render(&self) -> String {
+        let mut cluster = BTreeMap::from([("server", serde_json::json!(self.source.server))]);
+        match &self.source.authority {
+            Some(Material::File(path)) => {
+                cluster.insert("certificate-authority", serde_json::json!(path));
+            }
+            Some(Material::Inline(bytes)) => {
+                let text = base64::prelude::BASE64_STANDARD.encode(bytes);
+                cluster.insert("certificate-authority-data", serde_json::json!(text));
+            }
+            None => {}
+        }
+        if let Some(name) = &self.source.tls_server_name {
+            cluster.insert("tls-server-name", serde_json::json!(name));
+        }
+        if self.source.insecure {
+            cluster.insert("insecure-skip-tls-verify", serde_json::json!(true));
+        }
+        if let Some(proxy) = &self.source.proxy_url {
+            cluster.insert("proxy-url", serde_json::json!(proxy));
+        }
+        let document = serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{ "name": "default-cluster", "cluster": cluster }],
+            "users": [{ "name": "default-auth", "user": {
+                "client-certificate": self.pem_path, "client-key": self.pem_path,
+            } }],
+            "contexts": [{ "name": "default-context", "context": {
+                "cluster": "default-cluster", "user": "default-auth", "namespace": "default",
+            } }],
+            "current-context": "default-context",
+        });
+        format!("{document:#}\n")
+    }
+}
+
+fn decode(what: &'static str, text: &str) -> Result<Material, KubeconfigError> {
+    let compact: String = text.split_whitespace().collect();
+    base64::prelude::BASE64_STANDARD
+        .decode(compact)
+        .map(Material::Inline)
+        .map_err(|_| KubeconfigError::NotBase64(what))
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Document {
+    #[serde(default)]
+    clusters: Vec<NamedCluster>,
+    #[serde(default)]
+    users: Vec<NamedUser>,
+    #[serde(default)]
+    contexts: Vec<NamedContext>,
+    current_context: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct NamedCluster {
+    name: String,
+    cluster: Cluster,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Cluster {
+    server: Option<String>,
+    tls_server_name: Option<String>,
+    #[serde(default)]
+    insecure_skip_tls_verify: bool,
+    certificate_authority: Option<String>,
+    certificate_authority_data: Option<String>,
+    proxy_url: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct NamedUser {
+    name: String,
+    #[serde(default)]
+    user: User,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "kebab-case")]
+struct User {
+    token: Option<SecretText>,
+    #[serde(rename = "tokenFile")]
+    token_file: Option<String>,
+    username: Option<String>,
+    password: Option<SecretText>,
+    client_certificate: Option<String>,
+    client_certificate_data: Option<String>,
+    client_key: Option<String>,
+    client_key_data: Option<SecretText>,
+    exec: Option<Exec>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Exec {
+    #[serde(default)]
+    api_version: String,
+    command: String,
+    args: Option<Vec<String>>,
+    env: Option<Vec<EnvVar>>,
+    #[serde(default)]
+    provide_cluster_info: bool,
+}
+
+#[derive(Deserialize)]
+struct EnvVar {
+    name: String,
+    value: String,
+}
+
+#[derive(Deserialize)]
+struct NamedContext {
+    name: String,
+    context: Context,
+}
+
+#[derive(Deserialize)]
+struct Context {
+    cluster: String,
+    user: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"
+apiVersion: v1
+kind: Config
+clusters:
+- name: c
+  cluster: {server: "https://api:6443/base/", certificate-authority: pki/ca.crt}
+users:
+- name: u
+  user:
+    client-certificate-data: Y2VydA==
+    client-key: /keys/k.pem
+    token: secret-token
+contexts:
+- {name: ctx, context: {cluster: c, user: u}}
+current-context: ctx
+"#;
+
+    #[test]
+    fn paths_are_relative_to_the_files_folder() {
+        let config = Kubeconfig::parse(TEXT, Path::new("/etc/kubernetes")).unwrap();
+        let expected = Material::File("/etc/kubernetes/pki/ca.crt".into());
+        assert_eq!(config.authority, Some(expected));
+        assert_eq!(config.key, Some(Material::File("/keys/k.pem".into())));
+        assert_eq!(config.certificate, Some(Material::Inline(b"cert".to_vec())));
+        assert!(config.has_inline_certificate());
+    }
+
+    #[test]
+    fn secrets_do_not_show_in_debug_output() {
+        let config = Kubeconfig::parse(TEXT, Path::new("/")).unwrap();
+        assert!(!format!("{config:?}").contains("secret-token"));
+    }
+
+    #[test]
+    fn missing_parts_are_named() {
+        let broken = TEXT.replace("current-context: ctx", "current-context: other");
+        let error = Kubeconfig::parse(&broken, Path::new("/")).unwrap_err();
+        assert_eq!(error.to_string(), "context \"other\" does not exist");
+    }
+
+    #[test]
+    fn what_a_bootstrap_writes_can_be_read_back() {
+        let config = Kubeconfig::parse(TEXT, Path::new("/etc/kubernetes")).unwrap();
+        let pem = Path::new("/var/lib/kubelet/pki/kubelet-client-current.pem");
+        let text = config.writer(pem).render();
+        let again = Kubeconfig::parse(&text, Path::new("/")).unwrap();
+        assert_eq!(again.server, config.server);
+        assert_eq!(again.authority, config.authority);
+        assert_eq!(again.certificate, Some(Material::File(pem.into())));
+        assert_eq!(again.key, Some(Material::File(pem.into())));
+        assert_eq!(again.token, None);
+    }
+}

@@ -1,0 +1,213 @@
+//! One request on its way: turn in the rate limit, address, credentials, wire, deadline, log line.
+
+use super::ConnectionError;
+use super::bearer::Bearer;
+use super::dial::Dial;
+use super::identity::ClientIdentity;
+use super::kubeconfig::Kubeconfig;
+use super::limit::TokenBucket;
+use super::tls;
+use crate::error::ApiError;
+use arc_swap::ArcSwap;
+use futures::future::BoxFuture;
+use http::header::{AUTHORIZATION, HeaderValue, USER_AGENT};
+use http::uri::{Authority, PathAndQuery, Scheme, Uri};
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector};
+use hyper_util::client::legacy::Client as HyperClient;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use kube::client::Body;
+use rustls_pki_types::ServerName;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::Instant;
+use tower::{BoxError, Service};
+
+/// An idle connection is asked for a sign of life this often…
+const PING_INTERVAL: Duration = Duration::from_secs(15);
+/// …and given up when there is none within this time; together under 30 s.
+const PING_DEADLINE: Duration = Duration::from_secs(10);
+/// A request that waited longer than this for its turn is worth a log line.
+const LONG_THROTTLE: Duration = Duration::from_millis(50);
+
+type Https = HyperClient<HttpsConnector<Dial>, Body>;
+
+/// Whom we talk to, and as whom.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    kubeconfig: Kubeconfig,
+    scheme: Scheme,
+    authority: Authority,
+    base_path: String,
+    user_agent: HeaderValue,
+    bearer: Bearer,
+    identity: Arc<ClientIdentity>,
+}
+
+impl Peer {
+    pub(crate) fn new(
+        kubeconfig: &Kubeconfig,
+        user_agent: &str,
+        bearer: Bearer,
+        identity: Arc<ClientIdentity>,
+    ) -> Result<Self, ConnectionError> {
+        let bad = || ConnectionError::Server(kubeconfig.server.clone());
+        let text = match kubeconfig.server.contains("://") {
+            true => kubeconfig.server.clone(),
+            false => format!("https://{}", kubeconfig.server),
+        };
+        let parts = text.parse::<Uri>().map_err(|_| bad())?.into_parts();
+        let base_path = parts.path_and_query.map(|p| p.path().trim_end_matches('/').to_owned());
+        Ok(Self {
+            kubeconfig: kubeconfig.clone(),
+            scheme: parts.scheme.ok_or_else(bad)?,
+            authority: parts.authority.ok_or_else(bad)?,
+            base_path: base_path.unwrap_or_default(),
+            user_agent: HeaderValue::from_str(user_agent)
+                .unwrap_or(HeaderValue::from_static("kubelet")),
+            bearer,
+            identity,
+        })
+    }
+
+    pub(crate) fn host(&self) -> &str {
+        self.authority.as_str()
+    }
+
+    fn uri(&self, relative: &Uri) -> Result<Uri, http::Error> {
+        let path = relative.path_and_query().map_or("/", PathAndQuery::as_str);
+        Uri::builder()
+            .scheme(self.scheme.clone())
+            .authority(self.authority.clone())
+            .path_and_query(format!("{}{path}", self.base_path))
+            .build()
+    }
+
+    fn dial(&self) -> Result<Https, ConnectionError> {
+        let target = self
+            .uri(&Uri::default())
+            .map_err(|_| ConnectionError::Server(self.kubeconfig.server.clone()))?;
+        let dial = Dial::new(&target, self.kubeconfig.proxy_url.as_deref())?;
+        let tls = tls::client_config(&self.kubeconfig, Arc::clone(&self.identity))?;
+        let builder =
+            hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+        let builder = match self.kubeconfig.tls_server_name.clone() {
+            Some(name) => {
+                let bad = |_| ConnectionError::Server(format!("{name} (tls-server-name)"));
+                let name = ServerName::try_from(name.clone()).map_err(bad)?;
+                builder.with_server_name_resolver(FixedServerNameResolver::new(name))
+            }
+            None => builder,
+        };
+        let connector = builder.enable_http1().enable_http2().wrap_connector(dial);
+        Ok(HyperClient::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .timer(TokioTimer::new())
+            .pool_idle_timeout(Duration::from_secs(300))
+            .http2_keep_alive_interval(PING_INTERVAL)
+            .http2_keep_alive_timeout(PING_DEADLINE)
+            .http2_keep_alive_while_idle(true)
+            .build(connector))
+    }
+}
+
+/// One connection, replaced as a whole when it is no longer trusted to work.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    peer: Arc<Peer>,
+    current: ArcSwap<Https>,
+}
+
+impl Wire {
+    pub(crate) fn new(peer: Arc<Peer>) -> Result<Self, ConnectionError> {
+        let current = ArcSwap::from_pointee(peer.dial()?);
+        Ok(Self { peer, current })
+    }
+
+    /// The next request opens a new connection. The old one lives while a request uses it.
+    pub(crate) fn redial(&self) {
+        match self.peer.dial() {
+            Ok(client) => self.current.store(Arc::new(client)),
+            Err(err) => tracing::warn!(err = %err, "keeping the old API server connection"),
+        }
+    }
+}
+
+/// The service below a lane's client.
+#[derive(Debug, Clone)]
+pub(crate) struct Transport {
+    peer: Arc<Peer>,
+    wire: Arc<Wire>,
+    limit: Option<Arc<TokenBucket>>,
+    deadline: Duration,
+}
+
+impl Transport {
+    pub(crate) fn new(
+        peer: Arc<Peer>,
+        wire: Arc<Wire>,
+        limit: Option<Arc<TokenBucket>>,
+        deadline: Duration,
+    ) -> Self {
+        Self { peer, wire, limit, deadline }
+    }
+
+    async fn send(self, mut request: Request<Body>) -> Result<Response<Incoming>, BoxError> {
+        let method = request.method().clone();
+        if let Some(limit) = &self.limit {
+            let waited = limit.acquire().await;
+            if waited > LONG_THROTTLE {
+                let path = request.uri().path();
+                tracing::debug!(?waited, verb = %method, path, "request waited for its turn");
+            }
+        }
+        *request.uri_mut() = self.peer.uri(request.uri())?;
+        request.headers_mut().insert(USER_AGENT, self.peer.user_agent.clone());
+        if let Some(value) = self.peer.bearer.header().await? {
+            request.headers_mut().insert(AUTHORIZATION, value);
+        }
+        let path = request.uri().path().to_owned();
+        let client = self.wire.current.load_full();
+        let started = Instant::now();
+        let outcome = tokio::time::timeout(self.deadline, client.request(request)).await;
+        let took = started.elapsed();
+        match outcome {
+            Ok(Ok(response)) => {
+                let status = response.status();
+                let audit_id = response.headers().get("audit-id").and_then(|v| v.to_str().ok());
+                tracing::trace!(verb = %method, path, status = status.as_u16(), auditID = audit_id,
+                    ?took, "API request");
+                if status == StatusCode::UNAUTHORIZED {
+                    self.peer.bearer.rejected();
+                }
+                Ok(response)
+            }
+            Ok(Err(err)) => {
+                let text = crate::error::chain(&err);
+                tracing::debug!(verb = %method, path, err = text, ?took, "API request failed");
+                Err(ApiError::Unreachable(text).into())
+            }
+            Err(_) => {
+                tracing::debug!(verb = %method, path, ?took, "API request got no answer, redialling");
+                self.wire.redial();
+                Err(ApiError::timed_out(self.deadline).into())
+            }
+        }
+    }
+}
+
+impl Service<Request<Body>> for Transport {
+    type Response = Response<Incoming>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        Box::pin(self.clone().send(request))
+    }
+}

@@ -1,0 +1,280 @@
+//! Events to the API server: a bounded queue, correlation, one sender.
+//!
+//! Promises: emitting never waits; what does not fit in the queue is dropped with a log line; order
+//! is kept per process.
+
+mod correlate;
+
+use crate::connection::{Connection, Lane};
+use crate::error::ApiError;
+use crate::watch::random_fraction;
+use api::core::v1::{Event, EventSource, ObjectReference};
+use api::machinery::apis::meta::v1::{ObjectMeta, Time};
+use correlate::{Correlator, Occurrence, Post, Subject};
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use ports::{Clock, EventSeverity, EventTarget, Events, NodeEvent};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+const QUEUE: usize = 1000;
+const TRIES: u32 = 12;
+const RETRY_PAUSE: Duration = Duration::from_secs(10);
+
+/// Settings of [`ApiEvents`].
+#[derive(Debug, Clone)]
+pub struct EventsConfig {
+    /// This node's name: the events' source host, and the node events' object.
+    pub node_name: String,
+}
+
+/// The events of this process on their way to the API server. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct ApiEvents {
+    queue: mpsc::Sender<NodeEvent>,
+}
+
+impl ApiEvents {
+    /// The sink and the task that sends; the task ends when cancelled.
+    pub fn new(
+        connection: &Connection,
+        config: EventsConfig,
+        clock: Arc<dyn Clock>,
+        cancel: CancellationToken,
+    ) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        let (queue, events) = mpsc::channel(QUEUE);
+        let sender = SenderTask {
+            lane: connection.events().clone(),
+            config,
+            clock,
+            correlator: Correlator::new(),
+        };
+        (Self { queue }, sender.run(events, cancel))
+    }
+}
+
+impl Events for ApiEvents {
+    fn emit(&self, event: NodeEvent) {
+        log(&event);
+        if let Err(mpsc::error::TrySendError::Full(event)) = self.queue.try_send(event) {
+            tracing::warn!(reason = event.reason, "event queue is full, event dropped");
+        }
+    }
+}
+
+/// Events of standalone mode: the log is all there is.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct EventLog;
+
+impl Events for EventLog {
+    fn emit(&self, event: NodeEvent) {
+        log(&event);
+    }
+}
+
+fn log(event: &NodeEvent) {
+    let (kind, object, field_path) = match &event.target {
+        EventTarget::Node => ("Node", String::new(), None),
+        EventTarget::Pod { pod, field_path } => {
+            ("Pod", place(&pod.metadata.namespace, &pod.metadata.name), field_path.as_deref())
+        }
+        EventTarget::Object(reference) => (
+            reference.kind.as_deref().unwrap_or_default(),
+            place(&reference.namespace, &reference.name),
+            reference.field_path.as_deref(),
+        ),
+    };
+    tracing::debug!(
+        object,
+        fieldPath = field_path,
+        kind,
+        r#type = severity(event.severity),
+        reason = event.reason,
+        message = %event.message,
+        "Event occurred"
+    );
+}
+
+fn place(namespace: &Option<String>, name: &Option<String>) -> String {
+    let text = |part: &Option<String>| part.clone().unwrap_or_default();
+    format!("{}/{}", text(namespace), text(name))
+}
+
+fn severity(severity: EventSeverity) -> &'static str {
+    match severity {
+        EventSeverity::Normal => "Normal",
+        EventSeverity::Warning => "Warning",
+    }
+}
+
+struct SenderTask {
+    lane: Lane,
+    config: EventsConfig,
+    clock: Arc<dyn Clock>,
+    correlator: Correlator,
+}
+
+impl SenderTask {
+    async fn run(mut self, mut events: mpsc::Receiver<NodeEvent>, cancel: CancellationToken) {
+        loop {
+            let event = tokio::select! {
+                // Cancel-safe: a token has no state to lose.
+                () = cancel.cancelled() => return,
+                // Cancel-safe: an event not taken stays in the queue.
+                event = events.recv() => event,
+            };
+            let Some(event) = event else { return };
+            let (occurrence, version) = self.occurrence(event);
+            let Some(post) = self.correlator.correlate(&occurrence, self.clock.now()) else {
+                continue;
+            };
+            tokio::select! {
+                // Cancel-safe: a token has no state to lose.
+                () = cancel.cancelled() => return,
+                // Dropped only at the end of the process: the event is lost then.
+                () = self.deliver(&occurrence, version.as_deref(), &post) => {}
+            }
+        }
+    }
+
+    fn occurrence(&self, event: NodeEvent) -> (Occurrence, Option<String>) {
+        let core = |kind: &str, namespace, name, uid| Subject {
+            api_version: "v1".into(),
+            kind: kind.into(),
+            namespace,
+            name,
+            uid,
+        };
+        let (subject, field_path, version) = match event.target {
+            EventTarget::Node => {
+                let name = self.config.node_name.clone();
+                (core("Node", String::new(), name, String::new()), None, None)
+            }
+            EventTarget::Pod { pod, field_path } => {
+                let meta = &pod.metadata;
+                let subject = core(
+                    "Pod",
+                    meta.namespace.clone().unwrap_or_default(),
+                    meta.name.clone().unwrap_or_default(),
+                    meta.uid.clone().unwrap_or_default(),
+                );
+                (subject, field_path, meta.resource_version.clone())
+            }
+            EventTarget::Object(reference) => {
+                let subject = Subject {
+                    api_version: reference.api_version.unwrap_or_default(),
+                    kind: reference.kind.unwrap_or_default(),
+                    namespace: reference.namespace.unwrap_or_default(),
+                    name: reference.name.unwrap_or_default(),
+                    uid: reference.uid.unwrap_or_default(),
+                };
+                (subject, reference.field_path, reference.resource_version)
+            }
+        };
+        let occurrence = Occurrence {
+            subject,
+            field_path,
+            severity: severity(event.severity),
+            reason: event.reason.to_owned(),
+            message: event.message,
+        };
+        (occurrence, version)
+    }
+
+    /// A refusal is final; an unreachable server is tried again for about two minutes.
+    async fn deliver(&mut self, event: &Occurrence, version: Option<&str>, post: &Post) {
+        for attempt in 1..=TRIES {
+            match self.send(event, version, post).await {
+                Ok(name) => {
+                    self.correlator.stored(&post.key, name);
+                    return;
+                }
+                Err(err) if err.is_refused() => {
+                    tracing::warn!(reason = event.reason, err = %err, "server rejected event");
+                    return;
+                }
+                Err(err) => {
+                    tracing::debug!(reason = event.reason, err = %err, attempt, "event not sent");
+                    let share = if attempt == 1 { random_fraction() } else { 1.0 };
+                    tokio::time::sleep(RETRY_PAUSE.mul_f64(share)).await;
+                }
+            }
+        }
+        tracing::warn!(reason = event.reason, "unable to write event, retry limit exceeded");
+    }
+
+    async fn send(
+        &self,
+        event: &Occurrence,
+        version: Option<&str>,
+        post: &Post,
+    ) -> Result<String, ApiError> {
+        let namespace = match event.subject.namespace.as_str() {
+            "" => "default",
+            namespace => namespace,
+        };
+        let api: Api<Event> = Api::namespaced(self.lane.client(), namespace);
+        if let Some(name) = &post.name {
+            let patch = serde_json::json!({
+                "count": post.count,
+                "lastTimestamp": Time(seconds(post.last)),
+                "message": post.message,
+            });
+            let (params, patch) = (PatchParams::default(), Patch::Strategic(&patch));
+            match self.lane.ask(api.patch(name, &params, &patch)).await {
+                Ok(_) => return Ok(name.clone()),
+                Err(err) if err.is_not_found() => {}
+                Err(err) => return Err(err),
+            }
+        }
+        let object = self.object(event, version, post, namespace);
+        let stored = self.lane.ask(api.create(&PostParams::default(), &object)).await?;
+        Ok(stored.metadata.name.unwrap_or_default())
+    }
+
+    fn object(
+        &self,
+        event: &Occurrence,
+        version: Option<&str>,
+        post: &Post,
+        namespace: &str,
+    ) -> Event {
+        let Subject { api_version, kind, namespace: home, name, uid } = &event.subject;
+        let given = |text: &String| (!text.is_empty()).then(|| text.clone());
+        Event {
+            metadata: ObjectMeta {
+                name: Some(format!("{name}.{:x}", self.clock.now().as_nanosecond())),
+                namespace: Some(namespace.to_owned()),
+                ..ObjectMeta::default()
+            },
+            involved_object: ObjectReference {
+                api_version: Some(api_version.clone()),
+                kind: Some(kind.clone()),
+                namespace: given(home),
+                name: Some(name.clone()),
+                uid: given(uid),
+                resource_version: version.map(str::to_owned),
+                field_path: event.field_path.clone(),
+            },
+            reason: Some(event.reason.clone()),
+            message: Some(post.message.clone()),
+            source: Some(EventSource {
+                component: Some("kubelet".into()),
+                host: Some(self.config.node_name.clone()),
+            }),
+            first_timestamp: Some(Time(seconds(post.first))),
+            last_timestamp: Some(Time(seconds(post.last))),
+            count: Some(post.count),
+            type_: Some(event.severity.into()),
+            reporting_component: Some("kubelet".into()),
+            reporting_instance: Some(self.config.node_name.clone()),
+            ..Event::default()
+        }
+    }
+}
+
+fn seconds(at: jiff::Timestamp) -> jiff::Timestamp {
+    jiff::Timestamp::from_second(at.as_second()).unwrap_or(at)
+}

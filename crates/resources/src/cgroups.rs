@@ -1,0 +1,265 @@
+//! The agent's cgroup tree: `kubepods`, the QoS levels and one cgroup per pod.
+//!
+//! Owns: the tree below the configured root. Promises: a pod's cgroup is made before its first
+//! container and removed, with everything in it ended, after its last; QoS values are refreshed
+//! when the set of pods changes and once a minute; nothing outside the tree is touched.
+//!
+//! Deliberately absent: numbers (`engine::cgroup`), files (`sys::cgroup`).
+
+mod driver;
+
+pub use driver::{CgroupDriver, DriverError};
+
+use api::core::v1::Pod;
+use api::ids::PodUid;
+use async_trait::async_trait;
+use engine::cgroup::{
+    CgroupName, Limits, PodAsk, PodLimitPolicy, Tree, pod_ask, pod_limits, qos_limits,
+};
+use engine::resources::QosClass;
+use ports::{CgroupError, PodCgroups};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const REFRESH: Duration = Duration::from_secs(60);
+const KILL_ROUNDS: usize = 5;
+const KILL_PAUSE: Duration = Duration::from_millis(50);
+
+/// What shapes the tree.
+#[derive(Debug, Clone)]
+pub struct CgroupTreeConfig {
+    /// `cgroupRoot`, parsed with the driver's rule.
+    pub root: CgroupName,
+    /// Pod limits.
+    pub policy: PodLimitPolicy,
+    /// Limits of `kubepods` as a whole; `None` leaves them alone.
+    pub kubepods: Limits,
+    /// Whether `spec.resources` of pods counts.
+    pub pod_level_resources: bool,
+}
+
+/// The tree; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct CgroupTree {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    driver: CgroupDriver,
+    tree: Tree,
+    config: CgroupTreeConfig,
+    /// What each pod with a cgroup asked for; feeds the QoS levels.
+    asks: Mutex<BTreeMap<PodUid, PodAsk>>,
+}
+
+impl CgroupTree {
+    /// Checks the root and makes `kubepods` and the QoS levels.
+    pub async fn set_up(
+        driver: CgroupDriver,
+        config: CgroupTreeConfig,
+    ) -> Result<Self, CgroupSetupError> {
+        let missing = driver.missing(&config.root).await;
+        if !missing.is_empty() {
+            let what = if driver.host().is_v2() { "controllers" } else { "paths" };
+            return Err(CgroupSetupError::RootIncomplete {
+                root: driver.path(&config.root),
+                what,
+                missing: missing.join(", "),
+            });
+        }
+        let tree = Tree::new(&config.root);
+        let this = Self {
+            inner: Arc::new(Inner { driver, tree, config, asks: Mutex::new(BTreeMap::new()) }),
+        };
+        this.make_levels().await.map_err(CgroupSetupError::Levels)?;
+        Ok(this)
+    }
+
+    async fn make_levels(&self) -> Result<(), DriverError> {
+        let inner = &self.inner;
+        inner.driver.create(inner.tree.kubepods()).await?;
+        if let Err(error) = inner.driver.apply(inner.tree.kubepods(), &inner.config.kubepods).await
+        {
+            tracing::warn!(err = %error, "limits of the pods' cgroup were not all applied");
+        }
+        for level in [QosClass::Burstable, QosClass::BestEffort] {
+            inner.driver.create(&inner.tree.level(level)).await?;
+        }
+        self.refresh_levels().await;
+        Ok(())
+    }
+
+    /// Repairs the levels once a minute until cancelled.
+    pub async fn run(self, cancel: tokio_util::sync::CancellationToken) {
+        let mut ticks = tokio::time::interval(REFRESH);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                // Cancel-safe: no state is held across the wait.
+                () = cancel.cancelled() => return,
+                // Cancel-safe: a tick that is dropped comes again.
+                _ = ticks.tick() => self.refresh_levels().await,
+            }
+        }
+    }
+
+    /// Writes the QoS levels' values; failures are only logged.
+    async fn refresh_levels(&self) {
+        let inner = &self.inner;
+        let limits = {
+            let Ok(asks) = inner.asks.lock() else { return };
+            qos_limits(asks.values(), inner.driver.page_sizes())
+        };
+        for (level, limits) in &limits {
+            let name = inner.tree.level(*level);
+            if let Err(error) = inner.driver.apply(&name, limits).await {
+                tracing::error!(err = %error, cgroup = inner.driver.path(&name), "failed to update QoS cgroup");
+            }
+        }
+    }
+
+    fn ask(&self, pod: &Pod) -> PodAsk {
+        pod_ask(pod, self.inner.config.pod_level_resources)
+    }
+
+    fn name(&self, pod: &Pod) -> CgroupName {
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        self.inner.tree.pod(self.ask(pod).level, uid)
+    }
+
+    /// UIDs of every pod that has a cgroup, whoever made it.
+    pub async fn pods(&self) -> BTreeMap<PodUid, CgroupName> {
+        let inner = &self.inner;
+        let mut found = BTreeMap::new();
+        for level in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
+            for child in inner.driver.children(&inner.tree.level(level)).await {
+                if let Some(uid) = child.pod_uid() {
+                    found.insert(PodUid::from(uid), child.clone());
+                }
+            }
+        }
+        found
+    }
+
+    async fn destroy(&self, name: &CgroupName) -> Result<(), DriverError> {
+        let driver = &self.inner.driver;
+        for _ in 0..KILL_ROUNDS {
+            let pids = driver.pids(name).await;
+            if pids.is_empty() {
+                break;
+            }
+            for pid in pids {
+                if let Err(error) = sys::process::kill(pid) {
+                    tracing::debug!(err = %error, pid, "process of a removed pod not killed");
+                }
+            }
+            tokio::time::sleep(KILL_PAUSE).await;
+        }
+        driver.remove(name).await
+    }
+}
+
+/// Why the tree could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum CgroupSetupError {
+    /// `cgroupRoot` is not usable.
+    #[error("invalid configuration: cgroup {root} has some missing {what}: {missing}")]
+    RootIncomplete {
+        /// The root.
+        root: String,
+        /// `controllers` or `paths`.
+        what: &'static str,
+        /// What is missing.
+        missing: String,
+    },
+    /// `kubepods` or a level could not be made.
+    #[error("failed to create top level QOS cgroups")]
+    Levels(#[source] DriverError),
+}
+
+fn error(context: &str, error: &DriverError) -> CgroupError {
+    let mut message = format!("{context}: {error}");
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        message = format!("{message}: {cause}");
+        source = cause.source();
+    }
+    CgroupError { message }
+}
+
+#[async_trait]
+impl PodCgroups for CgroupTree {
+    async fn exists(&self, pod: &Pod) -> bool {
+        self.inner.driver.exists(&self.name(pod)).await
+    }
+
+    async fn ensure(&self, pod: &Pod) -> Result<(), CgroupError> {
+        let ask = self.ask(pod);
+        let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
+        let name = self.inner.tree.pod(ask.level, uid.as_str());
+        let limits = pod_limits(&ask, &self.inner.config.policy);
+        let changed = match self.inner.asks.lock() {
+            Ok(mut asks) => asks.insert(uid, ask.clone()) != Some(ask),
+            Err(_) => false,
+        };
+        if changed {
+            self.refresh_levels().await;
+        }
+        if self.inner.driver.exists(&name).await {
+            return Ok(());
+        }
+        let driver = &self.inner.driver;
+        driver.create(&name).await.map_err(|e| error("failed to create pod cgroup", &e))?;
+        if let Err(e) = driver.apply(&name, &limits).await {
+            tracing::error!(err = %error("pod cgroup", &e), "pod cgroup limits were not all applied");
+        }
+        Ok(())
+    }
+
+    async fn resize(&self, pod: &Pod) -> Result<(), CgroupError> {
+        let ask = self.ask(pod);
+        let name = self.name(pod);
+        let limits = pod_limits(&ask, &self.inner.config.policy);
+        self.inner
+            .driver
+            .apply(&name, &limits)
+            .await
+            .map_err(|e| error("failed to update pod cgroup", &e))?;
+        if let Ok(mut asks) = self.inner.asks.lock() {
+            asks.insert(PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default()), ask);
+        }
+        self.refresh_levels().await;
+        Ok(())
+    }
+
+    async fn memory_usage(&self, pod: &Pod) -> Option<u64> {
+        let file = if self.inner.driver.host().is_v2() {
+            "memory.current"
+        } else {
+            "memory.usage_in_bytes"
+        };
+        let text = self.inner.driver.read(&self.name(pod), "memory", file).await.ok()?;
+        text.parse().ok()
+    }
+
+    async fn remove(&self, uid: &PodUid) -> Result<(), CgroupError> {
+        let forgotten = match self.inner.asks.lock() {
+            Ok(mut asks) => asks.remove(uid).is_some(),
+            Err(_) => false,
+        };
+        for level in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
+            let name = self.inner.tree.pod(level, uid.as_str());
+            self.destroy(&name).await.map_err(|e| error("failed to delete pod cgroup", &e))?;
+        }
+        if forgotten {
+            self.refresh_levels().await;
+        }
+        Ok(())
+    }
+
+    fn parent(&self, pod: &Pod) -> String {
+        self.inner.driver.path(&self.name(pod))
+    }
+}

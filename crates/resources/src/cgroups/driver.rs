@@ -1,0 +1,224 @@
+//! The two ways of making a cgroup: by file and by systemd.
+//!
+//! Executes only: which cgroup and which limits is the caller's business. The systemd way asks
+//! systemd first and then writes the files as well, as upstream does, so that both agree.
+
+use engine::cgroup::{CgroupName, Driver, Limits, file_writes, systemd_quota_us, weight};
+use std::sync::Arc;
+use sys::cgroup::Cgroups;
+use sys::fs::FsError;
+use sys::systemd::{Property, Systemd, SystemdError};
+
+/// A cgroup operation that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum DriverError {
+    /// A file operation failed.
+    #[error(transparent)]
+    File(#[from] FsError),
+    /// systemd refused or did not answer.
+    #[error(transparent)]
+    Systemd(#[from] SystemdError),
+    /// The operation was lost with its thread.
+    #[error(transparent)]
+    Blocking(#[from] sys::blocking::BlockingError),
+}
+
+/// Makes, limits and removes cgroups in the configured way.
+#[derive(Debug, Clone)]
+pub struct CgroupDriver {
+    host: Arc<Cgroups>,
+    systemd: Option<Arc<Systemd>>,
+    page_sizes: Arc<Vec<String>>,
+}
+
+impl CgroupDriver {
+    /// A driver over the machine's hierarchies; `page_sizes` are its huge page sizes (`2MB`).
+    pub fn new(driver: Driver, host: Arc<Cgroups>, page_sizes: Vec<String>) -> Self {
+        let systemd = match driver {
+            Driver::Systemd => Some(Arc::new(Systemd::new())),
+            Driver::Cgroupfs => None,
+        };
+        Self { host, systemd, page_sizes: Arc::new(page_sizes) }
+    }
+
+    /// Which way it is.
+    pub fn kind(&self) -> Driver {
+        if self.systemd.is_some() { Driver::Systemd } else { Driver::Cgroupfs }
+    }
+
+    /// The machine's hierarchies.
+    pub fn host(&self) -> &Arc<Cgroups> {
+        &self.host
+    }
+
+    /// Huge page sizes of the machine.
+    pub fn page_sizes(&self) -> &[String] {
+        &self.page_sizes
+    }
+
+    /// The path in the hierarchy.
+    pub fn path(&self, name: &CgroupName) -> String {
+        name.path(self.kind())
+    }
+
+    /// Whether the cgroup is there with all its controllers.
+    pub async fn exists(&self, name: &CgroupName) -> bool {
+        self.missing(name).await.is_empty()
+    }
+
+    /// What is missing for the cgroup to exist.
+    pub async fn missing(&self, name: &CgroupName) -> Vec<String> {
+        let (host, path) = (Arc::clone(&self.host), self.path(name));
+        let fallback = vec![path.clone()];
+        sys::blocking::run(move || host.missing(&path)).await.unwrap_or(fallback)
+    }
+
+    /// Makes the cgroup with all its parents.
+    pub async fn create(&self, name: &CgroupName) -> Result<(), DriverError> {
+        if let (Some(systemd), Some(unit)) = (&self.systemd, name.slice_unit()) {
+            let parent = name.parent().slice_unit().unwrap_or_else(|| "-.slice".to_owned());
+            systemd.start_slice(&unit, &parent).await?;
+        }
+        let (host, path) = (Arc::clone(&self.host), self.path(name));
+        sys::blocking::run(move || host.create(&path)).await??;
+        Ok(())
+    }
+
+    /// Writes the limits; the first failure is returned after all were tried.
+    pub async fn apply(&self, name: &CgroupName, limits: &Limits) -> Result<(), DriverError> {
+        let mut limits = limits.clone();
+        if let (Some(systemd), Some(unit)) = (&self.systemd, name.slice_unit()) {
+            if let (Some(quota), Some(period)) = (limits.cpu_quota_us, limits.cpu_period_us) {
+                limits.cpu_quota_us = Some(systemd_quota_us(quota, period));
+            }
+            let properties = properties(&limits, self.host.is_v2());
+            if !properties.is_empty() {
+                systemd.set_properties(&unit, &properties).await?;
+            }
+        }
+        let (host, path) = (Arc::clone(&self.host), self.path(name));
+        let writes = file_writes(&limits, host.is_v2(), &self.page_sizes);
+        sys::blocking::run(move || {
+            let mut first = Ok(());
+            for w in &writes {
+                if w.optional && !host.has(w.controller, &path, &w.file) {
+                    continue;
+                }
+                let result = host.write(w.controller, &path, &w.file, &w.value);
+                first = first.and(result);
+            }
+            first
+        })
+        .await??;
+        Ok(())
+    }
+
+    /// Reads one control file.
+    pub async fn read(
+        &self,
+        name: &CgroupName,
+        controller: &'static str,
+        file: &'static str,
+    ) -> Result<String, DriverError> {
+        let (host, path) = (Arc::clone(&self.host), self.path(name));
+        Ok(sys::blocking::run(move || host.read(controller, &path, file)).await??)
+    }
+
+    /// Cgroups directly below.
+    pub async fn children(&self, name: &CgroupName) -> Vec<CgroupName> {
+        let (host, path, kind) = (Arc::clone(&self.host), self.path(name), self.kind());
+        let parent = name.clone();
+        let found = sys::blocking::run(move || host.children(&path)).await.unwrap_or_default();
+        found
+            .into_iter()
+            .filter_map(|folder| match kind {
+                Driver::Cgroupfs => Some(parent.child(&folder)),
+                Driver::Systemd => {
+                    let child = CgroupName::parse(kind, &folder);
+                    (folder.ends_with(".slice") && child.parent() == parent).then_some(child)
+                }
+            })
+            .collect()
+    }
+
+    /// Every process in the cgroup and below.
+    pub async fn pids(&self, name: &CgroupName) -> Vec<i32> {
+        let (host, path) = (Arc::clone(&self.host), self.path(name));
+        let found = sys::blocking::run(move || host.pids(&path)).await.unwrap_or_default();
+        found.into_iter().collect()
+    }
+
+    /// Removes the cgroup and everything below; it must be without processes.
+    pub async fn remove(&self, name: &CgroupName) -> Result<(), DriverError> {
+        if let (Some(systemd), Some(unit)) = (&self.systemd, name.slice_unit()) {
+            systemd.stop(&unit).await?;
+        }
+        let (host, path) = (Arc::clone(&self.host), self.path(name));
+        sys::blocking::run(move || host.remove(&path)).await??;
+        Ok(())
+    }
+}
+
+/// Unit properties that say the same as the files. Version 1 systemd knows other names; there the
+/// files alone decide.
+fn properties(limits: &Limits, v2: bool) -> Vec<Property> {
+    let mut properties = Vec::new();
+    if !v2 {
+        if let Some(shares) = limits.cpu_shares {
+            properties.push(Property::Number("CPUShares", shares));
+        }
+        if let Some(bytes) = limits.memory_bytes {
+            properties.push(Property::Number("MemoryLimit", or_infinity(bytes)));
+        }
+    } else {
+        if let Some(shares) = limits.cpu_shares {
+            properties.push(Property::Number("CPUWeight", weight(shares)));
+        }
+        if let Some(bytes) = limits.memory_bytes {
+            properties.push(Property::Number("MemoryMax", or_infinity(bytes)));
+        }
+    }
+    if let (Some(quota), Some(period)) = (limits.cpu_quota_us, limits.cpu_period_us) {
+        let per_second = match u64::try_from(quota) {
+            Ok(quota) if period > 0 => quota.saturating_mul(1_000_000) / period,
+            _ => u64::MAX,
+        };
+        properties.push(Property::Number("CPUQuotaPerSecUSec", per_second));
+        properties.push(Property::Number("CPUQuotaPeriodUSec", period));
+    }
+    if let Some(pids) = limits.pids {
+        properties.push(Property::Number("TasksMax", or_infinity(pids)));
+    }
+    properties
+}
+
+fn or_infinity(value: i64) -> u64 {
+    u64::try_from(value).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unit_properties_say_the_same_as_the_files() {
+        let limits = Limits {
+            cpu_shares: Some(1024),
+            cpu_quota_us: Some(50_000),
+            cpu_period_us: Some(100_000),
+            memory_bytes: Some(-1),
+            pids: Some(100),
+            ..Limits::default()
+        };
+        assert_eq!(
+            properties(&limits, true),
+            [
+                Property::Number("CPUWeight", 39),
+                Property::Number("MemoryMax", u64::MAX),
+                Property::Number("CPUQuotaPerSecUSec", 500_000),
+                Property::Number("CPUQuotaPeriodUSec", 100_000),
+                Property::Number("TasksMax", 100),
+            ]
+        );
+    }
+}

@@ -1,0 +1,150 @@
+//! The cgroup tree on the machine's own hierarchies, below a root of the test's own.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use api::core::v1::Pod;
+use api::ids::PodUid;
+use engine::cgroup::{CgroupName, Driver, Limits, PodLimitPolicy};
+use ports::PodCgroups;
+use resources::cgroups::{CgroupDriver, CgroupTree, CgroupTreeConfig};
+use std::path::Path;
+use std::sync::Arc;
+use sys::cgroup::Cgroups;
+
+/// A root cgroup that is taken away again whatever the test does.
+struct Root {
+    host: Arc<Cgroups>,
+    name: String,
+}
+
+impl Root {
+    fn new(test: &str) -> Self {
+        let host = Arc::new(Cgroups::detect(Path::new("/sys"), Path::new("/proc")).unwrap());
+        let name = format!("rubelet-{test}-{}", std::process::id());
+        host.create(&name).unwrap();
+        Self { host, name }
+    }
+
+    async fn tree(&self) -> CgroupTree {
+        let driver = CgroupDriver::new(Driver::Cgroupfs, Arc::clone(&self.host), Vec::new());
+        let config = CgroupTreeConfig {
+            root: CgroupName::root().child(&self.name),
+            policy: PodLimitPolicy { cfs_quota: true, period_us: 100_000, pids: 77 },
+            kubepods: Limits { memory_bytes: Some(1 << 30), ..Limits::default() },
+            pod_level_resources: true,
+        };
+        CgroupTree::set_up(driver, config).await.unwrap()
+    }
+
+    /// A control file by its version 1 and version 2 place.
+    fn read(&self, cgroup: &str, v1: (&str, &str), v2: &str) -> String {
+        let path = format!("{}/{cgroup}", self.name);
+        if self.host.is_v2() {
+            self.host.read("", &path, v2).unwrap()
+        } else {
+            self.host.read(v1.0, &path, v1.1).unwrap()
+        }
+    }
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        self.host.remove(&self.name).unwrap();
+    }
+}
+
+fn pod(uid: &str, resources: serde_json::Value) -> Pod {
+    serde_json::from_value(serde_json::json!({
+        "metadata": {"name": "p", "namespace": "n", "uid": uid},
+        "spec": {"containers": [{"name": "c", "resources": resources}]},
+    }))
+    .unwrap()
+}
+
+#[tokio::test]
+async fn pods_of_all_classes_get_their_place_and_their_numbers() {
+    let root = Root::new("qos");
+    let tree = root.tree().await;
+    let guaranteed = pod(
+        "g",
+        serde_json::json!({"limits": {"cpu": "500m", "memory": "64Mi"},
+        "requests": {"cpu": "500m", "memory": "64Mi"}}),
+    );
+    let burstable = pod("b", serde_json::json!({"requests": {"cpu": "250m"}}));
+    let best_effort = pod("e", serde_json::json!({}));
+    for pod in [&guaranteed, &burstable, &best_effort] {
+        assert!(!tree.exists(pod).await);
+        tree.ensure(pod).await.unwrap();
+        assert!(tree.exists(pod).await);
+    }
+    assert_eq!(tree.parent(&burstable), format!("/{}/kubepods/burstable/podb", root.name));
+
+    let shares = ("cpu", "cpu.shares");
+    let memory = ("memory", "memory.limit_in_bytes");
+    let quota = ("cpu", "cpu.cfs_quota_us");
+    let v2 = root.host.is_v2();
+    let pick = |v1: &str, v2_value: &str| if v2 { v2_value.to_owned() } else { v1.to_owned() };
+    assert_eq!(root.read("kubepods/podg", shares, "cpu.weight"), pick("512", "20"));
+    assert_eq!(root.read("kubepods/podg", quota, "cpu.max"), pick("50000", "50000 100000"));
+    assert_eq!(root.read("kubepods/podg", memory, "memory.max"), "67108864");
+    assert_eq!(root.read("kubepods/podg", ("pids", "pids.max"), "pids.max"), "77");
+    assert_eq!(root.read("kubepods/burstable/podb", shares, "cpu.weight"), pick("256", "10"));
+    assert_eq!(root.read("kubepods/burstable", shares, "cpu.weight"), pick("256", "10"));
+    assert_eq!(root.read("kubepods/besteffort/pode", shares, "cpu.weight"), pick("2", "1"));
+    assert_eq!(root.read("kubepods", memory, "memory.max"), "1073741824");
+
+    let found: Vec<String> = tree.pods().await.keys().map(ToString::to_string).collect();
+    assert_eq!(found, ["b", "e", "g"]);
+    for uid in ["b", "e", "g"] {
+        tree.remove(&PodUid::from(uid)).await.unwrap();
+    }
+    assert!(tree.pods().await.is_empty());
+    assert_eq!(root.read("kubepods/burstable", shares, "cpu.weight"), pick("2", "1"));
+}
+
+#[tokio::test]
+async fn a_resize_changes_the_limits_of_a_living_pod() {
+    let root = Root::new("resize");
+    let tree = root.tree().await;
+    let before = pod("r", serde_json::json!({"limits": {"cpu": "100m", "memory": "32Mi"}}));
+    let after = pod("r", serde_json::json!({"limits": {"cpu": "200m", "memory": "48Mi"}}));
+    tree.ensure(&before).await.unwrap();
+    tree.resize(&after).await.unwrap();
+    let memory = ("memory", "memory.limit_in_bytes");
+    let level = if tree.parent(&after).contains("burstable") { "burstable/" } else { "" };
+    assert_eq!(root.read(&format!("kubepods/{level}podr"), memory, "memory.max"), "50331648");
+    tree.remove(&PodUid::from("r")).await.unwrap();
+}
+
+#[tokio::test]
+async fn removal_ends_what_still_runs_in_the_pod() {
+    let root = Root::new("kill");
+    let tree = root.tree().await;
+    let pod = pod("k", serde_json::json!({}));
+    tree.ensure(&pod).await.unwrap();
+    let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    let path = format!("{}/kubepods/besteffort/podk", root.name);
+    root.host.write("pids", &path, "cgroup.procs", &child.id().to_string()).unwrap();
+    tree.remove(&PodUid::from("k")).await.unwrap();
+    assert!(!child.wait().unwrap().success());
+    assert!(!tree.exists(&pod).await);
+    // A second removal finds nothing and is content.
+    tree.remove(&PodUid::from("k")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_root_that_is_not_there_is_refused_by_name() {
+    let host = Arc::new(Cgroups::detect(Path::new("/sys"), Path::new("/proc")).unwrap());
+    let driver = CgroupDriver::new(Driver::Cgroupfs, host, Vec::new());
+    let config = CgroupTreeConfig {
+        root: CgroupName::root().child("rubelet-absent"),
+        policy: PodLimitPolicy { cfs_quota: true, period_us: 100_000, pids: -1 },
+        kubepods: Limits::default(),
+        pod_level_resources: true,
+    };
+    let error = CgroupTree::set_up(driver, config).await.unwrap_err().to_string();
+    assert!(
+        error.starts_with("invalid configuration: cgroup /rubelet-absent has some missing"),
+        "{error}"
+    );
+}

@@ -1,0 +1,14 @@
+//! Usage numbers, read straight from the kernel: cgroups, network devices, filesystems, folders.
+//!
+//! Promises: one pass over a handful of small files per cgroup, no process started, nothing
+//! kept. A file that is not there gives an absent number, never an error for the whole.
+
+mod cgroup;
+mod folder;
+mod network;
+
+pub use cgroup::{
+    CgroupUsage, CpuUsage, DeviceIo, MemoryUsage, Pressure, PressureLine, PressureSet, cgroup_usage,
+};
+pub use folder::{FolderUsage, FsUsage, folder_usage, fs_usage};
+pub use network::{InterfaceUsage, network_usage, parse_net_dev};

@@ -1,0 +1,20 @@
+//! Counters, gauges and histograms, printed as the Prometheus Go client prints them.
+//!
+//! A crate declares a [`Desc`] per metric beside the code it counts, asks a [`Registry`] for the family and
+//! keeps the handle. Values that are cheap to read at scrape time come from a collector closure instead.
+//! There is no global registry: each endpoint (`/metrics`, `/metrics/resource`, …) has its own, handed in.
+//!
+//! A family holds a bounded number of series; past the bound, new label values count under `other`, so
+//! that no caller can grow the process by inventing labels.
+
+mod desc;
+mod exposition;
+mod family;
+mod registry;
+mod scrape;
+
+pub use desc::{Desc, Kind, Stability, exponential_buckets, linear_buckets};
+pub use exposition::CONTENT_TYPE;
+pub use family::{Counter, CounterFamily, Gauge, GaugeFamily, Histogram, HistogramFamily};
+pub use registry::Registry;
+pub use scrape::{FamilySamples, Sample, SampleValue, Scrape};

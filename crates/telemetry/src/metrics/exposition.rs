@@ -1,0 +1,190 @@
+//! The Prometheus text format, version 0.0.4, byte for byte as the Go client writes it.
+//!
+//! Families by name; samples by label values (labels themselves sorted by name), then by time; floats in
+//! Go's shortest form. A label set that appears twice in a family is printed once, since a scraper
+//! refuses the whole answer otherwise.
+
+use std::cmp::Ordering;
+use std::fmt::Write;
+
+use super::scrape::{FamilySamples, Sample, SampleValue, Scrape};
+use crate::go_text::float;
+
+/// The content type of the text format.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+pub(super) fn write(scrape: Scrape) -> String {
+    let mut out = String::new();
+    for (name, mut family) in scrape.families {
+        family.samples.sort_by(order);
+        family.samples.dedup_by(|a, b| a.labels == b.labels && a.timestamp_ms == b.timestamp_ms);
+        write_family(&mut out, &name, &family);
+    }
+    out
+}
+
+fn order(a: &Sample, b: &Sample) -> Ordering {
+    let by_count = a.labels.len().cmp(&b.labels.len());
+    let values = |s: &Sample| s.labels.iter().map(|(_, value)| value.clone()).collect::<Vec<_>>();
+    by_count.then_with(|| values(a).cmp(&values(b))).then(a.timestamp_ms.cmp(&b.timestamp_ms))
+}
+
+fn write_family(out: &mut String, name: &str, family: &FamilySamples) {
+    if family.samples.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "# HELP {name} {}", Escaped { text: &family.help, quotes: false });
+    let _ = writeln!(out, "# TYPE {name} {}", family.kind.as_str());
+    for sample in &family.samples {
+        write_sample(out, name, sample);
+    }
+}
+
+fn write_sample(out: &mut String, name: &str, sample: &Sample) {
+    match &sample.value {
+        SampleValue::Number(value) => write_line(out, (name, ""), sample, None, *value),
+        SampleValue::Histogram { buckets, sum, count } => {
+            for (bound, below) in buckets {
+                write_line(out, (name, "_bucket"), sample, Some(("le", *bound)), exact(*below));
+            }
+            if buckets.last().is_none_or(|(bound, _)| *bound != f64::INFINITY) {
+                let all = Some(("le", f64::INFINITY));
+                write_line(out, (name, "_bucket"), sample, all, exact(*count));
+            }
+            write_line(out, (name, "_sum"), sample, None, *sum);
+            write_line(out, (name, "_count"), sample, None, exact(*count));
+        }
+        SampleValue::Summary { quantiles, sum, count } => {
+            for (quantile, value) in quantiles {
+                write_line(out, (name, ""), sample, Some(("quantile", *quantile)), *value);
+            }
+            write_line(out, (name, "_sum"), sample, None, *sum);
+            write_line(out, (name, "_count"), sample, None, exact(*count));
+        }
+    }
+}
+
+/// Counts are printed through a float, as Go does.
+#[expect(clippy::cast_precision_loss, reason = "the format prints counts as floats")]
+fn exact(count: u64) -> f64 {
+    count as f64
+}
+
+fn write_line(
+    out: &mut String,
+    (name, suffix): (&str, &str),
+    sample: &Sample,
+    extra: Option<(&str, f64)>,
+    value: f64,
+) {
+    out.push_str(name);
+    out.push_str(suffix);
+    let mut separator = '{';
+    for (label, text) in &sample.labels {
+        let _ = write!(out, "{separator}{label}=\"{}\"", Escaped { text, quotes: true });
+        separator = ',';
+    }
+    if let Some((label, bound)) = extra {
+        let _ = write!(out, "{separator}{label}=\"{}\"", float(bound));
+        separator = ',';
+    }
+    if separator == ',' {
+        out.push('}');
+    }
+    let _ = write!(out, " {}", float(value));
+    if let Some(timestamp) = sample.timestamp_ms {
+        let _ = write!(out, " {timestamp}");
+    }
+    out.push('\n');
+}
+
+/// Text with backslash, line break and (in label values) the quote escaped.
+struct Escaped<'a> {
+    text: &'a str,
+    quotes: bool,
+}
+
+impl std::fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for c in self.text.chars() {
+            match c {
+                '\\' => f.write_str("\\\\")?,
+                '\n' => f.write_str("\\n")?,
+                '"' if self.quotes => f.write_str("\\\"")?,
+                _ => f.write_char(c)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::{Desc, Kind, Registry};
+
+    #[test]
+    fn prints_a_histogram_with_sorted_labels_and_the_bound_last() {
+        let registry = Registry::new();
+        let desc = Desc::alpha("req_seconds", "Latency.").labels(&["verb", "host"]);
+        let family = registry.histogram(desc, &[0.1, 2.5]);
+        family.observe(&["GET", "b"], 0.1);
+        family.observe(&["GET", "b"], 7.0);
+        family.observe(&["GET", "a"], 1.0);
+        assert_eq!(
+            registry.render(),
+            r#"# HELP req_seconds [ALPHA] Latency.
+# TYPE req_seconds histogram
+req_seconds_bucket{host="a",verb="GET",le="0.1"} 0
+req_seconds_bucket{host="a",verb="GET",le="2.5"} 1
+req_seconds_bucket{host="a",verb="GET",le="+Inf"} 1
+req_seconds_sum{host="a",verb="GET"} 1
+req_seconds_count{host="a",verb="GET"} 1
+req_seconds_bucket{host="b",verb="GET",le="0.1"} 1
+req_seconds_bucket{host="b",verb="GET",le="2.5"} 1
+req_seconds_bucket{host="b",verb="GET",le="+Inf"} 2
+req_seconds_sum{host="b",verb="GET"} 7.1
+req_seconds_count{host="b",verb="GET"} 2
+"#
+        );
+    }
+
+    #[test]
+    fn escapes_help_and_label_values() {
+        let registry = Registry::new();
+        let desc = Desc::unstated("m", "one\\two\n\"three\"").labels(&["path"]);
+        registry.gauge(desc).set(&["a\"b\\c\nd"], 1e6);
+        assert_eq!(
+            registry.render(),
+            "# HELP m one\\\\two\\n\"three\"\n# TYPE m gauge\nm{path=\"a\\\"b\\\\c\\nd\"} 1e+06\n"
+        );
+    }
+
+    #[test]
+    fn sorts_families_and_samples_and_drops_a_repeated_label_set() {
+        let mut scrape = Scrape::default();
+        let b = Desc::unstated("b", "B.");
+        let a = Desc::unstated("a", "A.");
+        for (value, number) in [("y", 1.0), ("x", 2.0), ("y", 3.0)] {
+            scrape.family(&b, Kind::Gauge).push_values(&["l"], &[value], number.into(), None);
+        }
+        scrape.family(&a, Kind::Untyped).push_values(&[], &[], f64::NAN.into(), None);
+        assert_eq!(
+            write(scrape),
+            "# HELP a A.\n# TYPE a untyped\na NaN\n\
+             # HELP b B.\n# TYPE b gauge\nb{l=\"x\"} 2\nb{l=\"y\"} 1\n"
+        );
+    }
+
+    #[test]
+    fn prints_a_summary() {
+        let mut scrape = Scrape::default();
+        let value = SampleValue::Summary { quantiles: vec![(0.5, 0.25)], sum: 1.5, count: 3 };
+        let desc = Desc::unstated("gc", "Pauses.");
+        scrape.family(&desc, Kind::Summary).push_values(&[], &[], value, None);
+        assert_eq!(
+            write(scrape),
+            "# HELP gc Pauses.\n# TYPE gc summary\ngc{quantile=\"0.5\"} 0.25\ngc_sum 1.5\ngc_count 3\n"
+        );
+    }
+}

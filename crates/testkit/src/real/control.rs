@@ -1,0 +1,239 @@
+//! A private control plane: etcd and kube-apiserver, and on request the controller manager and the
+//! scheduler. Tokens, keys and certificates are made for it alone.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Context;
+use serde_json::{Value, json};
+
+use super::process::output_of;
+use super::{Parts, Service, Slot, run};
+
+/// Token of the administrator.
+const ADMIN_TOKEN: &str = "admin-token";
+
+/// What the control plane consists of and how it admits.
+#[derive(Debug, Clone)]
+pub struct ControlPlaneOptions {
+    /// Names of the nodes that get a token.
+    pub nodes: Vec<String>,
+    /// Admission plugins switched off. Without a controller manager nobody makes the default
+    /// service accounts, and without runtime classes and taints a bare pod needs no more objects.
+    pub disabled_admission: Vec<String>,
+    /// `--authorization-mode`.
+    pub authorization: String,
+    /// Run the controller manager too.
+    pub controller_manager: bool,
+    /// Run the scheduler too.
+    pub scheduler: bool,
+}
+
+impl Default for ControlPlaneOptions {
+    fn default() -> Self {
+        let disabled = ["ServiceAccount", "RuntimeClass", "TaintNodesByCondition"];
+        ControlPlaneOptions {
+            nodes: vec!["node1".to_owned()],
+            disabled_admission: disabled.map(str::to_owned).to_vec(),
+            authorization: "Node,RBAC".to_owned(),
+            controller_manager: false,
+            scheduler: false,
+        }
+    }
+}
+
+/// A running control plane. Nodes keep it alive through an `Arc`.
+#[derive(Debug)]
+pub struct ControlPlane {
+    // Services before the slot: they end before its folder goes.
+    _services: Vec<Service>,
+    parts: Parts,
+    port: u16,
+    slot: Slot,
+}
+
+impl ControlPlane {
+    /// Start it and wait until it is ready.
+    pub fn start(options: &ControlPlaneOptions) -> anyhow::Result<ControlPlane> {
+        let slot = Slot::take()?;
+        let parts = Parts::find()?;
+        make_keys(&slot)?;
+        slot.write("etc/tokens.csv", tokens(&options.nodes))?;
+        let port = slot.free_port()?;
+        let etcd_port = slot.free_port()?;
+        let peer_port = slot.free_port()?;
+        slot.release_ports();
+        let etcd = start_etcd(&slot, &parts, etcd_port, peer_port)?;
+        let mut api = start_api_server(&slot, &parts, options, (port, etcd_port))?;
+        let control = ControlPlane { _services: vec![etcd], parts, port, slot };
+        control.write_kubeconfig("admin", ADMIN_TOKEN)?;
+        for node in &options.nodes {
+            control.write_kubeconfig(node, &node_token(node))?;
+        }
+        api.wait_ready(Duration::from_secs(90), || {
+            control.kubectl(["get", "--raw", "/readyz"]).map(drop)
+        })?;
+        let mut control = control;
+        control._services.push(api);
+        if options.controller_manager {
+            let service = control.start_controller_manager()?;
+            control._services.push(service);
+        }
+        if options.scheduler {
+            let service = control.start_scheduler()?;
+            control._services.push(service);
+        }
+        Ok(control)
+    }
+
+    /// Run kubectl as the administrator.
+    pub fn kubectl<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> anyhow::Result<String> {
+        output_of(self.kubectl_command(args)?)
+    }
+
+    /// A kubectl command as the administrator, to be run by the caller (a watch, for example).
+    pub fn kubectl_command<'a>(
+        &self,
+        args: impl IntoIterator<Item = &'a str>,
+    ) -> anyhow::Result<Command> {
+        let mut command = Command::new(self.parts.bin("kubectl")?);
+        command.env("HOME", self.slot.dir());
+        command.arg("--kubeconfig").arg(self.kubeconfig("admin")).args(args);
+        Ok(command)
+    }
+
+    /// An object (or a list) as JSON.
+    pub fn get<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> anyhow::Result<Value> {
+        let args = ["get", "-o", "json"].into_iter().chain(args);
+        let text = self.kubectl(args)?;
+        serde_json::from_str(&text).context("kubectl get -o json")
+    }
+
+    /// Create an object.
+    pub fn create(&self, object: &Value) -> anyhow::Result<()> {
+        let name = object["metadata"]["name"].as_str().unwrap_or("object");
+        let file = self.slot.write(&format!("objects/{name}.json"), object.to_string())?;
+        self.kubectl(["create", "-f", &file.to_string_lossy()]).map(drop)
+    }
+
+    /// Path of the kubeconfig of `admin` or of a node.
+    #[must_use]
+    pub fn kubeconfig(&self, user: &str) -> PathBuf {
+        self.slot.path(&format!("etc/{user}.kubeconfig"))
+    }
+
+    /// The API server's port on loopback.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn write_kubeconfig(&self, user: &str, token: &str) -> anyhow::Result<()> {
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "test",
+            "clusters": [{ "name": "test", "cluster": {
+                "server": format!("https://127.0.0.1:{}", self.port),
+                "certificate-authority": self.slot.path("etc/serving.crt"),
+            }}],
+            "users": [{ "name": user, "user": { "token": token } }],
+            "contexts": [{ "name": "test", "context": { "cluster": "test", "user": user } }],
+        });
+        self.slot.write(&format!("etc/{user}.kubeconfig"), config.to_string()).map(drop)
+    }
+
+    fn start_controller_manager(&self) -> anyhow::Result<Service> {
+        let mut command = Command::new(self.parts.bin("kube-controller-manager")?);
+        command
+            .arg("--kubeconfig")
+            .arg(self.kubeconfig("admin"))
+            .args(["--leader-elect=false", "--secure-port=0", "--use-service-account-credentials"])
+            .arg(format!(
+                "--service-account-private-key-file={}",
+                self.slot.path("etc/sa.key").display()
+            ))
+            .arg(format!("--root-ca-file={}", self.slot.path("etc/serving.crt").display()));
+        Service::start(&self.slot, "kube-controller-manager", command)
+    }
+
+    fn start_scheduler(&self) -> anyhow::Result<Service> {
+        let mut command = Command::new(self.parts.bin("kube-scheduler")?);
+        command.arg("--kubeconfig").arg(self.kubeconfig("admin"));
+        command.args(["--leader-elect=false", "--secure-port=0"]);
+        Service::start(&self.slot, "kube-scheduler", command)
+    }
+}
+
+fn node_token(node: &str) -> String {
+    format!("token-of-{node}")
+}
+
+fn tokens(nodes: &[String]) -> String {
+    let mut lines = format!("{ADMIN_TOKEN},admin,admin,\"system:masters\"\n");
+    for node in nodes {
+        let token = node_token(node);
+        lines.push_str(&format!("{token},system:node:{node},{node},\"system:nodes\"\n"));
+    }
+    lines
+}
+
+/// The serving certificate (its own authority) and the key that signs service account tokens.
+fn make_keys(slot: &Slot) -> anyhow::Result<()> {
+    let path = |name: &str| slot.path(name).to_string_lossy().into_owned();
+    let curve = "prime256v1";
+    run("openssl", ["ecparam", "-genkey", "-noout", "-name", curve, "-out", &path("etc/sa.key")])?;
+    run("openssl", ["ecparam", "-name", curve, "-out", &path("etc/curve.pem")])?;
+    let names = "subjectAltName=IP:127.0.0.1,IP:10.0.0.1,DNS:localhost,DNS:kubernetes.default.svc";
+    let mut request = Command::new("openssl");
+    request.args(["req", "-x509", "-nodes", "-days", "30", "-subj", "/CN=kube-apiserver"]);
+    request.arg("-newkey").arg(format!("ec:{}", path("etc/curve.pem")));
+    request.args(["-addext", names]);
+    request.args(["-keyout", &path("etc/serving.key"), "-out", &path("etc/serving.crt")]);
+    output_of(request).map(drop)
+}
+
+fn start_etcd(slot: &Slot, parts: &Parts, port: u16, peer: u16) -> anyhow::Result<Service> {
+    let mut command = Command::new(parts.bin("etcd")?);
+    let client = format!("http://127.0.0.1:{port}");
+    let peer = format!("http://127.0.0.1:{peer}");
+    command
+        .args(["--name=test", "--unsafe-no-fsync", "--log-level=warn"])
+        .arg(format!("--data-dir={}", slot.path("etcd").display()))
+        .arg(format!("--listen-client-urls={client}"))
+        .arg(format!("--advertise-client-urls={client}"))
+        .arg(format!("--listen-peer-urls={peer}"))
+        .arg(format!("--initial-advertise-peer-urls={peer}"))
+        .arg(format!("--initial-cluster=test={peer}"));
+    Service::start(slot, "etcd", command)
+}
+
+fn start_api_server(
+    slot: &Slot,
+    parts: &Parts,
+    options: &ControlPlaneOptions,
+    (port, etcd_port): (u16, u16),
+) -> anyhow::Result<Service> {
+    let file = |name: &str| slot.path(name).display().to_string();
+    let mut command = Command::new(parts.bin("kube-apiserver")?);
+    command
+        .arg(format!("--etcd-servers=http://127.0.0.1:{etcd_port}"))
+        .arg(format!("--secure-port={port}"))
+        .arg("--bind-address=127.0.0.1")
+        .arg(format!("--cert-dir={}", file("apiserver")))
+        .arg(format!("--tls-cert-file={}", file("etc/serving.crt")))
+        .arg(format!("--tls-private-key-file={}", file("etc/serving.key")))
+        .arg(format!("--token-auth-file={}", file("etc/tokens.csv")))
+        .arg("--service-account-issuer=https://kubernetes.default.svc")
+        .arg(format!("--service-account-key-file={}", file("etc/sa.key")))
+        .arg(format!("--service-account-signing-key-file={}", file("etc/sa.key")))
+        .arg("--service-cluster-ip-range=10.0.0.0/24")
+        .arg("--allow-privileged=true")
+        .arg(format!("--authorization-mode={}", options.authorization));
+    if !options.disabled_admission.is_empty() {
+        let list = options.disabled_admission.join(",");
+        command.arg(format!("--disable-admission-plugins={list}"));
+    }
+    Service::start(slot, "kube-apiserver", command)
+}

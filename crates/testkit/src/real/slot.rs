@@ -1,0 +1,201 @@
+//! A slot: everything on the machine that one instance may use, derived from one number.
+//!
+//! ```text
+//! lock file held ──▶ leftovers removed ──▶ in use ──▶ dropped: removed again, lock freed
+//!                                            └─ killed: the lock frees itself, the next
+//!                                               owner (or any later run) removes the rest
+//! ```
+
+use std::fs::File;
+use std::io::Write as _;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, Once};
+
+use anyhow::{Context, bail};
+
+use super::parts::cache_dir;
+use super::process::tail;
+use super::reset;
+
+/// How many instances fit on one machine at a time.
+const SLOTS: u8 = 60;
+
+/// One owner at a time, across all processes on the machine.
+#[derive(Debug)]
+pub struct Slot {
+    index: u8,
+    dir: PathBuf,
+    _lock: File,
+    ports: Mutex<Vec<TcpListener>>,
+}
+
+impl Slot {
+    /// Take a free slot and make its folder. Also removes what killed runs left in others.
+    pub fn take() -> anyhow::Result<Slot> {
+        static SWEEP: Once = Once::new();
+        SWEEP.call_once(sweep);
+        for index in 0..SLOTS {
+            let Some(lock) = try_lock(index)? else { continue };
+            let dir = folder(index)?;
+            reset::remove_all(index, &dir)?;
+            for sub in ["log", "etc", "run"] {
+                std::fs::create_dir_all(dir.join(sub))
+                    .with_context(|| format!("cannot make {}", dir.join(sub).display()))?;
+            }
+            return Ok(Slot { index, dir, _lock: lock, ports: Mutex::default() });
+        }
+        bail!("all {SLOTS} slots for test instances are in use")
+    }
+
+    /// Its folder.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// A path below its folder.
+    #[must_use]
+    pub fn path(&self, below: &str) -> PathBuf {
+        self.dir.join(below)
+    }
+
+    /// Write a file below its folder (configuration, keys, manifests).
+    pub fn write(&self, below: &str, content: impl AsRef<[u8]>) -> anyhow::Result<PathBuf> {
+        let path = self.dir.join(below);
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent)?;
+        }
+        std::fs::write(&path, content)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// Log file of one of its services.
+    #[must_use]
+    pub fn log_file(&self, name: &str) -> PathBuf {
+        self.dir.join("log").join(format!("{name}.log"))
+    }
+
+    /// Name of its network, bridge aside.
+    #[must_use]
+    pub fn network(&self) -> String {
+        network(self.index)
+    }
+
+    /// Name of its bridge.
+    #[must_use]
+    pub fn bridge(&self) -> String {
+        bridge(self.index)
+    }
+
+    /// Subnet of its pods.
+    #[must_use]
+    pub fn subnet(&self) -> String {
+        format!("{}/22", Ipv4Addr::new(10, 201, self.index * 4, 0))
+    }
+
+    /// Name of its cgroup, directly below the root of each hierarchy.
+    #[must_use]
+    pub fn cgroup(&self) -> String {
+        cgroup(self.index)
+    }
+
+    /// A loopback port nobody listens on. Kept reserved against this process until
+    /// [`Slot::release_ports`].
+    pub fn free_port(&self) -> anyhow::Result<u16> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let port = listener.local_addr()?.port();
+        if let Ok(mut held) = self.ports.lock() {
+            held.push(listener);
+        }
+        Ok(port)
+    }
+
+    /// Give the reserved ports to the service about to start.
+    pub fn release_ports(&self) {
+        if let Ok(mut held) = self.ports.lock() {
+            held.clear();
+        }
+    }
+
+    /// Remember a process for whoever has to clean up.
+    pub(super) fn note_pid(&self, pid: u32) -> anyhow::Result<()> {
+        let mut file = File::options().create(true).append(true).open(self.dir.join("pids"))?;
+        writeln!(file, "{pid} {}", reset::start_time(pid).unwrap_or_default())?;
+        Ok(())
+    }
+
+    /// Print the end of every log and keep the whole of them outside the slot.
+    fn keep_logs(&self) {
+        let Ok(cache) = cache_dir() else { return };
+        let test = std::thread::current().name().unwrap_or("test").replace("::", ".");
+        let kept = cache.join("failed").join(format!("{test}-{}", std::process::id()));
+        let copied = std::fs::create_dir_all(&kept).is_ok();
+        let Ok(logs) = std::fs::read_dir(self.dir.join("log")) else { return };
+        for log in logs.flatten().map(|entry| entry.path()) {
+            #[expect(clippy::print_stderr, reason = "shown with the failing test")]
+            {
+                eprintln!("==== {} (end)\n{}", log.display(), tail(&log, 40));
+            }
+            if let Some(name) = log.file_name().filter(|_| copied) {
+                drop(std::fs::copy(&log, kept.join(name)));
+            }
+        }
+        #[expect(clippy::print_stderr, reason = "shown with the failing test")]
+        {
+            eprintln!("==== whole logs kept in {}", kept.display());
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.keep_logs();
+        }
+        if let Err(error) = reset::remove_all(self.index, &self.dir) {
+            tracing::warn!(slot = self.index, err = %error, "Slot not cleaned up");
+        }
+    }
+}
+
+pub(super) fn network(index: u8) -> String {
+    format!("rubelet-test-{index}")
+}
+
+pub(super) fn bridge(index: u8) -> String {
+    format!("rbt{index}")
+}
+
+pub(super) fn cgroup(index: u8) -> String {
+    format!("rubelet-test-{index}")
+}
+
+fn folder(index: u8) -> anyhow::Result<PathBuf> {
+    Ok(cache_dir()?.join("nodes").join(index.to_string()))
+}
+
+fn try_lock(index: u8) -> anyhow::Result<Option<File>> {
+    let dir = cache_dir()?.join("nodes");
+    std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(dir.join(format!("{index}.lock")))?;
+    Ok(file.try_lock().is_ok().then_some(file))
+}
+
+/// Remove what killed runs left in slots nobody owns now.
+fn sweep() {
+    for index in 0..SLOTS {
+        let Ok(dir) = folder(index) else { return };
+        if dir.is_dir()
+            && let Ok(Some(_lock)) = try_lock(index)
+            && let Err(error) = reset::remove_all(index, &dir)
+        {
+            tracing::warn!(slot = index, err = %error, "Leftovers of a killed run remain");
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Where Rubelet differs from the Go kubelet on purpose. Each entry says why; everything else that
+//! the golden comparison finds is a fault.
+
+use crate::compare::Difference;
+
+/// One difference that is meant.
+#[derive(Debug)]
+pub struct OnPurpose {
+    /// Name of the record, or `*` for all.
+    pub golden: &'static str,
+    /// Beginning of the place ([`Difference::at`]).
+    pub at: &'static str,
+    /// Text that must be in what was observed, so that an entry hides no other fault.
+    pub observed: &'static str,
+    /// Why it is better so.
+    pub reason: &'static str,
+}
+
+/// The whole list.
+pub const ON_PURPOSE: &[OnPurpose] = &[];
+
+/// Whether a difference is one of those.
+#[must_use]
+pub fn is_on_purpose(golden: &str, difference: &Difference) -> bool {
+    ON_PURPOSE.iter().any(|entry| {
+        (entry.golden == "*" || entry.golden == golden)
+            && difference.at.starts_with(entry.at)
+            && difference.observed.contains(entry.observed)
+    })
+}

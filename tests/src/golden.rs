@@ -1,0 +1,156 @@
+//! Golden records: what the Go kubelet did with one pod, and how to give the same pod to another.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use serde_json::{Value, json};
+
+/// The namespace of all golden pods.
+pub const NAMESPACE: &str = "golden";
+
+/// One record of `fixtures/golden/pods`.
+#[derive(Debug, Clone)]
+pub struct Golden {
+    /// Name of the pod and of the file.
+    pub name: String,
+    /// The pod as the API server had stored it.
+    pub pod: Value,
+    /// The mutating CRI calls in order.
+    pub cri: Vec<Value>,
+    /// Each status a watcher saw, in short form.
+    pub steps: Vec<Value>,
+    /// The whole status before the pod was deleted.
+    pub status: Value,
+    /// Its events.
+    pub events: Vec<Value>,
+}
+
+/// All records, by name.
+pub fn load_all() -> anyhow::Result<Vec<Golden>> {
+    let dir: PathBuf = testkit::real::repository_root().join("fixtures/golden/pods");
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(&dir).with_context(|| dir.display().to_string())? {
+        let path = entry?.path();
+        let text = std::fs::read_to_string(&path)?;
+        let record: Value = serde_json::from_str(&text)?;
+        let name = path.file_stem().and_then(|stem| stem.to_str()).context("file name")?;
+        let list = |key: &str| record[key].as_array().cloned().unwrap_or_default();
+        all.push(Golden {
+            name: name.to_owned(),
+            pod: record["pod"].clone(),
+            cri: list("cri"),
+            steps: list("status_steps"),
+            status: record["status_before_delete"].clone(),
+            events: list("events"),
+        });
+    }
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(all)
+}
+
+impl Golden {
+    /// The pod as a client would create it.
+    #[must_use]
+    pub fn manifest(&self) -> Value {
+        let mut pod = self.pod.clone();
+        if let Some(pod) = pod.as_object_mut() {
+            pod.remove("status");
+        }
+        if let Some(meta) = pod["metadata"].as_object_mut() {
+            meta.retain(|key, _| {
+                !["creationTimestamp", "generation", "uid"].contains(&key.as_str())
+            });
+        }
+        pod
+    }
+
+    /// How often the state that was recorded before the deletion had been reached by then.
+    #[must_use]
+    pub fn rounds_before_delete(&self) -> usize {
+        let target = short_status(&self.status);
+        self.steps.iter().filter(|step| **step == target).count().max(1)
+    }
+
+    /// What the client did to the running pod, if anything: kubectl arguments with a patch.
+    #[must_use]
+    pub fn change_while_running(&self) -> Option<(&'static str, Value)> {
+        match self.name.as_str() {
+            "resize-cpu" => {
+                let amount = json!({ "cpu": "200m" });
+                let resources = json!({ "limits": amount, "requests": amount });
+                let patch = json!({ "spec": { "containers": [
+                    { "name": "main", "resources": resources }
+                ]}});
+                Some(("resize", patch))
+            }
+            "ephemeral-container" => {
+                let container = json!({
+                    "name": "dbg",
+                    "image": "registry.k8s.io/e2e-test-images/busybox:1.37.0-1",
+                    "command": ["sh", "-c", "sleep 2"],
+                });
+                let patch = json!({ "spec": { "ephemeralContainers": [container] } });
+                Some(("ephemeralcontainers", patch))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The objects that golden pods refer to.
+#[must_use]
+pub fn objects() -> Vec<Value> {
+    let config = |name: &str, data: Value| {
+        let metadata = json!({ "name": name, "namespace": NAMESPACE });
+        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data })
+    };
+    let secret = |name: &str, data: Value| {
+        let metadata = json!({ "name": name, "namespace": NAMESPACE });
+        json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data })
+    };
+    vec![
+        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } }),
+        config("cm1", json!({ "1bad.key": "z", "k1": "v1", "k2": "v2" })),
+        config("cm2", json!({ "a": "from cm2", "b": "unused" })),
+        config("cm3", json!({ "c": "from cm3" })),
+        secret("s1", json!({ "user": "bob", "pw": "hunter2" })),
+        secret("s2", json!({ "password": "hunter2" })),
+        secret("s3", json!({ "token": "t" })),
+    ]
+}
+
+/// A status in the short form of `status_steps`.
+#[must_use]
+pub fn short_status(status: &Value) -> Value {
+    let conditions: serde_json::Map<String, Value> = items(&status["conditions"])
+        .filter_map(|c| {
+            let reason = c["reason"].as_str().unwrap_or_default();
+            Some((c["type"].as_str()?.to_owned(), json!([c["status"], reason])))
+        })
+        .collect();
+    let containers = |key: &str| -> serde_json::Map<String, Value> {
+        items(&status[key])
+            .filter_map(|c| Some((c["name"].as_str()?.to_owned(), short_container(c))))
+            .collect()
+    };
+    json!({
+        "conditions": conditions,
+        "ephemeral": containers("ephemeralContainerStatuses"),
+        "init": containers("initContainerStatuses"),
+        "main": containers("containerStatuses"),
+        "phase": status["phase"],
+        "reason": status["reason"],
+    })
+}
+
+fn short_container(container: &Value) -> Value {
+    let state = container["state"].as_object().and_then(|state| state.iter().next());
+    let (kind, detail) = state.map_or(("", &Value::Null), |(kind, detail)| (kind.as_str(), detail));
+    let reason = detail["reason"].as_str().unwrap_or_default();
+    let flag = |key: &str| container[key].as_bool().unwrap_or_default();
+    json!([kind, reason, flag("ready"), flag("started"), container["restartCount"]])
+}
+
+fn items(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
+}
