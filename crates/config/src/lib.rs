@@ -1,2 +1,49 @@
-//! Flags, configuration file, drop-ins, feature gates, defaults and validation: one resolved Config.
+//! Flags, configuration file, drop-ins, feature gates, defaults and validation: one resolved
+//! Config.
+//!
+//! Owns: everything between a command line and a [`Config`], and every text said on the way.
+//!
+//! Promises: pure. Files come in through [`ConfigFiles`]; what is to be printed or logged goes out
+//! as values. All faults of a configuration are told at once, in upstream's words and order.
+//!
+//! Deliberately absent: reading the host (its cgroup version is handed in), starting anything.
 #![forbid(unsafe_code)]
+
+pub mod credentials;
+mod document;
+mod dropins;
+pub mod flags;
+pub mod gates;
+pub mod kubelet;
+mod load;
+mod log;
+mod origin;
+pub mod resolved;
+mod text;
+mod validate;
+mod value;
+mod version;
+
+pub use flags::KubeletFlags;
+pub use gates::Gates;
+pub use kubelet::KubeletConfiguration;
+pub use load::{LoadError, Loaded, Request, load};
+pub use log::{LogLine, LogValue, Severity};
+pub use origin::Origin;
+pub use resolved::Config;
+pub use validate::{CgroupVersion, faults};
+pub use version::{KUBERNETES_VERSION, REPORTED_VERSION};
+
+/// Access to files, handed in.
+pub trait ConfigFiles {
+    /// Content of a file; the error reads as Go's (`open P: no such file or directory`).
+    fn read(&self, path: &str) -> Result<Vec<u8>, String>;
+
+    /// Every entry below a folder that is not a folder, entries of each folder in byte order,
+    /// links not followed; for a path that is no folder, itself. The error reads as Go's
+    /// (`lstat P: no such file or directory`).
+    fn walk(&self, path: &str) -> Result<Vec<String>, String>;
+
+    /// The folder that relative paths start from.
+    fn working_dir(&self) -> String;
+}

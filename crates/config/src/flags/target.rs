@@ -1,0 +1,410 @@
+//! What a flag's value does to the place it writes to, with Go's error texts.
+
+use super::set::VersionRequest;
+use super::{Kind, Registry};
+use crate::kubelet::{MemoryReservation, Taint, VModuleItem};
+use crate::validate::names::{is_huge_page_name, label_value_faults, qualified_name_faults};
+use crate::version;
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use units::strconv::{self, NumError, NumFault, quote};
+use units::{GoDuration, Quantity};
+
+/// How a value is to be taken.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Manner {
+    pub(super) kind: Kind,
+    pub(super) registry: Registry,
+    /// Whether it is the first use of the flag: lists and maps start anew.
+    pub(super) first: bool,
+}
+
+/// A place a flag can write to.
+pub(super) trait FlagTarget {
+    /// Takes the value, or says why not.
+    fn assign(&mut self, raw: &str, manner: Manner) -> Result<(), String>;
+}
+
+/// Go's own `flag` package hides the reason.
+fn reason(error: &NumError, manner: Manner) -> String {
+    match (manner.registry, error.reason) {
+        (Registry::Pflag, _) => error.to_string(),
+        (Registry::Go, NumFault::Syntax) => "parse error".to_owned(),
+        (Registry::Go, NumFault::Range) => "value out of range".to_owned(),
+    }
+}
+
+impl FlagTarget for bool {
+    fn assign(&mut self, raw: &str, manner: Manner) -> Result<(), String> {
+        *self = strconv::parse_bool(raw).map_err(|e| reason(&e, manner))?;
+        Ok(())
+    }
+}
+
+impl FlagTarget for i32 {
+    fn assign(&mut self, raw: &str, manner: Manner) -> Result<(), String> {
+        let number = strconv::parse_int(raw, 0, 32).map_err(|e| reason(&e, manner))?;
+        *self = Self::try_from(number).unwrap_or_default();
+        Ok(())
+    }
+}
+
+impl FlagTarget for i64 {
+    fn assign(&mut self, raw: &str, manner: Manner) -> Result<(), String> {
+        *self = strconv::parse_int(raw, 0, 64).map_err(|e| reason(&e, manner))?;
+        Ok(())
+    }
+}
+
+impl FlagTarget for u32 {
+    fn assign(&mut self, raw: &str, manner: Manner) -> Result<(), String> {
+        let level = strconv::parse_uint(raw, 10, 31).map_err(|e| reason(&e, manner))?;
+        *self = Self::try_from(level).unwrap_or_default();
+        Ok(())
+    }
+}
+
+impl FlagTarget for GoDuration {
+    fn assign(&mut self, raw: &str, manner: Manner) -> Result<(), String> {
+        *self = raw.parse().map_err(|e: units::DurationError| match manner.registry {
+            Registry::Pflag => e.to_string(),
+            Registry::Go => "parse error".to_owned(),
+        })?;
+        Ok(())
+    }
+}
+
+impl FlagTarget for crate::kubelet::FlushFrequency {
+    fn assign(&mut self, raw: &str, manner: Manner) -> Result<(), String> {
+        self.duration.assign(raw, manner)
+    }
+}
+
+impl FlagTarget for Quantity {
+    fn assign(&mut self, raw: &str, _: Manner) -> Result<(), String> {
+        *self = raw.parse().map_err(|e: units::QuantityError| e.to_string())?;
+        Ok(())
+    }
+}
+
+impl<T: FlagTarget + Default> FlagTarget for Option<T> {
+    fn assign(&mut self, raw: &str, manner: Manner) -> Result<(), String> {
+        self.get_or_insert_with(T::default).assign(raw, manner)
+    }
+}
+
+impl FlagTarget for String {
+    fn assign(&mut self, raw: &str, manner: Manner) -> Result<(), String> {
+        if manner.kind == Kind::Ip {
+            // An empty address leaves the one in force.
+            if raw.is_empty() {
+                return Ok(());
+            }
+            if !is_ip(raw) {
+                return Err(format!("{} is not a valid IP address", quote(raw)));
+            }
+        }
+        raw.clone_into(self);
+        Ok(())
+    }
+}
+
+impl FlagTarget for Vec<String> {
+    fn assign(&mut self, raw: &str, manner: Manner) -> Result<(), String> {
+        let items = csv(raw)?;
+        if manner.first {
+            self.clear();
+        }
+        self.extend(items);
+        Ok(())
+    }
+}
+
+impl FlagTarget for BTreeMap<String, String> {
+    fn assign(&mut self, raw: &str, manner: Manner) -> Result<(), String> {
+        if manner.first && manner.kind != Kind::Labels {
+            self.clear();
+        }
+        let separator = if manner.kind == Kind::LangleMap { '<' } else { '=' };
+        let pairs = match manner.kind {
+            Kind::SinglePair => vec![raw],
+            _ => raw.split(',').filter(|pair| !pair.is_empty()).collect(),
+        };
+        for pair in pairs {
+            let (key, value) = match (pair.split_once(separator), manner.kind) {
+                (Some(pair), _) => pair,
+                (None, Kind::Labels) => (pair, ""),
+                (None, _) => {
+                    return Err(format!("malformed pair, expect string{separator}string"));
+                }
+            };
+            self.insert(key.trim().to_owned(), value.trim().to_owned());
+        }
+        Ok(())
+    }
+}
+
+impl FlagTarget for BTreeMap<String, bool> {
+    fn assign(&mut self, raw: &str, manner: Manner) -> Result<(), String> {
+        if manner.first {
+            self.clear();
+        }
+        for pair in raw.split(',').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').ok_or("malformed pair, expect string=bool")?;
+            let (key, value) = (key.trim(), value.trim());
+            let value = strconv::parse_bool(value)
+                .map_err(|e| format!("invalid value of {key}: {value}, err: {e}"))?;
+            self.insert(key.to_owned(), value);
+        }
+        Ok(())
+    }
+}
+
+impl FlagTarget for BTreeMap<String, Vec<String>> {
+    fn assign(&mut self, raw: &str, manner: Manner) -> Result<(), String> {
+        if manner.first {
+            self.clear();
+        }
+        for pair in raw.split(',').filter(|pair| !pair.is_empty()) {
+            let (key, value) =
+                pair.split_once(':').ok_or("malformed pair, expect string:string")?;
+            self.entry(key.trim().to_owned()).or_default().push(value.trim().to_owned());
+        }
+        Ok(())
+    }
+}
+
+impl FlagTarget for Vec<VModuleItem> {
+    /// Adds to what the file has: upstream's flag appends.
+    fn assign(&mut self, raw: &str, _: Manner) -> Result<(), String> {
+        for item in raw.split(',').filter(|item| !item.is_empty()) {
+            let parts: Vec<&str> = item.split('=').collect();
+            let [pattern, level] = parts.as_slice() else {
+                return Err(format!("{} does not have the pattern=N format", quote(item)));
+            };
+            if pattern.is_empty() || level.is_empty() {
+                return Err(format!("{} does not have the pattern=N format", quote(item)));
+            }
+            let level = strconv::parse_uint(level, 10, 31)
+                .map_err(|e| format!("parsing verbosity in {}: {e}", quote(item)))?;
+            self.push(VModuleItem {
+                file_pattern: (*pattern).to_owned(),
+                verbosity: u32::try_from(level).unwrap_or_default(),
+            });
+        }
+        Ok(())
+    }
+}
+
+impl FlagTarget for Vec<Taint> {
+    fn assign(&mut self, raw: &str, _: Manner) -> Result<(), String> {
+        let mut taints: Self = Vec::new();
+        for spec in raw.split(',').filter(|_| !raw.is_empty()) {
+            if let Some(removal) = spec.strip_suffix('-') {
+                taint(removal)?;
+                continue;
+            }
+            let taint = taint(spec)?;
+            if taint.effect.is_empty() {
+                return Err(format!("invalid taint spec: {spec}"));
+            }
+            if taints.iter().any(|t| t.key == taint.key && t.effect == taint.effect) {
+                return Err(format!(
+                    "duplicated taints with the same key and effect: {{{} {} {} <nil>}}",
+                    taint.key, taint.value, taint.effect
+                ));
+            }
+            taints.push(taint);
+        }
+        *self = taints;
+        Ok(())
+    }
+}
+
+impl FlagTarget for Vec<MemoryReservation> {
+    fn assign(&mut self, raw: &str, manner: Manner) -> Result<(), String> {
+        // An empty value leaves what is in force.
+        if raw.is_empty() {
+            return Ok(());
+        }
+        if manner.first {
+            self.clear();
+        }
+        for reservation in raw.split(';') {
+            self.push(memory_reservation(reservation)?);
+        }
+        Ok(())
+    }
+}
+
+impl FlagTarget for VersionRequest {
+    fn assign(&mut self, raw: &str, manner: Manner) -> Result<(), String> {
+        *self = match raw {
+            "raw" => Self::PrintRaw,
+            _ if raw.starts_with('v') => {
+                version::check_reported(raw)?;
+                Self::Report(raw.to_owned())
+            }
+            _ if strconv::parse_bool(raw).map_err(|e| reason(&e, manner))? => Self::Print,
+            _ => Self::No,
+        };
+        Ok(())
+    }
+}
+
+fn memory_reservation(text: &str) -> Result<MemoryReservation, String> {
+    let parts: Vec<&str> = text.split(':').collect();
+    let [node, limits] = parts.as_slice() else {
+        return Err(format!(
+            "the reserved memory has incorrect format, expected \
+             numaNodeID:type=quantity[,type=quantity...], got {text}"
+        ));
+    };
+    let numa_node = strconv::atoi(node)
+        .map_err(|_| format!("failed to convert the NUMA node ID, expected integer, got {node}"))?;
+    let mut reservation = MemoryReservation {
+        numa_node: i32::try_from(numa_node).unwrap_or(i32::MAX),
+        limits: BTreeMap::new(),
+    };
+    for limit in limits.split(',') {
+        let parts: Vec<&str> = limit.split('=').collect();
+        let [kind, amount] = parts.as_slice() else {
+            return Err(format!(
+                "the reserved limit has incorrect value, expected type=quantity, got {limit}"
+            ));
+        };
+        if *kind != "memory" && !is_huge_page_name(kind) {
+            return Err(format!("memory type conversion error, unknown type: {}", quote(kind)));
+        }
+        let amount: Quantity =
+            amount.parse().map_err(|_| format!("failed to parse the quantity: {amount}"))?;
+        reservation.limits.insert((*kind).to_owned(), amount);
+    }
+    Ok(reservation)
+}
+
+fn taint(spec: &str) -> Result<Taint, String> {
+    let invalid = |faults: Vec<String>| match faults.as_slice() {
+        [] => Ok(()),
+        faults => Err(format!("invalid taint spec: {spec}, {}", faults.join("; "))),
+    };
+    let parts: Vec<&str> = spec.split(':').collect();
+    let mut taint = Taint::default();
+    match parts.as_slice() {
+        [key] => (*key).clone_into(&mut taint.key),
+        [pair, effect] => {
+            if !["NoSchedule", "PreferNoSchedule", "NoExecute"].contains(effect) {
+                return Err(format!("invalid taint effect: {effect}, unsupported taint effect"));
+            }
+            (*effect).clone_into(&mut taint.effect);
+            let pair: Vec<&str> = pair.split('=').collect();
+            match pair.as_slice() {
+                [key] => (*key).clone_into(&mut taint.key),
+                [key, value] => {
+                    invalid(label_value_faults(value))?;
+                    (*key).clone_into(&mut taint.key);
+                    (*value).clone_into(&mut taint.value);
+                }
+                _ => return Err(format!("invalid taint spec: {spec}")),
+            }
+        }
+        _ => return Err(format!("invalid taint spec: {spec}")),
+    }
+    invalid(qualified_name_faults(&taint.key))?;
+    Ok(taint)
+}
+
+/// Go's forgiving address parser: IPv4 numbers may have leading zeros.
+pub(crate) fn is_ip(text: &str) -> bool {
+    if text.parse::<Ipv6Addr>().is_ok() || text.parse::<Ipv4Addr>().is_ok() {
+        return true;
+    }
+    let parts: Vec<&str> = text.split('.').collect();
+    parts.len() == 4
+        && parts.iter().all(|part| {
+            !part.is_empty()
+                && part.bytes().all(|b| b.is_ascii_digit())
+                && part.trim_start_matches('0').len() <= 3
+                && part.parse::<u32>().is_ok_and(|n| n <= 255)
+        })
+}
+
+/// One line of comma separated values (Go: `encoding/csv`).
+fn csv(text: &str) -> Result<Vec<String>, String> {
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
+    let line = text.lines().find(|line| !line.is_empty()).ok_or("EOF")?;
+    let mut fields = Vec::new();
+    let mut rest = line;
+    let column = |rest: &str| line.len() - rest.len() + 1;
+    let fault =
+        |column: usize, what: &str| format!("parse error on line 1, column {column}: {what}");
+    loop {
+        let Some(quoted) = rest.strip_prefix('"') else {
+            let (field, after) = match rest.split_once(',') {
+                Some((field, after)) => (field, Some(after)),
+                None => (rest, None),
+            };
+            if let Some(at) = field.find('"') {
+                return Err(fault(column(rest) + at, "bare \" in non-quoted field"));
+            }
+            fields.push(field.to_owned());
+            match after {
+                Some(after) => rest = after,
+                None => return Ok(fields),
+            }
+            continue;
+        };
+        let mut field = String::new();
+        let mut inside = quoted;
+        loop {
+            let Some((part, after)) = inside.split_once('"') else {
+                let at = line.len() + 1;
+                return Err(fault(at, "extraneous or missing \" in quoted-field"));
+            };
+            field.push_str(part);
+            if let Some(after) = after.strip_prefix('"') {
+                field.push('"');
+                inside = after;
+                continue;
+            }
+            fields.push(field);
+            if after.is_empty() {
+                return Ok(fields);
+            }
+            let Some(after_comma) = after.strip_prefix(',') else {
+                let at = column(after) - 1;
+                return Err(fault(at, "extraneous or missing \" in quoted-field"));
+            };
+            rest = after_comma;
+            break;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_follow_csv() {
+        assert_eq!(csv("a,b").unwrap(), ["a", "b"]);
+        assert_eq!(
+            csv("\"a,b\",c\"").unwrap_err(),
+            "parse error on line 1, column 8: bare \" in non-quoted field"
+        );
+        assert_eq!(csv("\"a\"\"x,b\",").unwrap(), ["a\"x,b", ""]);
+        assert!(csv("\"a").unwrap_err().ends_with("extraneous or missing \" in quoted-field"));
+    }
+
+    #[test]
+    fn addresses_are_taken_as_go_does() {
+        for good in ["0.0.0.0", "::", "010.1.1.1", "fe80::1", "::ffff:1.2.3.4"] {
+            assert!(is_ip(good), "{good}");
+        }
+        for bad in ["", "1.2.3", "256.1.1.1", "fe80::1%eth0", "a"] {
+            assert!(!is_ip(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The nested parts of the configuration.
+
+use crate::value::{Decoder, GoValue, go_struct};
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use units::{GoDuration, Quantity};
+
+go_struct! {
+    /// Who may ask.
+    Authentication = "v1beta1.KubeletAuthentication" {
+        /// By client certificate.
+        x509: X509Authentication, "x509", "KubeletX509Authentication", always;
+        /// By token, through the API server.
+        webhook: WebhookAuthentication, "webhook", "KubeletWebhookAuthentication", always;
+        /// Without any proof.
+        anonymous: AnonymousAuthentication, "anonymous", "KubeletAnonymousAuthentication", always;
+    }
+}
+
+go_struct! {
+    /// Authentication by client certificate.
+    X509Authentication = "v1beta1.KubeletX509Authentication" {
+        /// Authorities that sign clients.
+        client_ca_file: String, "clientCAFile", "string", omitempty;
+    }
+}
+
+go_struct! {
+    /// Authentication by token.
+    WebhookAuthentication = "v1beta1.KubeletWebhookAuthentication" {
+        /// Ask the API server about tokens.
+        enabled: Option<bool>, "enabled", "*bool", omitempty;
+        /// How long an answer is kept.
+        cache_ttl: GoDuration, "cacheTTL", "metav1.Duration", omitempty;
+    }
+}
+
+go_struct! {
+    /// Requests without any proof.
+    AnonymousAuthentication = "v1beta1.KubeletAnonymousAuthentication" {
+        /// Let them in as `system:anonymous`.
+        enabled: Option<bool>, "enabled", "*bool", omitempty;
+    }
+}
+
+go_struct! {
+    /// What callers may do.
+    Authorization = "v1beta1.KubeletAuthorization" {
+        /// `AlwaysAllow` or `Webhook`.
+        mode: String, "mode", "KubeletAuthorizationMode", omitempty;
+        /// Answers of the API server.
+        webhook: WebhookAuthorization, "webhook", "KubeletWebhookAuthorization", always;
+    }
+}
+
+go_struct! {
+    /// How long answers of the API server are kept.
+    WebhookAuthorization = "v1beta1.KubeletWebhookAuthorization" {
+        /// A yes.
+        cache_authorized_ttl: GoDuration, "cacheAuthorizedTTL", "metav1.Duration", omitempty;
+        /// A no.
+        cache_unauthorized_ttl: GoDuration, "cacheUnauthorizedTTL", "metav1.Duration", omitempty;
+    }
+}
+
+go_struct! {
+    /// Use of swap by containers.
+    MemorySwap = "v1beta1.MemorySwapConfiguration" {
+        /// `NoSwap`, `LimitedSwap` or empty.
+        swap_behavior: String, "swapBehavior", "string", omitempty;
+    }
+}
+
+go_struct! {
+    /// Restart back-off.
+    CrashLoopBackOff = "v1beta1.CrashLoopBackOffConfig" {
+        /// Longest wait between two restarts.
+        max_container_restart_period: Option<GoDuration>, "maxContainerRestartPeriod", "*metav1.Duration", omitempty;
+    }
+}
+
+go_struct! {
+    /// Grace of pods from a priority on.
+    ShutdownGracePeriod = "v1beta1.ShutdownGracePeriodByPodPriority" {
+        /// Lowest priority it is for.
+        priority: i32, "priority", "int32", always;
+        /// Seconds.
+        shutdown_grace_period_seconds: i64, "shutdownGracePeriodSeconds", "int64", always;
+    }
+}
+
+go_struct! {
+    /// Memory kept on one NUMA node.
+    MemoryReservation = "v1beta1.MemoryReservation" {
+        /// The NUMA node.
+        numa_node: i32, "numaNode", "int32", always;
+        /// Amount per kind of memory.
+        limits: BTreeMap<String, Quantity>, "limits", "v1.ResourceList", always;
+    }
+}
+
+go_struct! {
+    /// A taint of the node.
+    Taint = "v1.Taint" {
+        /// Key.
+        key: String, "key", "string", always;
+        /// Value.
+        value: String, "value", "string", omitempty;
+        /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
+        effect: String, "effect", "TaintEffect", always;
+        /// When it was added; refused in a configuration.
+        time_added: Option<String>, "timeAdded", "*metav1.Time", omitempty;
+    }
+}
+
+go_struct! {
+    /// Traces.
+    Tracing = "v1.TracingConfiguration" {
+        /// The collector.
+        endpoint: Option<String>, "endpoint", "*string", omitempty;
+        /// Traces kept out of a million.
+        sampling_rate_per_million: Option<i32>, "samplingRatePerMillion", "*int32", omitempty;
+    }
+}
+
+go_struct! {
+    /// User namespaces of pods.
+    UserNamespaces = "v1beta1.UserNamespaces" {
+        /// User ids per pod.
+        ids_per_pod: Option<i64>, "idsPerPod", "*int64", omitempty;
+    }
+}
+
+go_struct! {
+    /// Log output.
+    Logging = "v1.LoggingConfiguration" {
+        /// `text` or `json`.
+        format: String, "format", "string", omitempty;
+        /// Time between two flushes.
+        flush_frequency: FlushFrequency, "flushFrequency", "TimeOrMetaDuration", always;
+        /// Verbosity.
+        verbosity: u32, "verbosity", "VerbosityLevel", always;
+        /// Verbosity per file.
+        vmodule: Vec<VModuleItem>, "vmodule", "VModuleConfiguration", omitempty;
+        /// Options of the formats.
+        options: LogOptions, "options", "FormatOptions", always;
+    }
+}
+
+go_struct! {
+    /// Verbosity of the files that match.
+    VModuleItem = "v1.VModuleItem" {
+        /// File name without its suffix, with `*` and `?`.
+        file_pattern: String, "filePattern", "string", always;
+        /// Verbosity.
+        verbosity: u32, "verbosity", "VerbosityLevel", always;
+    }
+}
+
+go_struct! {
+    /// Options of the log formats.
+    LogOptions = "v1.FormatOptions" {
+        /// Of `text`.
+        text: TextLogOptions, "text", "TextOptions", always;
+        /// Of `json`.
+        json: JsonLogOptions, "json", "JSONOptions", always;
+    }
+}
+
+go_struct! {
+    /// Options of the text format.
+    TextLogOptions = "v1.TextOptions" {
+        /// Info to standard output, errors to standard error.
+        split_stream: bool, "splitStream", "bool", omitempty;
+        /// Buffer for info messages.
+        info_buffer_size: Quantity, "infoBufferSize", "resource.QuantityValue", omitempty;
+    }
+}
+
+go_struct! {
+    /// Options of the JSON format.
+    JsonLogOptions = "v1.JSONOptions" {
+        /// Info to standard output, errors to standard error.
+        split_stream: bool, "splitStream", "bool", omitempty;
+        /// Buffer for info messages.
+        info_buffer_size: Quantity, "infoBufferSize", "resource.QuantityValue", omitempty;
+    }
+}
+
+/// A duration that files may also give in nanoseconds, and that is written back the way it came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FlushFrequency {
+    /// The duration.
+    pub duration: GoDuration,
+    /// Whether it is written as text rather than as nanoseconds.
+    pub as_text: bool,
+}
+
+impl Serialize for FlushFrequency {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.as_text {
+            self.duration.serialize(serializer)
+        } else {
+            serializer.serialize_i64(self.duration.as_nanos())
+        }
+    }
+}
+
+impl GoValue for FlushFrequency {
+    fn decode(&mut self, value: &Value, go_type: &str, decoder: &mut Decoder) {
+        if value.is_string() {
+            self.as_text = true;
+            self.duration.decode(value, go_type, decoder);
+        } else {
+            self.as_text = false;
+            let mut nanos = 0_i64;
+            nanos.decode(value, "int64", decoder);
+            self.duration = GoDuration::from_nanos(nanos);
+        }
+    }
+}

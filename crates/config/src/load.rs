@@ -1,0 +1,367 @@
+//! From a command line and files to one configuration, in upstream's order.
+//!
+//! ```text
+//! flags ─▶ gates ─▶ node labels ─▶ file ─▶ drop-ins ─▶ flags again ─▶ gates ─▶ logging ─▶ validation
+//! ```
+//!
+//! Promises: the first failing step ends it with upstream's text; notices and log lines gathered
+//! until then are handed out in every case.
+
+use crate::ConfigFiles;
+use crate::document::{self, DocumentType};
+use crate::dropins;
+use crate::flags::{self, FlagUse, KubeletFlags, ParsedArgs, VersionRequest};
+use crate::gates::Gates;
+use crate::kubelet::{API_VERSION, KIND, KubeletConfiguration, defaults};
+use crate::log::{LogLine, Severity};
+use crate::origin::{Layers, Origin};
+use crate::resolved::Config;
+use crate::text::{self, aggregate};
+use crate::validate::{self, CgroupVersion, logging_faults, node_label_fault};
+use crate::value::Reading;
+use crate::version;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use units::strconv::quote;
+
+/// What the command line asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Request {
+    /// Print this to standard output and leave.
+    Print(String),
+    /// Run with this configuration.
+    Run(Box<Config>),
+}
+
+/// Why there is no configuration; the text is upstream's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct LoadError(pub String);
+
+/// The answer to a command line.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Loaded {
+    /// Lines for standard error as they are: deprecated flags.
+    pub notices: Vec<String>,
+    /// Lines to log, in order.
+    pub lines: Vec<LogLine>,
+    /// What to do, or why not.
+    pub result: Result<Request, LoadError>,
+}
+
+/// Resolves a command line (without the program's name).
+pub fn load<I>(args: I, files: &dyn ConfigFiles, cgroups: CgroupVersion) -> Loaded
+where
+    I: IntoIterator,
+    I::Item: Into<String>,
+{
+    let parsed = flags::parse(args);
+    let mut kubelet = flag_defaults();
+    let mut own = KubeletFlags::default();
+    let (notices, fault) = flags::validate_uses(&parsed, &mut kubelet, &mut own);
+    let mut loader = Loader { files, cgroups, lines: Vec::new(), gates: Gates::default() };
+    let result = match fault {
+        Some(fault) => Err(format!("failed to parse kubelet flag: {fault}")),
+        None => loader.request(&parsed, kubelet, own),
+    };
+    Loaded { notices, lines: loader.lines, result: result.map_err(LoadError) }
+}
+
+/// The configuration flags start from.
+fn flag_defaults() -> KubeletConfiguration {
+    let mut kubelet = KubeletConfiguration::default();
+    kubelet.set_defaults(&Gates::default());
+    kubelet.settle();
+    kubelet.set_legacy_defaults();
+    kubelet
+}
+
+struct Loader<'a> {
+    files: &'a dyn ConfigFiles,
+    cgroups: CgroupVersion,
+    lines: Vec<LogLine>,
+    gates: Gates,
+}
+
+impl Loader<'_> {
+    fn request(
+        &mut self,
+        parsed: &ParsedArgs,
+        mut kubelet: KubeletConfiguration,
+        own: KubeletFlags,
+    ) -> Result<Request, String> {
+        if let Some(word) = parsed.positional.first() {
+            return Err(format!("unknown command {word}"));
+        }
+        if own.help {
+            return Ok(Request::Print(flags::help()));
+        }
+        match &own.version {
+            VersionRequest::Print => {
+                return Ok(Request::Print(format!("Kubernetes {}\n", version::REPORTED_VERSION)));
+            }
+            VersionRequest::PrintRaw => return Ok(Request::Print(version::raw())),
+            VersionRequest::No | VersionRequest::Report(_) => {}
+        }
+        self.set_gates(&kubelet)?;
+        if let Some(fault) = node_label_fault(&own.node_labels) {
+            return Err(format!("failed to validate kubelet flags: {fault}"));
+        }
+        let flag_gates = kubelet.feature_gates.keys().cloned().collect();
+        let mut layers = Layers { uses: &parsed.uses, flag_gates, ..Layers::default() };
+        if !own.config.is_empty() {
+            let (loaded, said) = self.file(&own.config).map_err(|fault| {
+                format!("failed to load kubelet config file, path: {}, error: {fault}", own.config)
+            })?;
+            kubelet = loaded;
+            layers.file = Some((own.config.clone(), said));
+        }
+        let mut skipped = Vec::new();
+        if !own.config_dir.is_empty() {
+            let found = dropins::read_all(self.files, &own.config_dir)
+                .and_then(|found| self.merge(&mut kubelet, &found).map(|()| found))
+                .map_err(|fault| format!("failed to merge kubelet configs: {fault}"))?;
+            layers.drop_ins = found.patches;
+            skipped = found.skipped;
+        }
+        if !own.config.is_empty() || !own.config_dir.is_empty() {
+            self.reapply(&parsed.uses, &mut kubelet)?;
+        }
+        self.finish(kubelet, own, &layers, skipped)
+    }
+
+    fn set_gates(&mut self, kubelet: &KubeletConfiguration) -> Result<(), String> {
+        let lines = self.gates.set(&kubelet.feature_gates).map_err(|faults| {
+            format!(
+                "failed to set feature gates from initial flags-based config: {}",
+                aggregate(&faults)
+            )
+        })?;
+        self.lines.extend(lines);
+        Ok(())
+    }
+
+    /// Reads the configuration file; also answers what it said.
+    fn file(&mut self, path: &str) -> Result<(KubeletConfiguration, Value), String> {
+        let absolute = text::absolute_path(&self.files.working_dir(), path);
+        let failed =
+            |fault: String| format!("failed to load Kubelet config file {path}, error {fault}");
+        let (mut kubelet, said) = self.decode(&absolute).map_err(failed)?;
+        self.default(&mut kubelet)?;
+        let folder = absolute.rsplit_once('/').map_or("/", |(folder, _)| folder).to_owned();
+        resolve_paths(&mut kubelet, if folder.is_empty() { "/" } else { &folder });
+        match &mut kubelet.eviction_hard {
+            None => kubelet.eviction_hard = Some(defaults::eviction_hard()),
+            Some(given) if kubelet.merge_default_eviction_settings == Some(true) => {
+                for (signal, threshold) in defaults::eviction_hard() {
+                    given.entry(signal).or_insert(threshold);
+                }
+            }
+            Some(_) => {}
+        }
+        Ok((kubelet, said))
+    }
+
+    fn decode(&mut self, path: &str) -> Result<(KubeletConfiguration, Value), String> {
+        let data = self.files.read(path).map_err(|e| {
+            format!("failed to read kubelet config file {}, error: {e}", quote(path))
+        })?;
+        if data.is_empty() {
+            return Err(format!("kubelet config file {} was empty", quote(path)));
+        }
+        let undecoded = |e: String| format!("failed to decode: {e}");
+        let document = document::read(&data).map_err(undecoded)?;
+        let found = document::document_type(&document).map_err(undecoded)?;
+        check_type(&found, &data)?;
+        let reading = if document.json { Reading::Json } else { Reading::Yaml };
+        let (kubelet, decoder) = KubeletConfiguration::read(&document.value, reading);
+        if let Some(error) = decoder.error {
+            return Err(undecoded(error));
+        }
+        let mut objections = document.duplicates;
+        objections.extend(decoder.unknown.iter().map(|p| format!("unknown field {}", quote(p))));
+        if !objections.is_empty() {
+            let error = format!("strict decoding error: {}", objections.join(", "));
+            self.lines.push(
+                LogLine::info("Using lenient decoding as strict decoding failed")
+                    .with("err", error),
+            );
+        }
+        Ok((kubelet, document.value))
+    }
+
+    /// Fills defaults under the gates of flags and of the object itself.
+    fn default(&mut self, kubelet: &mut KubeletConfiguration) -> Result<(), String> {
+        let mut gates = self.gates.clone();
+        let lines = gates.set(&kubelet.feature_gates).map_err(|faults| {
+            format!(
+                "failed to merge global and in-flight KubeletConfiguration while setting \
+                 defaults, error: {}",
+                aggregate(&faults)
+            )
+        })?;
+        self.lines.extend(lines);
+        kubelet.set_defaults(&gates);
+        kubelet.settle();
+        Ok(())
+    }
+
+    fn merge(
+        &mut self,
+        kubelet: &mut KubeletConfiguration,
+        found: &dropins::DropIns,
+    ) -> Result<(), String> {
+        let mut merged = serde_json::to_value(&*kubelet).unwrap_or_default();
+        for (_, patch) in &found.patches {
+            dropins::merge(&mut merged, patch);
+        }
+        let (mut decoded, decoder) = KubeletConfiguration::read(&merged, Reading::Merged);
+        if let Some(error) = decoder.error {
+            return Err(format!(
+                "failed to unmarshal merged JSON into kubelet configuration: {error}"
+            ));
+        }
+        self.default(&mut decoded)?;
+        *kubelet = decoded;
+        Ok(())
+    }
+
+    /// Puts the flags over what the files gave.
+    fn reapply(
+        &mut self,
+        uses: &[FlagUse],
+        kubelet: &mut KubeletConfiguration,
+    ) -> Result<(), String> {
+        let from_files = kubelet.feature_gates.clone();
+        // Registering these flags resets what they stand for.
+        kubelet.logging.options.text.split_stream = false;
+        kubelet.logging.options.json.split_stream = false;
+        flags::apply(uses, kubelet, &mut KubeletFlags::default())
+            .map_err(|fault| format!("failed to precedence kubeletConfigFlag: {fault}"))?;
+        for (gate, value) in from_files {
+            kubelet.feature_gates.entry(gate).or_insert(value);
+        }
+        self.set_gates(kubelet)
+    }
+
+    fn finish(
+        &mut self,
+        mut kubelet: KubeletConfiguration,
+        own: KubeletFlags,
+        layers: &Layers<'_>,
+        skipped: Vec<String>,
+    ) -> Result<Request, String> {
+        let faults = logging_faults(&kubelet.logging, &self.gates);
+        if !faults.is_empty() {
+            return Err(format!("initialize logging: {}", aggregate(&faults)));
+        }
+        self.lines.extend(flag_lines(layers.uses));
+        let faults = validate::faults(&kubelet, &self.gates, self.cgroups);
+        if !faults.is_empty() {
+            return Err(format!(
+                "failed to validate kubelet configuration, error: {}, path: \
+                 &TypeMeta{{Kind:,APIVersion:,}}",
+                aggregate(&faults)
+            ));
+        }
+        let ours = &kubelet.kubelet_cgroups;
+        let reserved = &kubelet.kube_reserved_cgroup;
+        if !ours.is_empty() && !reserved.is_empty() && !ours.starts_with(reserved.as_str()) {
+            self.lines.push(LogLine::info(
+                "unsupported configuration:KubeletCgroups is not within KubeReservedCgroup",
+            ));
+        }
+        for path in skipped {
+            self.lines.push(
+                LogLine::at(
+                    Severity::Info(4),
+                    "Skipped file in drop-in directory (does not have .conf extension)",
+                )
+                .with("file", path),
+            );
+        }
+        kubelet.kind.clear();
+        kubelet.api_version.clear();
+        let shown = units::gojson::to_string(&kubelet.masked()).unwrap_or_default();
+        self.lines.push(
+            LogLine::at(Severity::Info(5), "KubeletConfiguration").with("configuration", shown),
+        );
+        let origins: BTreeMap<String, Origin> = layers.origins(&kubelet);
+        let config = Config::resolve(kubelet, own, self.gates.clone(), origins)
+            .map_err(|fault| format!("failed to run Kubelet: {fault}"))?;
+        Ok(Request::Run(Box::new(config)))
+    }
+}
+
+/// Kinds of our group that are no configuration.
+const OTHER_KINDS: [(&str, &[&str]); 4] = [
+    ("CredentialProviderConfig", &["v1alpha1", "v1beta1", "v1"]),
+    ("ImagePullIntent", &["v1alpha1", "v1beta1"]),
+    ("ImagePulledRecord", &["v1alpha1", "v1beta1"]),
+    ("SerializedNodeConfigSource", &["v1beta1"]),
+];
+
+fn check_type(found: &DocumentType, data: &[u8]) -> Result<(), String> {
+    let body = || String::from_utf8_lossy(data);
+    if found.kind.is_empty() {
+        return Err(format!("failed to decode: Object 'Kind' is missing in '{}'", body()));
+    }
+    if found.api_version.is_empty() {
+        return Err(format!("failed to decode: Object 'apiVersion' is missing in '{}'", body()));
+    }
+    if found.api_version == API_VERSION && found.kind == KIND {
+        return Ok(());
+    }
+    let version = found.api_version.strip_prefix("kubelet.config.k8s.io/").unwrap_or_default();
+    let other = OTHER_KINDS
+        .iter()
+        .any(|(kind, versions)| *kind == found.kind && versions.contains(&version));
+    if other {
+        return Err(format!(
+            "failed to cast object to KubeletConfiguration, unexpected type: {}",
+            found.shown()
+        ));
+    }
+    Err(format!(
+        "failed to decode: no kind {} is registered for version {} in scheme \
+         \"pkg/runtime/scheme.go:111\"",
+        quote(&found.kind),
+        quote(&found.api_version)
+    ))
+}
+
+/// Paths of a configuration file are relative to its folder.
+fn resolve_paths(kubelet: &mut KubeletConfiguration, folder: &str) {
+    let paths = [
+        Some(&mut kubelet.static_pod_path),
+        Some(&mut kubelet.authentication.x509.client_ca_file),
+        Some(&mut kubelet.tls_cert_file),
+        Some(&mut kubelet.tls_private_key_file),
+        kubelet.resolv_conf.as_mut(),
+        Some(&mut kubelet.volume_plugin_dir),
+        Some(&mut kubelet.pod_logs_dir),
+    ];
+    for path in paths.into_iter().flatten() {
+        if !path.is_empty() && !path.starts_with('/') {
+            *path = text::absolute_path(folder, path);
+        }
+    }
+}
+
+/// The dump of every flag; headers, which may be secret, are masked.
+fn flag_lines(uses: &[FlagUse]) -> Vec<LogLine> {
+    let line = |flag: &flags::Flag| {
+        let given: Vec<&str> =
+            uses.iter().filter(|u| u.flag.name == flag.name).map(|u| u.value.as_str()).collect();
+        let value = match (given.is_empty(), flag.kind) {
+            (true, _) => flag.default.to_owned(),
+            (false, flags::Kind::Headers) => "<masked>".to_owned(),
+            (false, _) => given.join(","),
+        };
+        LogLine::at(Severity::Info(1), format!("FLAG: --{}={}", flag.name, quote(&value)))
+    };
+    flags::all().iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests;

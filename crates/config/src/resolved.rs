@@ -1,0 +1,127 @@
+//! The one resolved configuration: typed values, ready to use.
+//!
+//! Owns: [`Config`] and its sections. Gates and text forms end here: an executor finds a
+//! `Duration`, a `Quantity`, an enum, never a string to parse.
+//!
+//! Promises: built only from a validated configuration; what validation leaves to start-up
+//! (reserved maps, addresses, log sizes) is checked here, with upstream's texts.
+
+mod parse;
+mod sections;
+
+pub use sections::{
+    ApiClient, Authorization, CgroupDriver, ChangeDetection, ContainerGc, ContainerLogs,
+    CpuManagerPolicy, CredentialProviders, Dirs, Dns, Enforcement, Eviction, ImageGc, ImagePulls,
+    LockFile, LogFormat, Logging, MemoryManagerPolicy, Node, PodLimits, Reservations, Resources,
+    Runtime, SecretsVerification, Server, Shutdown, Sources, SwapBehavior, TopologyPolicy,
+    TopologyScope, Tracing, Webhook,
+};
+
+use crate::flags::{KubeletFlags, VersionRequest};
+use crate::gates::Gates;
+use crate::kubelet::KubeletConfiguration;
+use crate::origin::Origin;
+use crate::version::REPORTED_VERSION;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Everything the agent is told.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// The configuration document in force, defaults included.
+    pub kubelet: KubeletConfiguration,
+    /// Settings that only flags have.
+    pub flags: KubeletFlags,
+    /// Feature gates.
+    pub gates: Gates,
+    /// Where each value of the document comes from, by dotted path.
+    pub origins: BTreeMap<String, Origin>,
+    /// The version to report.
+    pub version: String,
+    /// Places on disk.
+    pub dirs: Dirs,
+    /// Log output.
+    pub logging: Logging,
+    /// Health endpoint and HTTPS API.
+    pub server: Server,
+    /// Connection to the API server; `None` without `--kubeconfig`: only static pods run.
+    pub api: Option<ApiClient>,
+    /// Connection to the container runtime.
+    pub runtime: Runtime,
+    /// This node.
+    pub node: Node,
+    /// Static pods.
+    pub sources: Sources,
+    /// What pods may use.
+    pub pods: PodLimits,
+    /// Names and addresses given to pods.
+    pub dns: Dns,
+    /// Reservations, cgroups, CPU and memory placement.
+    pub resources: Resources,
+    /// Eviction under pressure.
+    pub eviction: Eviction,
+    /// Pulling images.
+    pub image_pulls: ImagePulls,
+    /// Collecting images.
+    pub image_gc: ImageGc,
+    /// Collecting dead containers.
+    pub container_gc: ContainerGc,
+    /// Container log files.
+    pub container_logs: ContainerLogs,
+    /// Graceful node shutdown.
+    pub shutdown: Shutdown,
+    /// Traces.
+    pub tracing: Option<Tracing>,
+}
+
+impl Config {
+    /// Types a validated configuration.
+    pub(crate) fn resolve(
+        kubelet: KubeletConfiguration,
+        flags: KubeletFlags,
+        gates: Gates,
+        origins: BTreeMap<String, Origin>,
+    ) -> Result<Self, String> {
+        let k = &kubelet;
+        let version = match &flags.version {
+            VersionRequest::Report(version) => version.clone(),
+            _ => REPORTED_VERSION.to_owned(),
+        };
+        let resources = parse::resources(k, &flags, &gates)?;
+        parse::check_construction(k, &flags)?;
+        Ok(Self {
+            version,
+            dirs: parse::dirs(k, &flags),
+            logging: parse::logging(k),
+            server: parse::server(k)?,
+            api: parse::api(k, &flags),
+            runtime: parse::runtime(k, &flags),
+            node: parse::node(k, &flags),
+            sources: parse::sources(k),
+            pods: parse::pods(k, &gates),
+            dns: parse::dns(k),
+            resources,
+            eviction: parse::eviction(k),
+            image_pulls: parse::image_pulls(k, &flags),
+            image_gc: parse::image_gc(k),
+            container_gc: parse::container_gc(&flags),
+            container_logs: parse::container_logs(k)?,
+            shutdown: parse::shutdown(k),
+            tracing: k.tracing.as_ref().map(parse::tracing),
+            kubelet,
+            flags,
+            gates,
+            origins,
+        })
+    }
+
+    /// The document served at `/configz`, under its key.
+    pub fn configz(&self) -> Value {
+        serde_json::json!({ "kubeletconfig": self.kubelet.to_json() })
+    }
+
+    /// Whether there is no API server: only static pods run.
+    pub fn standalone(&self) -> bool {
+        self.api.is_none()
+    }
+}
