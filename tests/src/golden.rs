@@ -147,8 +147,7 @@ fn short_container(container: &Value) -> Value {
     let state = container["state"].as_object().and_then(|state| state.iter().next());
     let (kind, detail) = state.map_or(("", &Value::Null), |(kind, detail)| (kind.as_str(), detail));
     let reason = detail["reason"].as_str().unwrap_or_default();
-    let flag = |key: &str| container[key].as_bool().unwrap_or_default();
-    json!([kind, reason, flag("ready"), flag("started"), container["restartCount"]])
+    json!([kind, reason, container["ready"], container["started"], container["restartCount"]])
 }
 
 fn items(list: &Value) -> impl Iterator<Item = &Value> {

@@ -171,9 +171,10 @@ impl Bed<'_> {
                 && steps.iter().filter(|step| **step == target).count() >= rounds
         };
         if let Some((subresource, patch)) = golden.change_while_running() {
-            let running = json!("Running");
-            eventually(PATIENCE, "the pod runs", || {
-                self.observer.pod(&golden.name).is_some_and(|pod| pod["status"]["phase"] == running)
+            let ready = json!(["True", ""]);
+            eventually(PATIENCE, "the pod is ready", || {
+                let steps = self.observer.steps(&golden.name);
+                steps.last().is_some_and(|step| step["conditions"]["Ready"] == ready)
             })?;
             let (patch, subresource) = (patch.to_string(), format!("--subresource={subresource}"));
             let args = ["patch", "pod", &golden.name, "-n", NAMESPACE, &subresource, "-p", &patch];
@@ -181,6 +182,24 @@ impl Bed<'_> {
         }
         let rounds = golden.rounds_before_delete();
         drop(eventually(PATIENCE, "the recorded state", || reached(rounds)));
+        self.wait_for_probes(golden)
+    }
+
+    /// Probes of the record that have not run yet get a moment to do so.
+    fn wait_for_probes(&self, golden: &Golden) -> anyhow::Result<()> {
+        let recorder = self.node.recorder().context("no recorder")?;
+        let pod = self.observer.pod(&golden.name).context("pod was never seen")?;
+        let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
+        let probes = |calls: &[Value]| -> Vec<Value> {
+            calls.iter().filter(|call| call["method"] == "ExecSync").cloned().collect()
+        };
+        let expected = probes(&golden.cri);
+        let all_seen = || {
+            let calls = recorder.calls();
+            let own = probes(&Names::learn(self.node, &pod, &calls).calls(uid, &calls));
+            expected.iter().all(|probe| own.contains(probe))
+        };
+        drop(eventually(Duration::from_secs(3), "all recorded probes", all_seen));
         Ok(())
     }
 

@@ -160,8 +160,12 @@ impl Proxy {
         let status = trailers.as_ref().unwrap_or(&head.headers);
         self.finish(index, &path, &bytes, &answer, status);
         let body = Full::new(answer).map_err(|never| match never {});
-        let body = body.with_trailers(async move { trailers.map(Ok) });
-        Ok(Response::from_parts(head, body.boxed()))
+        let body = match trailers {
+            Some(trailers) => body.with_trailers(async move { Some(Ok(trailers)) }).boxed(),
+            // A failure may be told in the headers alone; then nothing may follow them.
+            None => body.boxed(),
+        };
+        Ok(Response::from_parts(head, body))
     }
 
     fn note(&self, path: &str, method: &str, request: &[u8]) -> usize {
