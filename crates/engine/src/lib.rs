@@ -16,3 +16,4 @@ pub mod request;
 pub mod resources;
 pub mod runtime;
 pub mod volumes;
+pub mod status;

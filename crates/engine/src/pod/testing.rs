@@ -103,7 +103,7 @@ pub(crate) fn runtime(words: &str) -> RuntimePod {
             runtime.containers.push(instance(name, state, index, sandbox, created_at));
             continue;
         }
-        let ip = if word == "noip" { "" } else { "10.0.0.5" };
+        let ip = if matches!(word, "noip" | "host") { "" } else { "10.0.0.5" };
         runtime.sandboxes.push(SandboxView {
             id: SandboxId::from(format!("s{attempt}")),
             attempt,
