@@ -15,5 +15,5 @@ pub mod probe;
 pub mod request;
 pub mod resources;
 pub mod runtime;
-pub mod volumes;
 pub mod status;
+pub mod volumes;

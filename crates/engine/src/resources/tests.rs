@@ -8,8 +8,11 @@ fn list(text: &str) -> BTreeMap<String, ApiQuantity> {
         .collect()
 }
 
+/// Container (or `pod`), requests, limits.
+type Row = (&'static str, &'static str, &'static str);
+
 /// Sets resources from `name: requests / limits`.
-fn set(pod: &mut Pod, rows: &[(&str, &str, &str)]) {
+fn set(pod: &mut Pod, rows: &[Row]) {
     let spec = pod.spec.as_mut().unwrap();
     for (name, requests, limits) in rows {
         let resources = ResourceRequirements {
@@ -33,7 +36,7 @@ fn text(amounts: &Amounts) -> String {
 
 #[test]
 fn sums_containers_sidecars_and_init_peaks() {
-    let cases: [(&str, &str, &[(&str, &str, &str)], &str); 6] = [
+    let cases: [(&str, &str, &[Row], &str); 6] = [
         (
             "regular ones add up",
             "a b",
@@ -91,8 +94,7 @@ fn overhead_adds_to_requests_and_to_limits_that_exist() {
 fn the_status_can_only_raise_the_sum_unless_the_resize_is_infeasible() {
     let mut pod = pod("a");
     set(&mut pod, &[("a", "cpu=1", "")]);
-    let mut status = api::core::v1::PodStatus::default();
-    status.container_statuses = Some(vec![ContainerStatus {
+    let entries = Some(vec![ContainerStatus {
         name: "a".to_owned(),
         resources: Some(ResourceRequirements {
             requests: Some(list("cpu=3")),
@@ -101,7 +103,10 @@ fn the_status_can_only_raise_the_sum_unless_the_resize_is_infeasible() {
         allocated_resources: Some(list("cpu=2")),
         ..ContainerStatus::default()
     }]);
-    pod.status = Some(status);
+    pod.status = Some(api::core::v1::PodStatus {
+        container_statuses: entries,
+        ..api::core::v1::PodStatus::default()
+    });
     let counting = Counting { pod_level: true, with_status: true };
     assert_eq!(text(&of_pod(&pod, Side::Requests, counting)), "cpu=3");
     set(&mut pod, &[("a", "cpu=9", "")]);
@@ -117,7 +122,7 @@ fn the_status_can_only_raise_the_sum_unless_the_resize_is_infeasible() {
 #[test]
 fn qos_follows_the_table() {
     let full = "cpu=1 memory=1Gi";
-    let cases: [(&str, &str, &[(&str, &str, &str)], QosClass); 8] = [
+    let cases: [(&str, &str, &[Row], QosClass); 8] = [
         ("nothing set", "a", &[], QosClass::BestEffort),
         ("only other resources", "a", &[("a", "x/y=1", "x/y=1")], QosClass::BestEffort),
         ("zero counts as unset", "a", &[("a", "cpu=0", "")], QosClass::BestEffort),

@@ -104,7 +104,7 @@ impl Builder<'_> {
         let mut instances = self.view.runtime.instances(&container.name);
         let newest = instances.next();
         let mut entry = match newest {
-            Some(newest) => self.from_instance(container, newest, old),
+            Some(newest) => self.with_instance(container, newest, old),
             None => self.without_instance(container, old),
         };
         if let Some(previous) = instances.next() {
@@ -166,7 +166,7 @@ impl Builder<'_> {
         entry
     }
 
-    fn from_instance(
+    fn with_instance(
         &self,
         container: &Container,
         newest: &ContainerView,

@@ -116,13 +116,13 @@ fn decide(count: &Count, initialised: bool, ends: bool) -> &'static str {
     let pending =
         count.pending_init > 0 || (count.pending_sidecar > 0 && !initialised) || count.waiting > 0;
     let all_ended = count.running == 0 && count.stopped > 0 && count.unknown == 0;
+    let running = count.running > 0 && count.unknown == 0;
+    let comes_back = all_ended && !ends && count.stopped != count.stopped_for_good;
     if count.failed_init > 0 {
         "Failed"
     } else if pending {
         "Pending"
-    } else if count.running > 0 && count.unknown == 0 {
-        "Running"
-    } else if all_ended && !ends && count.stopped != count.stopped_for_good {
+    } else if running || comes_back {
         "Running"
     } else if all_ended && count.stopped == count.succeeded {
         "Succeeded"
