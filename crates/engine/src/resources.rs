@@ -4,7 +4,6 @@
 //! every later init container, init containers raise the sum to their maximum, pod-level values replace sums,
 //! overhead comes on top.
 
-use crate::cgroup::{PodAsk, QosLevel};
 use crate::pod::is_sidecar;
 use api::core::v1::{Container, ContainerStatus, Pod, PodSpec, ResourceRequirements};
 use api::machinery::api::resource::Quantity as ApiQuantity;
@@ -267,68 +266,6 @@ pub fn milli_of_quota(quota: i64, period: i64) -> Option<i64> {
         return None;
     }
     quota.saturating_mul(1000).checked_div(period).filter(|milli| *milli > 0)
-}
-
-/// What a pod asks of its cgroup (upstream: `ResourceConfigForPod`). Exclusive CPUs are for the caller to say.
-pub fn pod_ask(pod: &Pod, pod_level: bool, page_sizes: &[String]) -> PodAsk {
-    let counting = Counting { pod_level, with_status: false };
-    let requests = of_pod(pod, Side::Requests, counting);
-    let limits = of_pod(pod, Side::Limits, counting);
-    let limited = |name: &str| pod.spec.as_ref().is_some_and(|s| is_limited(s, name, pod_level));
-    let milli = |list: &Amounts| list.get("cpu").map_or(0, |q| q.milli_value());
-    let mut hugepages = BTreeMap::new();
-    for (name, amount) in &requests {
-        let size = name.strip_prefix("hugepages-").and_then(|s| s.parse::<Quantity>().ok());
-        let known = size.map(|s| page_size_name(s.value())).filter(|s| page_sizes.contains(s));
-        if let Some(size) = known {
-            hugepages.insert(size, u64::try_from(amount.value()).unwrap_or_default());
-        }
-    }
-    PodAsk {
-        level: match qos_class(pod, pod_level) {
-            QosClass::Guaranteed => QosLevel::Guaranteed,
-            QosClass::Burstable => QosLevel::Burstable,
-            QosClass::BestEffort => QosLevel::BestEffort,
-        },
-        cpu_request_milli: milli(&requests),
-        cpu_limit_milli: limited("cpu").then(|| milli(&limits)),
-        memory_limit: limited("memory").then(|| limits.get("memory").map_or(0, |q| q.value())),
-        hugepages,
-        exclusive_cpus: false,
-    }
-}
-
-/// Whether the pod itself or every container (sidecars vouch for later init containers) has a limit.
-fn is_limited(spec: &PodSpec, name: &str, pod_level: bool) -> bool {
-    let has = |resources: Option<&ResourceRequirements>| {
-        side_of(resources, Side::Limits).get(name).is_some_and(|q| !q.is_zero())
-    };
-    if pod_level && has(spec.resources.as_ref()) {
-        return true;
-    }
-    let mut sidecar_limited = false;
-    for container in spec.init_containers.iter().flatten() {
-        let own = has(container.resources.as_ref());
-        if !own && !sidecar_limited {
-            return false;
-        }
-        sidecar_limited |= own && is_sidecar(container);
-    }
-    spec.containers.iter().all(|c| has(c.resources.as_ref()))
-}
-
-/// The kernel's name of a huge page size: `2MB`, `1GB`.
-pub fn page_size_name(bytes: i64) -> String {
-    let mut value = bytes;
-    let mut unit = "B";
-    for next in ["KB", "MB", "GB", "TB", "PB"] {
-        if value < 1024 || value % 1024 != 0 {
-            break;
-        }
-        value /= 1024;
-        unit = next;
-    }
-    format!("{value}{unit}")
 }
 
 #[cfg(test)]
