@@ -1,0 +1,280 @@
+//! Gathers the facts that the node's status is made of.
+
+use crate::inputs::NodeInputs;
+use crate::runtime::{RuntimeHealth, RuntimeProbe};
+use engine::node::{
+    AddressFacts, HugePageFacts, ImageFacts, MachineFacts, NodeFacts, NodeSettings, Pressures,
+};
+use ports::{PressureCondition, Roots};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// The image list is asked for again after this time.
+const IMAGES_PERIOD: Duration = Duration::from_secs(30);
+const CALL_DEADLINE: Duration = Duration::from_secs(30);
+const LOOKUP_DEADLINE: Duration = Duration::from_secs(2);
+/// A name is looked up again after this time.
+const LOOKUP_PERIOD: Duration = Duration::from_secs(60);
+
+/// Settings of a [`Collector`].
+#[derive(Debug, Clone)]
+pub(crate) struct CollectorConfig {
+    /// What does not change.
+    pub(crate) settings: NodeSettings,
+    /// Places on disk.
+    pub(crate) roots: Roots,
+}
+
+/// Gathers facts on demand; remembers those that do not change.
+#[derive(Debug)]
+pub(crate) struct Collector {
+    config: CollectorConfig,
+    runtime: Arc<dyn RuntimeProbe>,
+    health: watch::Receiver<RuntimeHealth>,
+    inputs: NodeInputs,
+    still: Option<Still>,
+    images: Option<(Instant, Vec<ImageFacts>)>,
+    looked_up: Option<(Instant, Vec<IpAddr>)>,
+}
+
+/// Facts read once.
+#[derive(Debug, Clone)]
+struct Still {
+    machine: Option<MachineFacts>,
+    kernel_version: String,
+    os_image: String,
+    ephemeral_storage_bytes: Option<u64>,
+}
+
+impl Collector {
+    /// Over a runtime, its health and what others tell.
+    pub(crate) fn new(
+        config: CollectorConfig,
+        runtime: Arc<dyn RuntimeProbe>,
+        health: watch::Receiver<RuntimeHealth>,
+        inputs: NodeInputs,
+    ) -> Self {
+        Self { config, runtime, health, inputs, still: None, images: None, looked_up: None }
+    }
+
+    /// The settings.
+    pub(crate) fn settings(&self) -> &NodeSettings {
+        &self.config.settings
+    }
+
+    pub(crate) fn runtime(&self) -> &Arc<dyn RuntimeProbe> {
+        &self.runtime
+    }
+
+    /// Waits until something that others tell has changed. Cancel-safe.
+    pub(crate) async fn changed(&mut self) {
+        tokio::select! {
+            // Cancel-safe: a change stays marked until it is seen.
+            () = crate::inputs::next(&mut self.health) => {}
+            // Cancel-safe: as above.
+            () = self.inputs.changed() => {}
+        }
+    }
+
+    /// The facts of this moment.
+    pub(crate) async fn facts(&mut self) -> NodeFacts {
+        let still = self.still().await;
+        let addresses = self.addresses().await;
+        let images = self.images().await;
+        let pressure = self.inputs.pressure.borrow_and_update().clone();
+        let under = |kind| pressure.contains(&kind);
+        let fault = self.inputs.runtime_fault.borrow_and_update().clone();
+        let volumes = self.inputs.volumes.borrow_and_update().clone();
+        let shutting_down = *self.inputs.shutting_down.borrow_and_update();
+        NodeFacts {
+            machine: still.machine,
+            kernel_version: still.kernel_version,
+            os_image: still.os_image,
+            addresses,
+            ephemeral_storage_bytes: still.ephemeral_storage_bytes,
+            devices: self.inputs.devices.borrow_and_update().clone(),
+            runtime: self.health.borrow_and_update().facts(fault.as_deref(), Instant::now()),
+            images,
+            pressure: Pressures {
+                memory: under(PressureCondition::Memory),
+                disk: under(PressureCondition::Disk),
+                pid: under(PressureCondition::Pid),
+            },
+            storage_error: volumes.not_ready,
+            shutdown_error: shutting_down.then(|| "node is shutting down".to_owned()),
+            soft_warning: self.inputs.soft_warning.borrow_and_update().clone(),
+            volumes_in_use: volumes.in_use,
+        }
+    }
+
+    async fn still(&mut self) -> Still {
+        if let Some(still) = &self.still {
+            return still.clone();
+        }
+        let roots = self.config.roots.clone();
+        let read = sys::blocking::run(move || read_still(&roots)).await;
+        let still = match read {
+            Ok(still) => still,
+            Err(err) => {
+                tracing::error!(err = %err, "machine could not be read");
+                return Still {
+                    machine: None,
+                    kernel_version: "Unknown".into(),
+                    os_image: "Unknown".into(),
+                    ephemeral_storage_bytes: None,
+                };
+            }
+        };
+        if still.machine.is_some() && still.ephemeral_storage_bytes.is_some() {
+            self.still = Some(still.clone());
+        }
+        still
+    }
+
+    async fn images(&mut self) -> Vec<ImageFacts> {
+        let known = self.images.as_ref().filter(|(at, _)| at.elapsed() < IMAGES_PERIOD);
+        if let Some((_, images)) = known {
+            return images.clone();
+        }
+        if !self.health.borrow().answers {
+            return self.images.clone().map(|(_, images)| images).unwrap_or_default();
+        }
+        match tokio::time::timeout(CALL_DEADLINE, self.runtime.images()).await {
+            Ok(Ok(images)) => {
+                let images: Vec<ImageFacts> = images.into_iter().map(image_facts).collect();
+                self.images = Some((Instant::now(), images.clone()));
+                images
+            }
+            Ok(Err(err)) => {
+                tracing::error!(err, "error getting image list");
+                Vec::new()
+            }
+            Err(_) => {
+                tracing::error!("no image list in time");
+                Vec::new()
+            }
+        }
+    }
+
+    async fn addresses(&mut self) -> AddressFacts {
+        let settings = &self.config.settings;
+        let told = settings.node_ips.first().is_some_and(|ip| !ip.is_unspecified());
+        let needs_lookup = !told && settings.hostname.parse::<IpAddr>().is_err();
+        let prefer_v4 = settings.node_ips.first().is_none_or(IpAddr::is_ipv4);
+        let looked_up = if needs_lookup { self.look_up().await } else { Vec::new() };
+        let proc = self.config.roots.proc.clone();
+        let network = sys::blocking::run(move || read_network(&proc, prefer_v4)).await;
+        let (local, default_route) = match network {
+            Ok(Ok(found)) => found,
+            Ok(Err(err)) => {
+                tracing::error!(err = %err, "network interfaces could not be read");
+                (Vec::new(), None)
+            }
+            Err(err) => {
+                tracing::error!(err = %err, "network interfaces could not be read");
+                (Vec::new(), None)
+            }
+        };
+        AddressFacts { local, looked_up, default_route }
+    }
+
+    async fn look_up(&mut self) -> Vec<IpAddr> {
+        if let Some((at, known)) = &self.looked_up
+            && at.elapsed() < LOOKUP_PERIOD
+        {
+            return known.clone();
+        }
+        let name = (self.config.settings.node_name.clone(), 0_u16);
+        let answer = tokio::time::timeout(LOOKUP_DEADLINE, tokio::net::lookup_host(name)).await;
+        let mut found: Vec<IpAddr> = Vec::new();
+        if let Ok(Ok(addresses)) = answer {
+            for address in addresses {
+                if !found.contains(&address.ip()) {
+                    found.push(address.ip());
+                }
+            }
+        }
+        self.looked_up = Some((Instant::now(), found.clone()));
+        found
+    }
+}
+
+fn read_still(roots: &Roots) -> Still {
+    let machine = match sys::host::machine(&roots.proc, &roots.sys, &roots.etc) {
+        Ok(machine) => Some(machine_facts(machine)),
+        Err(err) => {
+            tracing::error!(err = %err, "Error getting machine info");
+            None
+        }
+    };
+    let storage = sys::host::filesystem_bytes(&roots.kubelet);
+    if let Err(err) = &storage {
+        tracing::error!(err = %err, "size of the root directory's filesystem is unknown");
+    }
+    Still {
+        machine,
+        kernel_version: sys::host::uname_release(),
+        os_image: sys::host::os_image(&roots.etc),
+        ephemeral_storage_bytes: storage.ok(),
+    }
+}
+
+fn machine_facts(machine: sys::host::Machine) -> MachineFacts {
+    let pages = |p: &sys::host::HugePages| HugePageFacts {
+        page_bytes: p.page_kib.saturating_mul(1024),
+        count: p.count,
+    };
+    MachineFacts {
+        cores: machine.cores,
+        memory_bytes: machine.memory_bytes,
+        swap_bytes: machine.swap_bytes,
+        huge_pages: machine.huge_pages.iter().map(pages).collect(),
+        machine_id: machine.machine_id,
+        system_uuid: machine.system_uuid,
+        boot_id: machine.boot_id,
+    }
+}
+
+fn image_facts(image: cri::api::Image) -> ImageFacts {
+    ImageFacts {
+        id: image.id,
+        size_bytes: i64::try_from(image.size).unwrap_or(i64::MAX),
+        digests: image.repo_digests,
+        tags: image.repo_tags,
+    }
+}
+
+type Network = (Vec<IpAddr>, Option<IpAddr>);
+
+/// Local addresses, and the one that a default route's interface (else the loopback interface) has
+/// in the preferred family, then in the other.
+fn read_network(proc: &std::path::Path, prefer_v4: bool) -> Result<Network, sys::host::NetError> {
+    let interfaces = sys::host::interfaces()?;
+    let local = interfaces.iter().flat_map(|i| i.addresses.iter().copied()).collect();
+    let (v4, v6) = sys::host::default_route_interfaces(proc);
+    let choose = |routes: &[String], want_v4: bool| {
+        routes.iter().find_map(|name| {
+            let via = interfaces.iter().find(|i| i.name == *name && i.up);
+            let of = |i: &sys::host::Interface| {
+                i.addresses.iter().copied().find(|a| a.is_ipv4() == want_v4 && is_global(*a))
+            };
+            let loopback = || interfaces.iter().filter(|i| i.loopback && i.up).find_map(of);
+            via.and_then(of).or_else(loopback)
+        })
+    };
+    let first = if prefer_v4 { choose(&v4, true) } else { choose(&v6, false) };
+    let other = || if prefer_v4 { choose(&v6, false) } else { choose(&v4, true) };
+    Ok((local, first.or_else(other)))
+}
+
+/// Go's `IsGlobalUnicast`: private ranges count.
+fn is_global(ip: IpAddr) -> bool {
+    let link_local = match ip {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    !(ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() || link_local)
+}

@@ -1,0 +1,92 @@
+//! Starts everything that keeps the node, with or without an API server.
+
+use crate::collect::{Collector, CollectorConfig};
+use crate::heartbeat::{Heartbeat, HeartbeatConfig, Outside};
+use crate::inputs::NodeInputs;
+use crate::lease::{Lease, LeaseConfig};
+use crate::runtime::{RuntimeHealth, RuntimeProbe, watch_runtime};
+use crate::standalone::Standalone;
+use crate::view;
+use engine::node::NodeSettings;
+use kubeapi::{Connection, LeaseApi, NodeApi};
+use ports::{Clock, Events, NodeView, OnExit, Roots, Tasks};
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// Settings of the node.
+#[derive(Debug, Clone)]
+pub struct NodeConfig {
+    /// What the node object is made of.
+    pub settings: NodeSettings,
+    /// Places on disk.
+    pub roots: Roots,
+    /// Registration and status.
+    pub heartbeat: HeartbeatConfig,
+    /// The lease.
+    pub lease: LeaseConfig,
+}
+
+/// What the node is connected to.
+#[derive(Debug)]
+pub struct NodeParts {
+    /// The API server; `None` is standalone mode.
+    pub connection: Option<Connection>,
+    /// The runtime.
+    pub runtime: Arc<dyn RuntimeProbe>,
+    /// What other subsystems tell.
+    pub inputs: NodeInputs,
+    /// Where events go.
+    pub events: Arc<dyn Events>,
+    /// Wall time.
+    pub clock: Arc<dyn Clock>,
+    /// Where the node's state is published.
+    pub view: watch::Sender<Arc<NodeView>>,
+}
+
+/// What others may follow. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct NodeHandle {
+    health: watch::Receiver<RuntimeHealth>,
+    registered: watch::Receiver<bool>,
+}
+
+impl NodeHandle {
+    /// The runtime's health.
+    pub fn runtime_health(&self) -> watch::Receiver<RuntimeHealth> {
+        self.health.clone()
+    }
+
+    /// Becomes true once the node is registered (at once in standalone mode).
+    pub fn registered(&self) -> watch::Receiver<bool> {
+        self.registered.clone()
+    }
+}
+
+/// Starts the node's tasks among `tasks`.
+pub fn start(config: NodeConfig, parts: NodeParts, tasks: &Tasks) -> NodeHandle {
+    let NodeParts { connection, runtime, inputs, events, clock, view } = parts;
+    let (health_out, health) = watch::channel(RuntimeHealth::default());
+    let probe = Arc::clone(&runtime);
+    tasks.spawn("runtime-health", OnExit::Exit, watch_runtime(probe, health_out, tasks.token()));
+    let (node_out, node) = watch::channel(None);
+    let publish = view::publish(node, health.clone(), inputs.clone(), view, tasks.token());
+    tasks.spawn("node-view", OnExit::Exit, publish);
+    let name = config.settings.node_name.clone();
+    let collecting = CollectorConfig { settings: config.settings, roots: config.roots };
+    let collector = Collector::new(collecting, runtime, health.clone(), inputs);
+    let Some(connection) = connection else {
+        let standalone = Standalone::new(collector, clock, node_out);
+        tasks.spawn("standalone-node", OnExit::Exit, standalone.run(tasks.token()));
+        return NodeHandle { health, registered: watch::channel(true).1 };
+    };
+    let api = NodeApi::new(&connection, name.clone());
+    let (seen_out, seen) = watch::channel(None);
+    tasks.spawn("node-watch", OnExit::Exit, api.clone().watch(seen_out, tasks.token()));
+    let outside = Outside { events, clock: Arc::clone(&clock), seen, node: node_out };
+    let heartbeat = Heartbeat::new(api.clone(), config.heartbeat, collector, outside);
+    let registered = heartbeat.registered();
+    tasks.spawn("node-status", OnExit::Exit, heartbeat.run(tasks.token()));
+    let lease = Lease::new(LeaseApi::new(&connection, name), api, clock, config.lease);
+    tasks.spawn("node-lease", OnExit::Exit, lease.run(tasks.token()));
+    NodeHandle { health, registered }
+}
