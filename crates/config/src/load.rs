@@ -15,7 +15,7 @@ use crate::gates::Gates;
 use crate::kubelet::{API_VERSION, KIND, KubeletConfiguration, defaults};
 use crate::log::{LogLine, Severity};
 use crate::origin::{Layers, Origin};
-use crate::resolved::Config;
+use crate::resolved::{Config, Logging};
 use crate::text::{self, aggregate};
 use crate::validate::{self, CgroupVersion, logging_faults, node_label_fault};
 use crate::value::Reading;
@@ -45,6 +45,8 @@ pub struct Loaded {
     pub notices: Vec<String>,
     /// Lines to log, in order.
     pub lines: Vec<LogLine>,
+    /// How to log, once that is known to be good; until then text at the lowest verbosity.
+    pub logging: Option<Logging>,
     /// What to do, or why not.
     pub result: Result<Request, LoadError>,
 }
@@ -59,12 +61,14 @@ where
     let mut kubelet = flag_defaults();
     let mut own = KubeletFlags::default();
     let (notices, fault) = flags::validate_uses(&parsed, &mut kubelet, &mut own);
-    let mut loader = Loader { files, cgroups, lines: Vec::new(), gates: Gates::default() };
+    let mut loader =
+        Loader { files, cgroups, lines: Vec::new(), logging: None, gates: Gates::default() };
     let result = match fault {
         Some(fault) => Err(format!("failed to parse kubelet flag: {fault}")),
         None => loader.request(&parsed, kubelet, own),
     };
-    Loaded { notices, lines: loader.lines, result: result.map_err(LoadError) }
+    let (lines, logging) = (loader.lines, loader.logging);
+    Loaded { notices, lines, logging, result: result.map_err(LoadError) }
 }
 
 /// The configuration flags start from.
@@ -80,6 +84,7 @@ struct Loader<'a> {
     files: &'a dyn ConfigFiles,
     cgroups: CgroupVersion,
     lines: Vec<LogLine>,
+    logging: Option<Logging>,
     gates: Gates,
 }
 
@@ -255,6 +260,7 @@ impl Loader<'_> {
         if !faults.is_empty() {
             return Err(format!("initialize logging: {}", aggregate(&faults)));
         }
+        self.logging = Some(Logging::of(&kubelet));
         self.lines.extend(flag_lines(layers.uses));
         let faults = validate::faults(&kubelet, &self.gates, self.cgroups);
         if !faults.is_empty() {

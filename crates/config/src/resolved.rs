@@ -92,7 +92,7 @@ impl Config {
         Ok(Self {
             version,
             dirs: parse::dirs(k, &flags),
-            logging: parse::logging(k),
+            logging: Logging::of(k),
             server: parse::server(k)?,
             api: parse::api(k, &flags),
             runtime: parse::runtime(k, &flags),

@@ -1,4 +1,99 @@
 //! Entry point: arguments → configuration → agent → exit code.
+//!
+//! ```text
+//! rubelet [flags]          run the node agent
+//! rubelet config [flags]   print the settings in force and where each comes from
+//! rubelet check [flags]    check the settings and this machine
+//! ```
+//!
+//! Started under the name `kubelet` it does the same.
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod disk;
+mod logs;
+mod show;
+
+use config::{CgroupVersion, Loaded, Request};
+use disk::Disk;
+use std::io::Write;
+use std::process::ExitCode;
+use sys::cgroup::Cgroups;
+
+/// Worker threads are few: the agent waits more than it computes.
+const MAX_WORKERS: usize = 4;
+/// Threads for calls that block.
+const MAX_BLOCKING: usize = 32;
+
+fn main() -> ExitCode {
+    let mut args: Vec<String> =
+        std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let command = match args.first().map(String::as_str) {
+        Some("config") => Command::Config,
+        _ => Command::Run,
+    };
+    if command != Command::Run {
+        args.remove(0);
+    }
+    let form = match command {
+        Command::Config => show::Form::take(&mut args),
+        Command::Run => show::Form::Yaml,
+    };
+    let loaded = config::load(args, &Disk, cgroup_version());
+    let Loaded { notices, lines, logging, result } = loaded;
+    for notice in notices {
+        // A closed standard error is no reason not to run.
+        let _ = writeln!(std::io::stderr(), "{notice}");
+    }
+    let handle = logs::init(logging.as_ref());
+    lines.iter().for_each(logs::write);
+    let finished = match (result, command) {
+        (Err(error), _) => Err(error.to_string()),
+        (Ok(Request::Print(text)), _) => print(&text),
+        (Ok(Request::Run(config)), Command::Config) => print(&show::effective(&config, form)),
+        (Ok(Request::Run(config)), Command::Run) => run(*config, handle),
+    };
+    match finished {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(err = error, "command failed");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Command {
+    Run,
+    Config,
+}
+
+fn run(config: config::Config, logs: telemetry::log::LogHandle) -> Result<(), String> {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores.min(MAX_WORKERS))
+        .max_blocking_threads(MAX_BLOCKING)
+        .enable_all()
+        .build()
+        .map_err(|e| format!("failed to run Kubelet: {e}"))?;
+    runtime
+        .block_on(agent::run(config, logs))
+        .map_err(|e| format!("failed to run Kubelet: {}", telemetry::Chain(&e)))
+}
+
+fn cgroup_version() -> CgroupVersion {
+    let roots = ports::Roots::default();
+    match Cgroups::detect(&roots.sys, &roots.proc) {
+        Ok(cgroups) if cgroups.is_v2() => CgroupVersion::V2,
+        _ => CgroupVersion::V1,
+    }
+}
+
+fn print(text: &str) -> Result<(), String> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // A reader that has seen enough (`| head`) is fine.
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.to_string()),
+        _ => Ok(()),
+    }
+}

@@ -39,20 +39,23 @@ pub(super) fn dirs(k: &KubeletConfiguration, flags: &KubeletFlags) -> Dirs {
     }
 }
 
-pub(super) fn logging(k: &KubeletConfiguration) -> Logging {
-    let options = &k.logging.options;
-    let (format, split_stream, buffer) = match k.logging.format.as_str() {
-        "json" => (LogFormat::Json, options.json.split_stream, options.json.info_buffer_size),
-        _ => (LogFormat::Text, options.text.split_stream, options.text.info_buffer_size),
-    };
-    let items = k.logging.vmodule.iter();
-    Logging {
-        format,
-        verbosity: k.logging.verbosity,
-        vmodule: items.map(|item| (item.file_pattern.clone(), item.verbosity)).collect(),
-        flush_frequency: span(k.logging.flush_frequency.duration),
-        split_stream,
-        info_buffer_bytes: u64::try_from(buffer.value()).unwrap_or(0),
+impl Logging {
+    /// The settings of a configuration's logging section.
+    pub(crate) fn of(k: &KubeletConfiguration) -> Self {
+        let options = &k.logging.options;
+        let (format, split_stream, buffer) = match k.logging.format.as_str() {
+            "json" => (LogFormat::Json, options.json.split_stream, options.json.info_buffer_size),
+            _ => (LogFormat::Text, options.text.split_stream, options.text.info_buffer_size),
+        };
+        let items = k.logging.vmodule.iter();
+        Self {
+            format,
+            verbosity: k.logging.verbosity,
+            vmodule: items.map(|item| (item.file_pattern.clone(), item.verbosity)).collect(),
+            flush_frequency: span(k.logging.flush_frequency.duration),
+            split_stream,
+            info_buffer_bytes: u64::try_from(buffer.value()).unwrap_or(0),
+        }
     }
 }
 

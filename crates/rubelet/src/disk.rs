@@ -1,0 +1,91 @@
+//! Configuration files on disk, with errors in Go's words.
+
+use config::ConfigFiles;
+use std::io;
+use std::path::Path;
+
+/// The machine's files.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Disk;
+
+impl ConfigFiles for Disk {
+    fn read(&self, path: &str) -> Result<Vec<u8>, String> {
+        sys::fs::read(path).map_err(|error| {
+            let call =
+                if error.source.kind() == io::ErrorKind::IsADirectory { "read" } else { "open" };
+            format!("{call} {path}: {}", go_error(&error.source))
+        })
+    }
+
+    fn walk(&self, path: &str) -> Result<Vec<String>, String> {
+        let mut found = Vec::new();
+        walk(path, &mut found)?;
+        Ok(found)
+    }
+
+    fn working_dir(&self) -> String {
+        std::env::current_dir().map(|dir| dir.to_string_lossy().into_owned()).unwrap_or_default()
+    }
+}
+
+fn walk(path: &str, found: &mut Vec<String>) -> Result<(), String> {
+    let metadata =
+        std::fs::symlink_metadata(path).map_err(|e| format!("lstat {path}: {}", go_error(&e)))?;
+    if !metadata.is_dir() {
+        found.push(path.to_owned());
+        return Ok(());
+    }
+    let names =
+        sys::fs::list_dir(path).map_err(|e| format!("open {path}: {}", go_error(&e.source)))?;
+    for name in names {
+        walk(&Path::new(path).join(name).to_string_lossy(), found)?;
+    }
+    Ok(())
+}
+
+/// What the kernel said, as Go prints it: without the number, in lower case.
+pub(crate) fn go_error(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let mut chars = text.chars();
+    match chars.next() {
+        Some(first) => first.to_lowercase().chain(chars).collect(),
+        None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_file_reads_as_gos_error() {
+        assert_eq!(
+            Disk.read("/nonexistent/x").unwrap_err(),
+            "open /nonexistent/x: no such file or directory"
+        );
+        assert_eq!(Disk.read("/").unwrap_err(), "read /: is a directory");
+        assert_eq!(
+            Disk.walk("/nonexistent").unwrap_err(),
+            "lstat /nonexistent: no such file or directory"
+        );
+    }
+
+    #[test]
+    fn a_folder_is_walked_in_byte_order_without_following_links() {
+        let root = std::env::temp_dir().join(format!("rubelet-walk-{}", std::process::id()));
+        sys::fs::create_dir_all(root.join("sub"), 0o755).unwrap();
+        for name in ["zz.conf", "case.conf", "sub/z.conf", ".hidden.conf"] {
+            sys::fs::write(root.join(name), "x").unwrap();
+        }
+        std::os::unix::fs::symlink(root.join("sub"), root.join("link")).unwrap();
+        let root = root.to_string_lossy().into_owned();
+        let found = Disk.walk(&root).unwrap();
+        let names: Vec<&str> = found.iter().map(|p| &p[root.len() + 1..]).collect();
+        assert_eq!(names, [".hidden.conf", "case.conf", "link", "sub/z.conf", "zz.conf"]);
+        let link = format!("{root}/link");
+        assert_eq!(Disk.walk(&link).unwrap(), [link.clone()]);
+        assert_eq!(Disk.walk(&format!("{link}/")).unwrap(), [format!("{link}/z.conf")]);
+        sys::tree::remove_tree(&root).unwrap();
+    }
+}
