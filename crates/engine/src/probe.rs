@@ -1,4 +1,15 @@
 //! Probes: what a result means and what a worker does next.
+//!
+//! Owns: settled results ([`ProbeResults`]), the decisions of one worker ([`worker`]) and the form in which both
+//! survive a restart of the agent ([`saved`]).
+//!
+//! Promises: a result changes only when its threshold is reached; counters and results of a container that still
+//! runs are the same after a restart as before it.
+//!
+//! Deliberately absent: how a probe is carried out.
+
+pub mod saved;
+pub mod worker;
 
 use api::ids::ContainerId;
 use serde::{Deserialize, Serialize};
