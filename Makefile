@@ -1,8 +1,44 @@
 # Rubelet's chores. `make test` and `make run` install what they need and work on a fresh machine.
 
 export CARGO_TARGET_DIR ?= $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/rubelet/target
+export PATH := $(PATH):$(HOME)/.cargo/bin
+export RUSTDOCFLAGS ?= -D warnings
 
+# Cargo profile of `make run`: release or dev (quicker to build).
+PROFILE ?= release
+profile_dir = $(CARGO_TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
+
+.PHONY: help
+help:
+	@sed -n 's/^## //p' $(MAKEFILE_LIST)
+
+## make run        a private containerd, rubelet and a sample pod; Ctrl-C takes it all down
+.PHONY: run
+run:
+	@parts/prepare rust base-images >/dev/null
+	@cargo build --profile $(PROFILE) -p rubelet -p testkit --bins
+	@RUBELET_BIN=$(profile_dir)/rubelet $(profile_dir)/try-node
+
+## make test       everything CI runs: format, lints, documentation, all tests on real parts
+.PHONY: test
+test: parts
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	cargo doc --workspace --no-deps --quiet
+	cargo build --package rubelet
+	cargo test --workspace
+
+## make parts      the real programs and images that the tests run on
 .PHONY: parts
-## parts: prepare the real programs and images that tests and `make run` use
 parts:
-	parts/prepare
+	@parts/prepare rust core images
+
+## make goldens    the golden pods only; KUBELET=go runs them under the Go kubelet
+.PHONY: goldens
+goldens: parts
+	cargo test --package tests --test goldens
+
+## make clean-run  remove what a killed `make run` or test left on this machine
+.PHONY: clean-run
+clean-run:
+	@cargo run --quiet --package testkit --bin try-node -- --clean

@@ -63,6 +63,13 @@ impl TestNodeBuilder {
         self
     }
 
+    /// Have no image on the node before the kubelet starts.
+    #[must_use]
+    pub fn without_images(mut self) -> Self {
+        self.images.clear();
+        self
+    }
+
     /// Record the CRI calls of the kubelet.
     #[must_use]
     pub fn record(mut self) -> Self {

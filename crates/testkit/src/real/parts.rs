@@ -37,7 +37,7 @@ impl Parts {
         let script = repository_root().join("parts/prepare");
         let dir = PathBuf::from(run(&script, ["--dir"])?.trim());
         ensure!(
-            dir.join("registry/READY").is_file(),
+            dir.join("registry/READY-base").is_file(),
             "the real parts are not prepared: run `make parts` (looked in {})",
             dir.display()
         );

@@ -34,7 +34,9 @@ impl Slot {
     /// Take a free slot and make its folder. Also removes what killed runs left in others.
     pub fn take() -> anyhow::Result<Slot> {
         static SWEEP: Once = Once::new();
-        SWEEP.call_once(sweep);
+        SWEEP.call_once(|| {
+            Slot::sweep();
+        });
         for index in 0..SLOTS {
             let Some(lock) = try_lock(index)? else { continue };
             let dir = folder(index)?;
@@ -46,6 +48,25 @@ impl Slot {
             return Ok(Slot { index, dir, _lock: lock, ports: Mutex::default() });
         }
         bail!("all {SLOTS} slots for test instances are in use")
+    }
+
+    /// Remove what killed runs left in slots that nobody owns now; how many there were.
+    pub fn sweep() -> usize {
+        let mut removed = 0;
+        for index in 0..SLOTS {
+            let Ok(dir) = folder(index) else { return removed };
+            if dir.is_dir()
+                && let Ok(Some(_lock)) = try_lock(index)
+            {
+                match reset::remove_all(index, &dir) {
+                    Ok(()) => removed += 1,
+                    Err(error) => {
+                        tracing::warn!(slot = index, err = %error, "Leftovers of a killed run remain");
+                    }
+                }
+            }
+        }
+        removed
     }
 
     /// Its folder.
@@ -185,17 +206,4 @@ fn try_lock(index: u8) -> anyhow::Result<Option<File>> {
         .write(true)
         .open(dir.join(format!("{index}.lock")))?;
     Ok(file.try_lock().is_ok().then_some(file))
-}
-
-/// Remove what killed runs left in slots nobody owns now.
-fn sweep() {
-    for index in 0..SLOTS {
-        let Ok(dir) = folder(index) else { return };
-        if dir.is_dir()
-            && let Ok(Some(_lock)) = try_lock(index)
-            && let Err(error) = reset::remove_all(index, &dir)
-        {
-            tracing::warn!(slot = index, err = %error, "Leftovers of a killed run remain");
-        }
-    }
 }
