@@ -1,6 +1,8 @@
 //! Fakes with real state, and private instances of the real parts.
 #![forbid(unsafe_code)]
 
+pub mod fake_cri;
+pub mod paused_clock;
 #[expect(
     clippy::disallowed_methods,
     reason = "blocking code on the real machine: real time, real files, own threads"
