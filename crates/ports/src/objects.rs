@@ -1,7 +1,7 @@
 //! Objects that pods refer to, whoever keeps them fresh.
 
 use api::core::v1::{
-    ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service,
+    ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount,
 };
 use api::node::v1::RuntimeClass;
 use async_trait::async_trait;
@@ -104,6 +104,15 @@ pub trait Objects: Send + Sync + std::fmt::Debug {
     async fn node_now(&self) -> Result<Arc<Node>, ObjectError>;
     /// A bound service account token, refreshed when 80 % of its life is over.
     async fn token(&self, request: &TokenRequest) -> Result<TokenResponse, ObjectError>;
+    /// A service account, read now.
+    async fn service_account(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Arc<ServiceAccount>, ObjectError> {
+        let text = format!("service account {namespace}/{name} cannot be read");
+        Err(ObjectError::Unavailable(text))
+    }
     /// Announces changes of registered config maps and secrets, so that volumes made of them are
     /// refreshed at once. `None` when the implementation does not watch; a receiver that lagged
     /// refreshes everything.

@@ -1,0 +1,166 @@
+//! Images for pods: present, allowed, pulled with the right credentials, removed when space runs out.
+//!
+//! Owns: pulls (limits, back-off, credentials), the pull records on disk, image garbage collection.
+//!
+//! Promises: events, reasons and messages are those of the Go kubelet; a pull that was begun ends
+//! by itself even when nobody waits for it any more; records can be read by either agent;
+//! passwords never reach a log.
+//!
+//! Deliberately absent: deciding. Names, keyrings, records and the removal order are
+//! `engine::image`; this module asks and acts.
+//!
+//! ```text
+//! ensure ─▶ name ─▶ present? ─▶ allowed? ──yes──▶ use it
+//!                      │            │no
+//!                      └──absent────┴─▶ intent ─▶ back-off? ─▶ slot ─▶ rate ─▶ PullImage ─▶ record
+//! ```
+
+mod back_off;
+mod calls;
+mod credentials;
+mod ensure;
+mod gc;
+mod metrics;
+mod providers;
+mod pull;
+mod records;
+
+pub use calls::ImageCalls;
+pub use credentials::DockerConfigPlaces;
+pub use gc::{ImageFs, ImageFsSpace, ImageGc, ImageGcError};
+pub use metrics::ImageMetrics;
+pub use providers::{ProviderLoadError, ProviderSetup, load_providers};
+pub use pull::PullProgress;
+
+use api::core::v1::Pod;
+use engine::image::record::VerificationPolicy;
+use engine::request::security::ImageUser;
+use ports::{Clock, Events, Objects, Tasks};
+use proto::cri_v1::PodSandboxConfig;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Settings of image pulls.
+#[derive(Debug, Clone)]
+pub struct ImagesConfig {
+    /// `serializeImagePulls`.
+    pub serialize_pulls: bool,
+    /// `maxParallelImagePulls`; `None` is no limit. Not looked at for serial pulls.
+    pub max_parallel_pulls: Option<usize>,
+    /// `registryPullQPS`; 0 is no limit.
+    pub registry_qps: f64,
+    /// `registryBurst`.
+    pub registry_burst: u32,
+    /// `imagePullCredentialsVerificationPolicy`; `None` switches verification off
+    /// (gate KubeletEnsureSecretPulledImages).
+    pub verification: Option<VerificationPolicy>,
+    /// The kubelet root directory; records live in `image_manager` below it.
+    pub kubelet_root: PathBuf,
+    /// Where the node's own docker configuration is looked for.
+    pub docker_config: DockerConfigPlaces,
+    /// Credential provider plugins.
+    pub providers: Option<ProviderSetup>,
+    /// Whether the runtime handler is named in image calls (gate RuntimeClassInImageCriApi).
+    pub handler_in_calls: bool,
+}
+
+/// What image pulls work with.
+#[derive(Debug, Clone)]
+pub struct ImagesDeps {
+    /// The runtime's image service.
+    pub calls: Arc<dyn ImageCalls>,
+    /// Pull secrets, service accounts and tokens.
+    pub objects: Arc<dyn Objects>,
+    /// Events.
+    pub events: Arc<dyn Events>,
+    /// Wall time.
+    pub clock: Arc<dyn Clock>,
+    /// Where pulls run.
+    pub tasks: Tasks,
+    /// Counters.
+    pub metrics: ImageMetrics,
+}
+
+/// An image that a container or volume needs.
+#[derive(Debug, Clone)]
+pub struct EnsureImage {
+    /// The pod.
+    pub pod: Arc<Pod>,
+    /// The image as the spec names it.
+    pub image: String,
+    /// The pull policy; empty means the default for the image's tag.
+    pub policy: String,
+    /// The part of the pod that events are about; `None` for image volumes.
+    pub field_path: Option<String>,
+    /// The sandbox it is for.
+    pub sandbox: PodSandboxConfig,
+    /// The runtime handler it is for.
+    pub runtime_handler: String,
+}
+
+/// An image that is there and may be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EnsuredImage {
+    /// The reference to create containers with.
+    pub image_ref: String,
+    /// The user the image names.
+    pub user: ImageUser,
+}
+
+/// Why an image cannot be used: the waiting reason and message of the container.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}: {message}")]
+pub struct ImageFault {
+    /// E.g. `ErrImagePull`.
+    pub reason: String,
+    /// The text beside it.
+    pub message: String,
+}
+
+/// Why image pulls cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum ImagesError {
+    /// The records' folders cannot be made.
+    #[error("prepare image pull records")]
+    Records(#[from] sys::fs::FsError),
+    /// The work was cut off.
+    #[error("prepare image pull records")]
+    Blocking(#[from] sys::blocking::BlockingError),
+}
+
+/// The front of image pulls. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Images {
+    inner: Arc<ensure::Inner>,
+}
+
+impl Images {
+    /// Reads the records of an earlier run and is ready.
+    pub async fn start(config: ImagesConfig, deps: ImagesDeps) -> Result<Self, ImagesError> {
+        Ok(Self { inner: Arc::new(ensure::Inner::open(config, deps).await?) })
+    }
+
+    /// Makes sure that the image is there and the pod may use it. Dropping the wait does not break a
+    /// pull that has begun.
+    pub async fn ensure(&self, request: EnsureImage) -> Result<EnsuredImage, ImageFault> {
+        ensure::ensure(&self.inner, request).await
+    }
+
+    /// Pulls that wait or run, oldest first.
+    pub fn pulls(&self) -> Vec<PullProgress> {
+        self.inner.pulls()
+    }
+
+    /// Garbage collection over the same records.
+    pub fn collector(
+        &self,
+        policy: engine::image::gc::GcPolicy,
+        space: Arc<dyn ImageFs>,
+    ) -> ImageGc {
+        self.inner.collector(policy, space)
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests make their own files")]
+mod tests;

@@ -1,0 +1,80 @@
+//! The image calls of the runtime, as narrow as pulls and collection need them.
+
+use async_trait::async_trait;
+use cri::RuntimeClient;
+use proto::cri_v1::{AuthConfig, Image, ImageSpec, PodSandboxConfig};
+use std::collections::BTreeSet;
+
+/// Image calls. An error is the text the Go kubelet shows.
+#[async_trait]
+pub trait ImageCalls: Send + Sync + std::fmt::Debug {
+    /// The image, if it is there.
+    async fn status(&self, spec: ImageSpec) -> Result<Option<Image>, String>;
+    /// Pulls; gives the image's reference. Has no deadline.
+    async fn pull(
+        &self,
+        spec: ImageSpec,
+        auth: Option<AuthConfig>,
+        sandbox: PodSandboxConfig,
+    ) -> Result<String, String>;
+    /// All images.
+    async fn list(&self) -> Result<Vec<Image>, String>;
+    /// Removes an image.
+    async fn remove(&self, id: &str, runtime_handler: &str) -> Result<(), String>;
+    /// Ids of images that containers run or mount.
+    async fn in_use(&self, images: &[Image]) -> Result<BTreeSet<String>, String>;
+}
+
+#[async_trait]
+impl ImageCalls for RuntimeClient {
+    async fn status(&self, spec: ImageSpec) -> Result<Option<Image>, String> {
+        let answer = self.image_status(spec, false).await.map_err(|e| e.to_string())?;
+        Ok(answer.image)
+    }
+
+    async fn pull(
+        &self,
+        spec: ImageSpec,
+        auth: Option<AuthConfig>,
+        sandbox: PodSandboxConfig,
+    ) -> Result<String, String> {
+        self.pull_image(spec, auth, Some(sandbox)).await.map_err(|e| e.to_string())
+    }
+
+    async fn list(&self) -> Result<Vec<Image>, String> {
+        self.list_images(None).await.map_err(|e| e.to_string())
+    }
+
+    async fn remove(&self, id: &str, runtime_handler: &str) -> Result<(), String> {
+        let spec = ImageSpec {
+            image: id.into(),
+            runtime_handler: runtime_handler.into(),
+            ..ImageSpec::default()
+        };
+        self.remove_image(spec).await.map_err(|e| e.to_string())
+    }
+
+    async fn in_use(&self, images: &[Image]) -> Result<BTreeSet<String>, String> {
+        let known: BTreeSet<&str> = images.iter().map(|i| i.id.as_str()).collect();
+        let mut used = BTreeSet::new();
+        for container in self.list_containers(None).await.map_err(|e| e.to_string())? {
+            let id = if container.image_id.is_empty() {
+                &container.image_ref
+            } else {
+                &container.image_id
+            };
+            used.insert(id.clone());
+            let status = match self.container_status(&container.id, false).await {
+                Ok(answer) => answer.status,
+                // It ended while we looked: what it used is free.
+                Err(e) if e.is_not_found() => continue,
+                Err(e) => return Err(format!("get container status: {e}")),
+            };
+            for mount in status.iter().flat_map(|s| &s.mounts) {
+                let image = mount.image.as_ref().map(|i| i.image.as_str());
+                used.extend(image.filter(|i| known.contains(i)).map(str::to_owned));
+            }
+        }
+        Ok(used)
+    }
+}

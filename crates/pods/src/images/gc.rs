@@ -1,0 +1,198 @@
+//! Removing images when the image filesystem is full or they are too old.
+
+use super::calls::ImageCalls;
+use super::metrics::ImageMetrics;
+use super::records::Records;
+use async_trait::async_trait;
+use engine::image::gc::{
+    Candidate, GcPolicy, ImageMemory, ListedImage, fullness, insufficient_text,
+};
+use engine::image::keyring::aggregate;
+use jiff::Timestamp;
+use ports::{Clock, EventSeverity, EventTarget, Events, NodeEvent};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+/// Space of the image filesystem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ImageFsSpace {
+    /// Bytes in all.
+    pub capacity: u64,
+    /// Bytes free.
+    pub available: u64,
+}
+
+/// Who knows how full the image filesystem is.
+#[async_trait]
+pub trait ImageFs: Send + Sync + std::fmt::Debug {
+    /// Its space now.
+    async fn space(&self) -> Result<ImageFsSpace, String>;
+}
+
+/// Why a pass did not do what it should.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ImageGcError {
+    /// The runtime or the statistics gave no answer.
+    #[error("{0}")]
+    Unknown(String),
+    /// The image filesystem has no size.
+    #[error("invalid capacity 0 on image filesystem")]
+    NoCapacity,
+    /// Images could not be removed.
+    #[error("{0}")]
+    Removal(String),
+    /// Not enough could be freed.
+    #[error("{0}")]
+    Insufficient(String),
+}
+
+/// Image garbage collection. One pass at a time: the caller's loop owns it.
+#[derive(Debug)]
+pub struct ImageGc {
+    policy: GcPolicy,
+    calls: Arc<dyn ImageCalls>,
+    space: Arc<dyn ImageFs>,
+    records: Option<Arc<Records>>,
+    events: Arc<dyn Events>,
+    clock: Arc<dyn Clock>,
+    metrics: ImageMetrics,
+    memory: Mutex<ImageMemory>,
+}
+
+impl ImageGc {
+    pub(super) fn new(
+        policy: GcPolicy,
+        calls: Arc<dyn ImageCalls>,
+        space: Arc<dyn ImageFs>,
+        records: Option<Arc<Records>>,
+        events: Arc<dyn Events>,
+        clock: Arc<dyn Clock>,
+        metrics: ImageMetrics,
+    ) -> Self {
+        let memory = Mutex::default();
+        Self { policy, calls, space, records, events, clock, metrics, memory }
+    }
+
+    /// Notes which images are there and used; to be called at start and every five minutes.
+    pub async fn observe(&self) -> Result<(), ImageGcError> {
+        self.candidates(self.clock.now()).await.map(drop)
+    }
+
+    /// One pass; `running_since` is when the collecting loop began.
+    pub async fn collect(&self, running_since: Timestamp) -> Result<(), ImageGcError> {
+        let now = self.clock.now();
+        let candidates = self.candidates(now).await?;
+        let (old, rest): (Vec<_>, Vec<_>) =
+            candidates.into_iter().partition(|c| c.too_old(&self.policy, now, running_since));
+        self.remove_old(old).await?;
+        let space = self.space.space().await.map_err(ImageGcError::Unknown)?;
+        let Some(full) = fullness(&self.policy, space.capacity, space.available) else {
+            let error = ImageGcError::NoCapacity;
+            self.warn("InvalidDiskCapacity", error.to_string());
+            return Err(error);
+        };
+        let Some(wanted) = full.to_free else { return Ok(()) };
+        let wanted = u64::try_from(wanted).unwrap_or(0);
+        let freed = self.free(wanted, now, rest).await?;
+        if freed < wanted {
+            let message = insufficient_text(full.used_percent, space.capacity, freed);
+            self.warn("FreeDiskSpaceFailed", message.clone());
+            return Err(ImageGcError::Insufficient(message));
+        }
+        Ok(())
+    }
+
+    /// Removes every image that nobody uses, as far as the minimum age allows; gives the bytes freed.
+    pub async fn delete_unused(&self) -> Result<u64, ImageGcError> {
+        let now = self.clock.now();
+        let candidates = self.candidates(now).await?;
+        self.free(u64::MAX, now, candidates).await
+    }
+
+    async fn candidates(&self, now: Timestamp) -> Result<Vec<Candidate>, ImageGcError> {
+        let images = self.calls.list().await.map_err(ImageGcError::Unknown)?;
+        let in_use = self.calls.in_use(&images).await.map_err(ImageGcError::Unknown)?;
+        let listed: Vec<ListedImage> = images
+            .into_iter()
+            .map(|i| ListedImage { id: i.id, size: i.size, pinned: i.pinned })
+            .collect();
+        let mut memory = self.memory.lock().map_err(|e| ImageGcError::Unknown(e.to_string()))?;
+        memory.observe(&listed, &in_use, now);
+        Ok(memory.candidates(&in_use))
+    }
+
+    async fn remove_old(&self, old: Vec<Candidate>) -> Result<(), ImageGcError> {
+        let mut errors = Vec::new();
+        for image in old {
+            errors.extend(self.remove(&image, "age").await.err());
+        }
+        match errors.as_slice() {
+            [] => Ok(()),
+            errors => Err(ImageGcError::Removal(format!(
+                "wanted to free images older than {}, encountered errors in image deletion: {}",
+                units::GoDuration::from_secs(self.policy.max_age.as_secs()),
+                aggregate(errors)
+            ))),
+        }
+    }
+
+    async fn free(
+        &self,
+        wanted: u64,
+        now: Timestamp,
+        candidates: Vec<Candidate>,
+    ) -> Result<u64, ImageGcError> {
+        let (mut freed, mut errors) = (0_u64, Vec::new());
+        for image in candidates.iter().filter(|c| c.removable(&self.policy, now)) {
+            match self.remove(image, "space").await {
+                Ok(()) => freed = freed.saturating_add(image.size),
+                Err(error) => errors.push(error),
+            }
+            if freed >= wanted {
+                break;
+            }
+        }
+        if !errors.is_empty() {
+            return Err(ImageGcError::Removal(format!(
+                "wanted to free {} bytes, but freed {freed} bytes space with errors in image \
+                 deletion: {}",
+                wanted.min(i64::MAX.unsigned_abs()),
+                aggregate(&errors)
+            )));
+        }
+        self.prune(now).await;
+        Ok(freed)
+    }
+
+    async fn remove(&self, image: &Candidate, reason: &str) -> Result<(), String> {
+        tracing::info!(imageID = %image.id, size = image.size, "removing image to free bytes");
+        self.calls.remove(&image.id, "").await?;
+        if let Ok(mut memory) = self.memory.lock() {
+            memory.forget(&image.id);
+        }
+        self.metrics.collected.inc(&[reason]);
+        Ok(())
+    }
+
+    /// Drops the pull records of images that are gone. All images that are left keep theirs.
+    async fn prune(&self, before: Timestamp) {
+        let Some(records) = &self.records else { return };
+        let present: BTreeSet<String> = match self.memory.lock() {
+            Ok(memory) => memory.ids().map(str::to_owned).collect(),
+            Err(_) => return,
+        };
+        let files = Arc::clone(records);
+        if let Err(error) = sys::blocking::run(move || files.prune(&present, before)).await {
+            tracing::warn!(err = %error, "image records are not pruned");
+        }
+    }
+
+    fn warn(&self, reason: &'static str, message: String) {
+        self.events.emit(NodeEvent {
+            target: EventTarget::Node,
+            severity: EventSeverity::Warning,
+            reason,
+            message,
+        });
+    }
+}

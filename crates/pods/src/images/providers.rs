@@ -1,0 +1,323 @@
+//! Credential provider plugins: executables that know passwords of registries.
+//!
+//! Each is asked on its standard input and answers on its standard output within a minute. Answers
+//! are kept as long as they say; identical questions at one time are one execution. A plugin that
+//! fails is logged and counted, and the pull goes on without it.
+
+use super::EnsureImage;
+use super::ensure::Inner;
+use super::metrics::ImageMetrics;
+use engine::image::keyring::{Coordinates, CredentialSource, DockerConfig, Keyring, matches_image};
+use engine::image::provider::{
+    AccountFacts, ProviderConfig, ProviderFile, cache_keys, flight_key, merge, read_response,
+    request_json, validate,
+};
+use sha2::{Digest as _, Sha256};
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::io::AsyncWriteExt as _;
+use tokio::sync::OnceCell;
+use tokio::time::Instant;
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Life time asked for service account tokens; the API server's default.
+const TOKEN_SECONDS: i64 = 3600;
+
+/// Why plugins cannot be set up. Ends the process at start, as upstream.
+#[derive(Debug, thiserror::Error)]
+pub enum ProviderLoadError {
+    /// The folder of executables is not there.
+    #[error("plugin binary directory {} did not exist", .0.display())]
+    NoBinaries(PathBuf),
+    /// An executable is not there.
+    #[error("plugin binary executable {} did not exist", .0.display())]
+    NoExecutable(PathBuf),
+    /// No file in a configuration folder.
+    #[error("no configuration files found in directory {:?}", .0.display().to_string())]
+    NoFiles(PathBuf),
+    /// A file cannot be read.
+    #[error("unable to access path")]
+    File(#[from] sys::fs::FsError),
+    /// A file cannot be understood.
+    #[error("error decoding config {:?}: {why}", path.display().to_string())]
+    Decode {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// The files do not fit together.
+    #[error("{0}")]
+    Merge(String),
+    /// The configuration is wrong; all faults.
+    #[error("failed to validate credential provider config: {}", .0.join(", "))]
+    Invalid(Vec<String>),
+}
+
+/// Plugins as configured.
+#[derive(Debug, Clone)]
+pub struct ProviderSetup {
+    providers: Vec<ProviderConfig>,
+    bin_dir: PathBuf,
+    hash: String,
+}
+
+/// Reads the configuration (a file, or a folder of `.json`, `.yaml` and `.yml` files) and checks that
+/// every plugin can be run. Blocking.
+pub fn load_providers(config: &Path, bin_dir: &Path) -> Result<ProviderSetup, ProviderLoadError> {
+    if !sys::fs::try_exists(bin_dir)? {
+        return Err(ProviderLoadError::NoBinaries(bin_dir.into()));
+    }
+    let mut paths = vec![config.to_owned()];
+    if config.is_dir() {
+        let wanted = |name: &String| {
+            let extension = Path::new(name).extension().and_then(|e| e.to_str());
+            extension.is_some_and(|e| ["json", "yaml", "yml"].contains(&e))
+        };
+        let names = sys::fs::list_dir(config)?;
+        paths = names.iter().filter(|n| wanted(n)).map(|n| config.join(n)).collect();
+        paths.retain(|p| !p.is_dir());
+        if paths.is_empty() {
+            return Err(ProviderLoadError::NoFiles(config.into()));
+        }
+    }
+    let mut hasher = Sha256::new();
+    let mut files = Vec::new();
+    for path in paths {
+        let text = sys::fs::read_to_string(&path)?;
+        hasher.update((text.len() as u64).to_be_bytes());
+        hasher.update(text.as_bytes());
+        let file: ProviderFile = serde_saphyr::from_str(&text)
+            .map_err(|e| ProviderLoadError::Decode { path, why: e.to_string() })?;
+        files.push(file);
+    }
+    let providers = merge(files).map_err(ProviderLoadError::Merge)?;
+    let faults = validate(&providers);
+    if !faults.is_empty() {
+        return Err(ProviderLoadError::Invalid(faults));
+    }
+    for provider in &providers {
+        let path = bin_dir.join(&provider.name);
+        let executable = std::fs::metadata(&path)
+            .is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
+        if !executable {
+            return Err(ProviderLoadError::NoExecutable(path));
+        }
+    }
+    let hex: String = hasher.finalize().iter().map(|b| format!("{b:02x}")).collect();
+    Ok(ProviderSetup { providers, bin_dir: bin_dir.into(), hash: format!("sha256:{hex}") })
+}
+
+/// The plugins at work.
+#[derive(Debug, Default)]
+pub(super) struct Providers {
+    all: Vec<Provider>,
+}
+
+impl Providers {
+    pub(super) fn new(setup: Option<ProviderSetup>, metrics: &ImageMetrics) -> Self {
+        let Some(setup) = setup else { return Self::default() };
+        metrics.plugin_config.set(&[&setup.hash], 1.0);
+        let bin_dir = setup.bin_dir;
+        let new = |config: ProviderConfig| Provider {
+            path: bin_dir.join(&config.name),
+            config,
+            kept: Mutex::default(),
+            flights: Mutex::default(),
+        };
+        Self { all: setup.providers.into_iter().map(new).collect() }
+    }
+
+    /// What all plugins that know the repository answer.
+    pub(super) async fn keyring(
+        &self,
+        inner: &Inner,
+        request: &EnsureImage,
+        repository: &str,
+    ) -> Keyring {
+        let mut keyring = Keyring::default();
+        for provider in &self.all {
+            let known = provider.config.match_images.iter().any(|m| matches_image(m, repository));
+            if !known {
+                continue;
+            }
+            match provider.provide(inner, request, repository).await {
+                Ok(Some((config, source))) => keyring.add(source.as_ref(), &config),
+                Ok(None) => {}
+                Err(why) => {
+                    let (provider, image) = (&provider.config.name, repository);
+                    tracing::error!(provider, image, err = %why, "no credentials from plugin");
+                }
+            }
+        }
+        keyring
+    }
+}
+
+#[derive(Debug)]
+struct Provider {
+    config: ProviderConfig,
+    path: PathBuf,
+    kept: Mutex<BTreeMap<Vec<u8>, Kept>>,
+    flights: Mutex<BTreeMap<Vec<u8>, Flight>>,
+}
+
+#[derive(Debug, Clone)]
+struct Kept {
+    config: DockerConfig,
+    until: Instant,
+}
+
+/// An execution that several may wait for.
+type Flight = Arc<OnceCell<Result<DockerConfig, String>>>;
+
+impl Provider {
+    async fn provide(
+        &self,
+        inner: &Inner,
+        request: &EnsureImage,
+        repository: &str,
+    ) -> Result<Option<(DockerConfig, Option<CredentialSource>)>, String> {
+        let account = match self.account(inner, request).await? {
+            Account::Skip => return Ok(None),
+            Account::None => None,
+            Account::Facts(facts) => Some(facts),
+        };
+        let source = account.as_ref().map(|a| {
+            CredentialSource::ServiceAccount(Coordinates {
+                namespace: a.namespace.clone(),
+                name: a.name.clone(),
+                uid: a.uid.clone(),
+            })
+        });
+        if let Some(config) = self.kept(repository, account.as_ref()) {
+            return Ok(Some((config, source)));
+        }
+        let key = flight_key(repository, account.as_ref());
+        let flight = {
+            let mut flights = self.flights.lock().map_err(|e| e.to_string())?;
+            Arc::clone(flights.entry(key.clone()).or_default())
+        };
+        let answer = flight
+            .get_or_init(|| async {
+                let answer = self.ask(&inner.metrics, repository, account.as_ref()).await;
+                // Later questions ask anew; those already waiting share this answer.
+                if let Ok(mut flights) = self.flights.lock() {
+                    flights.remove(&key);
+                }
+                answer
+            })
+            .await;
+        Ok(Some((answer.clone()?, source)))
+    }
+
+    /// The service account to ask for, if the plugin wants one.
+    async fn account(&self, inner: &Inner, request: &EnsureImage) -> Result<Account, String> {
+        let Some(attributes) = &self.config.token_attributes else { return Ok(Account::None) };
+        let pod = &request.pod;
+        let name = pod.spec.as_ref().and_then(|s| s.service_account_name.as_deref());
+        let Some(name) = name.filter(|n| !n.is_empty()) else {
+            let required = attributes.require_service_account.unwrap_or(true);
+            return Ok(if required { Account::Skip } else { Account::None });
+        };
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let object = inner.objects.service_account(namespace, name).await;
+        let object = object.map_err(|e| format!("failed to get service account: {e}"))?;
+        let Some(annotations) = attributes.annotations(object.metadata.annotations.as_ref()) else {
+            return Ok(Account::Skip);
+        };
+        let token = ports::TokenRequest {
+            namespace: namespace.into(),
+            service_account: name.into(),
+            pod_name: pod.metadata.name.clone().unwrap_or_default(),
+            pod_uid: pod.metadata.uid.clone().unwrap_or_default(),
+            audiences: vec![attributes.service_account_token_audience.clone()],
+            expiration_seconds: TOKEN_SECONDS,
+        };
+        let token = inner.objects.token(&token).await;
+        let token = token.map_err(|e| format!("failed to get service account token: {e}"))?.token;
+        Ok(Account::Facts(AccountFacts {
+            namespace: namespace.into(),
+            name: name.into(),
+            uid: object.metadata.uid.clone().unwrap_or_default(),
+            annotations,
+            token,
+        }))
+    }
+
+    fn kept(&self, repository: &str, account: Option<&AccountFacts>) -> Option<DockerConfig> {
+        let now = Instant::now();
+        let mut kept = self.kept.lock().ok()?;
+        kept.retain(|_, entry| entry.until > now);
+        let keys = cache_keys(&self.config, repository, account);
+        keys.iter().find_map(|key| kept.get(key)).map(|entry| entry.config.clone())
+    }
+
+    async fn ask(
+        &self,
+        metrics: &ImageMetrics,
+        repository: &str,
+        account: Option<&AccountFacts>,
+    ) -> Result<DockerConfig, String> {
+        let name = &self.config.name;
+        let question = request_json(&self.config, repository, account)
+            .map_err(|e| format!("failed to encode auth request: {e}"))?;
+        let begun = Instant::now();
+        let ran = tokio::time::timeout(TIMEOUT, self.run(&question)).await;
+        metrics.plugin_duration.observe_duration(&[name], begun.elapsed());
+        let ran = ran.unwrap_or_else(|_| Err("context deadline exceeded".into()));
+        let stdout = ran.map_err(|why| {
+            metrics.plugin_errors.inc(&[name]);
+            format!("error execing credential provider plugin {name} for image {repository}: {why}")
+        })?;
+        let answer =
+            read_response(&self.config, repository, account, &stdout).map_err(|e| e.to_string())?;
+        if let (Some((key, life)), Ok(mut kept)) = (answer.keep, self.kept.lock()) {
+            let until = Instant::now() + life;
+            kept.insert(key, Kept { config: answer.config.clone(), until });
+        }
+        Ok(answer.config)
+    }
+
+    async fn run(&self, question: &[u8]) -> Result<Vec<u8>, String> {
+        let mut child = tokio::process::Command::new(&self.path)
+            .args(&self.config.args)
+            .envs(self.config.env.iter().map(|e| (&e.name, &e.value)))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|e| e.to_string())?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // A plugin may answer without reading the question.
+            let _ = stdin.write_all(question).await;
+        }
+        let output = child.wait_with_output().await.map_err(|e| e.to_string())?;
+        if output.status.success() {
+            return Ok(output.stdout);
+        }
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        Err(match output.status.code() {
+            Some(code) => format!("exit status {code}: {stderr}"),
+            None => format!("{}: {stderr}", output.status),
+        })
+    }
+}
+
+enum Account {
+    /// The plugin is not asked.
+    Skip,
+    /// It is asked without an account.
+    None,
+    /// It is asked for this one.
+    Facts(AccountFacts),
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests make their own files")]
+mod tests;
