@@ -14,6 +14,7 @@
 //! Deliberately absent: paths on disk, API reads, clocks. Upstream's symbols for comparison:
 //! `desired_state_of_world`, `actual_state_of_world`, `reconciler.go`.
 
+mod affinity;
 mod backoff;
 mod claims;
 mod content;
@@ -24,6 +25,7 @@ mod spec;
 mod usage;
 mod world;
 
+pub use affinity::volume_fits_node;
 pub use backoff::Backoffs;
 pub use claims::{ClaimError, check_claim, check_mode, check_volume, ephemeral_claim_name};
 pub use content::{

@@ -3,7 +3,7 @@
 use crate::connection::{Connection, Lane};
 use crate::objects::{slim, sorted};
 use api::certificates::v1beta1::{ClusterTrustBundle, PodCertificateRequest};
-use api::core::v1::{Node, PersistentVolumeClaim};
+use api::core::v1::{Node, PersistentVolumeClaim, Secret};
 use api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
 use async_trait::async_trait;
 use kube::Api;
@@ -33,6 +33,11 @@ impl ApiStorage {
 
 #[async_trait]
 impl StorageApi for ApiStorage {
+    async fn secret(&self, namespace: &str, name: &str) -> Result<Arc<Secret>, ObjectError> {
+        let api: Api<Secret> = Api::namespaced(self.reads.client(), namespace);
+        self.reads.ask(api.get(name)).await.map(slim).map_err(sorted)
+    }
+
     async fn csi_driver(&self, name: &str) -> Result<Arc<CSIDriver>, ObjectError> {
         let api: Api<CSIDriver> = Api::all(self.reads.client());
         self.reads.ask(api.get(name)).await.map(slim).map_err(sorted)

@@ -2,7 +2,7 @@
 
 use crate::ObjectError;
 use api::certificates::v1beta1::{ClusterTrustBundle, PodCertificateRequest};
-use api::core::v1::{Node, PersistentVolumeClaim};
+use api::core::v1::{Node, PersistentVolumeClaim, Secret};
 use api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
 use async_trait::async_trait;
 use std::sync::Arc;
@@ -11,6 +11,9 @@ use std::sync::Arc;
 /// answers [`ObjectError::NoApiServer`].
 #[async_trait]
 pub trait StorageApi: Send + Sync + std::fmt::Debug {
+    /// A secret that a persistent volume names, read now (no pod refers to it, so nobody keeps it
+    /// fresh).
+    async fn secret(&self, namespace: &str, name: &str) -> Result<Arc<Secret>, ObjectError>;
     /// A CSI driver object; may come from a cache.
     async fn csi_driver(&self, name: &str) -> Result<Arc<CSIDriver>, ObjectError>;
     /// A volume attachment, read now.

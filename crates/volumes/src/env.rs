@@ -1,6 +1,7 @@
 //! What every operation needs, and the errors operations end with.
 
 use crate::config::VolumesConfig;
+use crate::csi::drivers::Drivers;
 use crate::paths::Paths;
 use crate::pool::{Pool, PoolError};
 use api::core::v1::Pod;
@@ -9,6 +10,7 @@ use ports::{Clock, EventSeverity, EventTarget, Events, NodeEvent, NodeViews, Obj
 use std::error::Error;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// Shared by all operations.
@@ -22,6 +24,9 @@ pub(crate) struct Env {
     pub(crate) node: NodeViews,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) pool: Pool,
+    pub(crate) csi: Drivers,
+    /// Whether this node has its `CSINode` object.
+    pub(crate) csi_ready: watch::Sender<bool>,
 }
 
 impl Env {

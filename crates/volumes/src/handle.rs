@@ -1,6 +1,8 @@
 //! The front of the subsystem.
 
 use crate::config::{VolumesConfig, VolumesDeps};
+use crate::csi::drivers::Drivers;
+use crate::csi::info::{self, CsiHandler};
 use crate::env::Env;
 use crate::paths::Paths;
 use crate::pool::{NORMAL, Pool};
@@ -11,7 +13,7 @@ use api::core::v1::Pod;
 use api::ids::PodUid;
 use async_trait::async_trait;
 use engine::volumes::used_volumes;
-use ports::{OnExit, PodMounts, SubPathRequest, VolumeError, VolumeFacts, Volumes};
+use ports::{OnExit, PluginHandler, PodMounts, SubPathRequest, VolumeError, VolumeFacts, Volumes};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,12 +34,19 @@ pub fn start(config: VolumesConfig, deps: VolumesDeps) -> VolumesHandle {
         node: deps.node,
         clock: deps.clock,
         pool: Pool::new(),
+        csi: Drivers::default(),
+        csi_ready: watch::channel(false).0,
     });
     let (requests, receiver) = mpsc::channel(REQUESTS);
     let (publisher, published) = watch::channel(Published::default());
     let task = VolumesTask::new(Arc::clone(&env), deps.pods, receiver, publisher);
     let token = deps.tasks.token();
-    deps.tasks.spawn("volumes", OnExit::Exit, task.run(token));
+    deps.tasks.spawn("volumes", OnExit::Exit, task.run(token.clone()));
+    let initialise = info::initialise(Arc::clone(&env));
+    deps.tasks.spawn("csi-node", OnExit::Fine, async move {
+        // Nothing is lost when it is cut off: it starts anew with the process.
+        token.run_until_cancelled(initialise).await;
+    });
     VolumesHandle { env, requests, published }
 }
 
@@ -53,6 +62,17 @@ impl VolumesHandle {
     /// What node status reports about volumes, now.
     pub fn facts(&self) -> Arc<VolumeFacts> {
         Arc::clone(&self.published.borrow().facts)
+    }
+
+    /// Changes whenever what node status reports may have changed; read it with [`Self::facts`].
+    pub fn changed(&self) -> impl Future<Output = bool> + Send + 'static {
+        let mut published = self.published.clone();
+        async move { published.changed().await.is_ok() }
+    }
+
+    /// What takes CSI drivers into use; give it to [`crate::watch_plugins`] for `CSIPlugin`.
+    pub fn csi_plugins(&self) -> Arc<dyn PluginHandler> {
+        Arc::new(CsiHandler { env: Arc::clone(&self.env) })
     }
 
     async fn ask<T>(&self, make: impl FnOnce(oneshot::Sender<T>) -> Request) -> Option<T> {

@@ -14,12 +14,14 @@
 
 mod atomic_writer;
 mod config;
+mod csi;
 mod env;
 mod handle;
 mod ops;
 mod orphans;
 mod ownership;
 mod paths;
+mod plugin_registration;
 mod plugins;
 mod pool;
 mod published;
@@ -30,6 +32,7 @@ mod task;
 
 pub use config::{VolumesConfig, VolumesDeps};
 pub use handle::{VolumesHandle, start};
+pub use plugin_registration::{PluginHandlers, watch_plugins};
 
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,7 @@ pub(crate) mod content;
 pub(crate) mod empty_dir;
 pub(crate) mod host_path;
 
+use crate::csi;
 use crate::env::{Env, Step, StepError};
 use api::core::v1::Pod;
 use engine::volumes::{DeviceState, MountState, Plugin, VolumeSpec};
@@ -48,9 +49,33 @@ pub(crate) struct UnmountInput {
     pub(crate) step: Step,
 }
 
-/// Whether a controller must attach the volume before it can be mounted.
-pub(crate) async fn is_attachable(_env: &Env, spec: &VolumeSpec) -> bool {
-    matches!(spec.plugin, Plugin::Iscsi | Plugin::Fc)
+/// What the cluster says about how a volume is to be treated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Treatment {
+    /// A controller must attach it before it can be mounted.
+    pub(crate) attachable: bool,
+    /// It is looked at again while the pod runs.
+    pub(crate) refresh: bool,
+}
+
+/// Finds out how a volume is to be treated.
+pub(crate) async fn treatment(env: &Env, spec: &VolumeSpec) -> Result<Treatment, StepError> {
+    match &spec.plugin {
+        Plugin::Iscsi | Plugin::Fc => {
+            Ok(Treatment { attachable: env.config.controller_attaches, refresh: false })
+        }
+        Plugin::Csi => {
+            let inline = spec.as_inline().and_then(|v| v.csi.as_ref()).map(|c| c.driver.clone());
+            let name = inline.or_else(|| csi::mount::storage_id(spec).map(|(driver, _)| driver));
+            let object = csi::source::driver_object(env, &name.unwrap_or_default()).await?;
+            let attach = csi::source::attach_required(object.as_deref());
+            Ok(Treatment {
+                attachable: spec.is_device_mountable() && attach,
+                refresh: object.is_some_and(|d| d.spec.requires_republish == Some(true)),
+            })
+        }
+        other => Ok(Treatment { attachable: false, refresh: other.is_content() }),
+    }
 }
 
 /// Makes the volume available to the pod.
@@ -61,6 +86,7 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
         Plugin::ConfigMap | Plugin::Secret | Plugin::DownwardApi | Plugin::Projected => {
             content::set_up(env, input).await
         }
+        Plugin::Csi => csi::mount::set_up(env, input).await,
         Plugin::Image => Ok(()),
         Plugin::GitRepo => Err(StepError::settled(
             "git-repo volume plugin has been disabled; if necessary, it may be re-enabled by enabling the feature-gate `GitRepoVolumeDriver`",
@@ -76,7 +102,36 @@ pub(crate) async fn tear_down(env: &Env, input: &UnmountInput) -> Result<(), Ste
         Plugin::ConfigMap | Plugin::Secret | Plugin::DownwardApi | Plugin::Projected => {
             empty_dir::tear_down(env, input, &format!("wrapped_{}", input.spec.name)).await
         }
-        Plugin::HostPath | Plugin::Image => Ok(()),
+        Plugin::Csi => csi::mount::tear_down(env, input).await,
+        Plugin::HostPath | Plugin::Image | Plugin::GitRepo => Ok(()),
         other => Err(StepError::settled(format!("no volume plugin for {}", other.name()))),
+    }
+}
+
+/// Whether the volume's storage is there (upstream: `WaitForAttach`).
+pub(crate) async fn wait_attached(env: &Env, input: &MountInput) -> Result<(), StepError> {
+    match &input.spec.plugin {
+        Plugin::Csi => csi::mount::check_attached(env, input).await,
+        _ => Ok(()),
+    }
+}
+
+/// Makes the device mount that pods share.
+pub(crate) async fn mount_device(env: &Env, input: &MountInput) -> Result<(), StepError> {
+    match &input.spec.plugin {
+        Plugin::Csi => csi::mount::mount_device(env, input).await,
+        _ => Ok(()),
+    }
+}
+
+/// Removes the device mount that pods shared.
+pub(crate) async fn unmount_device(
+    env: &Env,
+    spec: &VolumeSpec,
+    step: &Step,
+) -> Result<(), StepError> {
+    match &spec.plugin {
+        Plugin::Csi => csi::mount::unmount_device(env, spec, step).await,
+        _ => Ok(()),
     }
 }

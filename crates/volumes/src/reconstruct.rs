@@ -1,5 +1,6 @@
 //! What an earlier life (ours or the Go kubelet's) left on disk.
 
+use crate::csi::data::VolumeNotes;
 use crate::env::StepError;
 use crate::paths::Paths;
 use api::ids::{PodUid, VolumeName};
@@ -26,52 +27,90 @@ pub(crate) struct Unexplained {
 #[derive(Debug, Default)]
 pub(crate) struct Remains {
     pub(crate) found: Vec<Found>,
+    /// Device mounts, whether a pod uses them or not.
+    pub(crate) devices: Vec<Arc<VolumeSpec>>,
     pub(crate) unexplained: Vec<Unexplained>,
 }
 
-/// Scans `pods/<uid>/volumes/<plugin>/<name>`.
+/// Scans `pods/<uid>/{volumes,volumeDevices}/<plugin>/<name>` and the staging folders of CSI.
 pub(crate) fn scan(paths: &Paths) -> Result<Remains, StepError> {
     let mut remains = Remains::default();
     for uid in list(&paths.pods())? {
-        let top = paths.volumes(&uid);
-        for plugin_dir in list(&top)? {
-            let plugin = Plugin::from_dir_name(&plugin_dir);
-            for name in list(&top.join(&plugin_dir))? {
-                let pod = PodUid::from(uid.as_str());
-                let spec = plugin.clone().and_then(|p| spec_of(p, &name));
-                match spec {
-                    Some(spec) => remains.found.push(Found {
-                        name: spec.unique_name(&pod),
-                        pod,
-                        spec: Arc::new(spec),
-                    }),
-                    None => {
-                        let path = top.join(&plugin_dir).join(&name);
-                        remains.unexplained.push(Unexplained { pod, path });
+        for (top, block) in [(paths.volumes(&uid), false), (paths.devices(&uid), true)] {
+            for plugin_dir in list(&top)? {
+                let plugin = Plugin::from_dir_name(&plugin_dir);
+                for name in list(&top.join(&plugin_dir))? {
+                    let path = top.join(&plugin_dir).join(&name);
+                    let pod = PodUid::from(uid.as_str());
+                    match plugin.clone().and_then(|p| spec_of(paths, p, &name, &path, block)) {
+                        Some(spec) => remains.found.push(Found {
+                            name: spec.unique_name(&pod),
+                            pod,
+                            spec: Arc::new(spec),
+                        }),
+                        None => remains.unexplained.push(Unexplained { pod, path }),
                     }
                 }
             }
         }
     }
+    scan_staged(paths, &mut remains)?;
     Ok(remains)
 }
 
-fn spec_of(plugin: Plugin, name: &str) -> Option<VolumeSpec> {
-    let by_name = matches!(
-        plugin,
+/// A volume staged for a pod that was never published (or is gone) is known by its notes alone.
+fn scan_staged(paths: &Paths, remains: &mut Remains) -> Result<(), StepError> {
+    let top = paths.plugin("kubernetes.io/csi");
+    for driver in list(&top)? {
+        if driver == "volumeDevices" {
+            continue;
+        }
+        for hash in list(&top.join(&driver))? {
+            let Ok(Some(notes)) = VolumeNotes::load(&top.join(&driver).join(hash)) else {
+                continue;
+            };
+            let id = format!("{}^{}", notes.driver(), notes.handle());
+            remains.devices.push(Arc::new(VolumeSpec {
+                name: notes.handle().to_owned(),
+                plugin: Plugin::Csi,
+                source: SpecSource::Found { volume_id: Some(id), block: false },
+                read_only: false,
+            }));
+        }
+    }
+    Ok(())
+}
+
+fn spec_of(
+    paths: &Paths,
+    plugin: Plugin,
+    name: &str,
+    path: &Path,
+    block: bool,
+) -> Option<VolumeSpec> {
+    let mut spec = VolumeSpec::found(plugin, name);
+    let volume_id = match &spec.plugin {
         Plugin::EmptyDir
-            | Plugin::ConfigMap
-            | Plugin::Secret
-            | Plugin::DownwardApi
-            | Plugin::Projected
-            | Plugin::Nfs
-    );
-    by_name.then(|| VolumeSpec {
-        name: name.to_owned(),
-        plugin,
-        source: SpecSource::Found,
-        read_only: false,
-    })
+        | Plugin::ConfigMap
+        | Plugin::Secret
+        | Plugin::DownwardApi
+        | Plugin::Projected
+        | Plugin::Nfs => None,
+        Plugin::Local => Some(name.to_owned()),
+        Plugin::Csi => {
+            let dir = if block {
+                paths.plugin("kubernetes.io/csi").join("volumeDevices").join(name).join("data")
+            } else {
+                path.to_owned()
+            };
+            let notes = VolumeNotes::load(&dir).ok().flatten()?;
+            let persistent = notes.get("volumeLifecycleMode") != "Ephemeral";
+            persistent.then(|| format!("{}^{}", notes.driver(), notes.handle()))
+        }
+        _ => return None,
+    };
+    spec.source = SpecSource::Found { volume_id, block };
+    Some(spec)
 }
 
 /// Names in a folder; a missing one or a file has none.

@@ -1,6 +1,7 @@
 //! From a pod's volumes to specs: claims are looked up, errors are collected in upstream's words.
 
 use crate::env::Env;
+use crate::plugins::{Treatment, treatment};
 use api::core::v1::{Pod, Volume};
 use api::ids::{PodUid, VolumeName};
 use engine::volumes::{
@@ -28,10 +29,15 @@ pub(crate) async fn resolve(env: &Env, pod: &Pod) -> Resolved {
     for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
         let Some(usage) = used.get(&volume.name) else { continue };
         match resolve_volume(env, pod, volume, usage).await {
-            Ok((spec, size)) => {
-                let attachable = crate::plugins::is_attachable(env, &spec).await;
+            Ok((spec, treatment, size)) => {
                 let entry = resolved.volumes.entry(spec.unique_name(&uid)).or_insert_with(|| {
-                    DesiredVolume { spec: Arc::new(spec), names: BTreeSet::new(), attachable, size }
+                    DesiredVolume {
+                        spec: Arc::new(spec),
+                        names: BTreeSet::new(),
+                        attachable: treatment.attachable,
+                        refresh: treatment.refresh,
+                        size,
+                    }
                 });
                 entry.names.insert(volume.name.clone());
             }
@@ -49,13 +55,14 @@ async fn resolve_volume(
     pod: &Pod,
     volume: &Volume,
     usage: &VolumeUse,
-) -> Result<(VolumeSpec, Option<i64>), String> {
+) -> Result<(VolumeSpec, Treatment, Option<i64>), String> {
     let claim = volume.persistent_volume_claim.as_ref();
     let ephemeral = volume.ephemeral.is_some();
     if claim.is_none() && !ephemeral {
         let spec = VolumeSpec::inline(volume).ok_or_else(|| no_plugin(&volume.name))?;
         check_mode(&volume.name, false, usage).map_err(|e| e.to_string())?;
-        return Ok((spec, None));
+        let treatment = treatment(env, &spec).await.map_err(|e| e.to_string())?;
+        return Ok((spec, treatment, None));
     }
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let name = match claim {
@@ -85,7 +92,8 @@ async fn resolve_volume(
     let spec =
         VolumeSpec::persistent(persistent, object, read_only).ok_or_else(|| no_plugin(&pv_name))?;
     check_mode(&volume.name, spec.is_block(), usage).map_err(|e| e.to_string())?;
-    Ok((spec, size.filter(|_| !read_only)))
+    let treatment = treatment(env, &spec).await.map_err(|e| e.to_string())?;
+    Ok((spec, treatment, size.filter(|_| !read_only)))
 }
 
 fn no_plugin(spec: &str) -> String {

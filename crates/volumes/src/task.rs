@@ -137,6 +137,7 @@ impl VolumesTask {
         self.reconstruct().await;
         self.pods.mark_changed();
         let mut node = self.env.node.clone();
+        let mut csi_ready = self.env.csi_ready.subscribe();
         loop {
             let wake = self.look();
             // Every arm is cancel-safe: watches, channels, join sets and sleeps lose nothing.
@@ -155,6 +156,7 @@ impl VolumesTask {
                 Some(done) = self.jobs.join_next_with_id() => self.book(done),
                 change = next_change(&mut self.changes) => self.object_changed(change),
                 Ok(()) = node.changed() => self.read_node(),
+                Ok(()) = csi_ready.changed() => {}
                 () = tokio::time::sleep_until(wake) => {}
             }
             while let Some(done) = self.jobs.try_join_next_with_id() {
@@ -180,11 +182,20 @@ impl VolumesTask {
                 Remains::default()
             }
         };
-        self.found_checked = true;
+        let mut attachable = false;
         for found in remains.found {
             tracing::debug!(podUID = %found.pod, volume = %found.name, "volume found on disk");
+            attachable |= found.spec.is_device_mountable();
             self.actual.add_found(found.name, found.pod, found.spec);
         }
+        for spec in remains.devices {
+            attachable = true;
+            let name = spec.unique_name(&PodUid::from(""));
+            self.actual.add_found_device(name, spec);
+        }
+        // Whether a controller attached them is known only to the node object.
+        self.found_checked = !attachable || self.env.config.standalone;
+        self.node_at = (!self.found_checked).then(Instant::now);
         self.unexplained = remains.unexplained;
     }
 
@@ -194,6 +205,7 @@ impl VolumesTask {
         let mut wake = now + Duration::from_secs(60);
         self.start_resolves(now, &mut wake);
         self.check_populated();
+        self.start_node_check(now, &mut wake);
         let may_unmount = self.populated && self.found_checked;
         let planned = plan(
             &PlanView {
@@ -261,6 +273,33 @@ impl VolumesTask {
         }
     }
 
+    /// Asks the API server which of the volumes found on disk are attached.
+    fn start_node_check(&mut self, now: Instant, wake: &mut Instant) {
+        match self.node_at {
+            Some(at) if at > now => *wake = (*wake).min(at),
+            Some(_) => {
+                self.node_at = None;
+                let env = Arc::clone(&self.env);
+                self.spawn(Job::Node, async move {
+                    let node = match env.objects.node_now().await {
+                        Ok(node) => node,
+                        Err(err) => {
+                            tracing::warn!(%err, "could not read the node for volumes on disk");
+                            return JobDone::Attached(None);
+                        }
+                    };
+                    let attached = node.status.iter().flat_map(|s| s.volumes_attached.iter());
+                    let devices = attached
+                        .flatten()
+                        .map(|v| (VolumeName::from(v.name.as_str()), v.device_path.clone()))
+                        .collect();
+                    JobDone::Attached(Some(devices))
+                });
+            }
+            None => {}
+        }
+    }
+
     fn check_populated(&mut self) {
         if self.populated || !self.pods.borrow().sources_ready {
             return;
@@ -313,10 +352,16 @@ impl VolumesTask {
                 let input = UnmountInput { uid: pod.to_string(), spec, step: step.clone() };
                 Some(Box::pin(async move { ops::unmount(&env, &input).await }))
             }
-            Action::VerifyAttached { .. }
-            | Action::Expand { .. }
-            | Action::UnmountDevice { .. }
-            | Action::Forget { .. } => None,
+            Action::UnmountDevice { volume } => {
+                let spec = Arc::clone(&self.actual.volumes.get(volume)?.spec);
+                let step = step.clone();
+                Some(Box::pin(async move { ops::unmount_device(&env, &spec, &step).await }))
+            }
+            Action::VerifyAttached { volume } => {
+                let (volume, step) = (volume.clone(), step.clone());
+                Some(Box::pin(async move { ops::verify_attached(&env, &volume, &step).await }))
+            }
+            Action::Expand { .. } | Action::Forget { .. } => None,
         }
     }
 
@@ -367,7 +412,7 @@ impl VolumesTask {
                 }
             }
             (Job::Node, Some(JobDone::Attached(attached))) => self.book_attached(attached),
-            (Job::Node, _) => {}
+            (Job::Node, _) => self.book_attached(None),
         }
     }
 

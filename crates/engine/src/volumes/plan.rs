@@ -219,14 +219,19 @@ mod tests {
         Arc::new(VolumeSpec {
             name: "v".into(),
             plugin,
-            source: SpecSource::Found,
+            source: SpecSource::Found { volume_id: None, block: false },
             read_only: false,
         })
     }
 
     fn desired(pod: &str, want: Want, plugin: Plugin, attachable: bool) -> Desired {
-        let volume =
-            DesiredVolume { spec: spec(plugin), names: BTreeSet::new(), attachable, size: None };
+        let volume = DesiredVolume {
+            spec: spec(plugin),
+            names: BTreeSet::new(),
+            attachable,
+            refresh: false,
+            size: None,
+        };
         let mut desired = Desired::default();
         desired.pods.insert(
             pod.into(),
@@ -303,7 +308,7 @@ mod tests {
         actual.begin(&mount, &wanted);
         actual.finish(&mount, &Outcome::Done, None);
         assert_eq!(actions(&wanted, &actual, true), []);
-        actual.request_remount(&"p".into(), |s| s.plugin.is_content());
+        actual.request_remount(&"p".into(), |_, s| s.plugin.is_content());
         assert_eq!(actions(&wanted, &actual, true), [mount.clone()]);
         actual.begin(&mount, &wanted);
         actual.finish(&mount, &Outcome::Final, None);

@@ -63,13 +63,18 @@ impl World {
             let spec = Arc::new(VolumeSpec {
                 name: if shared { format!("pv{}", number % 5) } else { "v".into() },
                 plugin: kind,
-                source: SpecSource::Found,
+                source: SpecSource::Found { volume_id: None, block: false },
                 read_only: false,
             });
             let name = spec.unique_name(&uid);
             self.specs.insert(name.clone(), Arc::clone(&spec));
-            let volume =
-                DesiredVolume { spec, names: BTreeSet::new(), attachable: false, size: None };
+            let volume = DesiredVolume {
+                spec,
+                names: BTreeSet::new(),
+                attachable: false,
+                refresh: false,
+                size: None,
+            };
             volumes.insert(name, volume);
         }
         self.desired.pods.insert(uid, DesiredPod { want: Want::Mount, resolved: true, volumes });

@@ -148,7 +148,12 @@ pub enum SpecSource {
         claim: Arc<PersistentVolumeClaim>,
     },
     /// Found on disk after a restart: only the plugin and the names are known.
-    Found,
+    Found {
+        /// What identifies the storage itself, where a device mount is shared.
+        volume_id: Option<String>,
+        /// It is a raw device.
+        block: bool,
+    },
 }
 
 /// One volume as a plugin sees it.
@@ -205,8 +210,29 @@ impl VolumeSpec {
         }
     }
 
+    /// A spec of what was found on disk.
+    pub fn found(plugin: Plugin, name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            plugin,
+            source: SpecSource::Found { volume_id: None, block: false },
+            read_only: false,
+        }
+    }
+
+    /// The id of storage found on disk.
+    fn found_id(&self) -> Option<&str> {
+        match &self.source {
+            SpecSource::Found { volume_id, .. } => volume_id.as_deref(),
+            _ => None,
+        }
+    }
+
     /// Whether it is used as a raw device.
     pub fn is_block(&self) -> bool {
+        if let SpecSource::Found { block, .. } = &self.source {
+            return *block;
+        }
         self.as_persistent()
             .and_then(|v| v.spec.as_ref())
             .and_then(|s| s.volume_mode.as_deref())
@@ -216,7 +242,7 @@ impl VolumeSpec {
     /// Whether one device mount on the node serves all pods.
     pub fn is_device_mountable(&self) -> bool {
         match self.plugin {
-            Plugin::Csi => self.as_persistent().is_some(),
+            Plugin::Csi => self.as_persistent().is_some() || self.found_id().is_some(),
             Plugin::Local | Plugin::Iscsi | Plugin::Fc | Plugin::Flex(_) => true,
             _ => false,
         }
@@ -224,6 +250,9 @@ impl VolumeSpec {
 
     /// The part of the unique name that identifies the storage itself.
     fn volume_id(&self) -> Option<String> {
+        if let Some(id) = self.found_id() {
+            return Some(id.to_owned());
+        }
         match self.plugin {
             Plugin::Csi => {
                 let csi = self.as_persistent()?.spec.as_ref()?.csi.as_ref()?;

@@ -24,6 +24,8 @@ pub struct DesiredVolume {
     pub names: BTreeSet<String>,
     /// Whether a controller must attach it first.
     pub attachable: bool,
+    /// Whether its content is looked at again while the pod runs.
+    pub refresh: bool,
     /// The size it should have, if it can grow.
     pub size: Option<i64>,
 }
@@ -234,6 +236,14 @@ impl Actual {
         }
     }
 
+    /// Adds a device mount found on disk without any pod.
+    pub fn add_found_device(&mut self, name: VolumeName, spec: Arc<VolumeSpec>) {
+        let volume = self.volumes.entry(name).or_insert_with(|| ActualVolume::new(spec, false));
+        if volume.device == DeviceState::NotMounted {
+            volume.device = DeviceState::Uncertain;
+        }
+    }
+
     /// An operation ended. `device` is the state in which it left the device mount, if it
     /// touched it.
     pub fn finish(&mut self, action: &Action, outcome: &Outcome, device: Option<DeviceState>) {
@@ -269,10 +279,14 @@ impl Actual {
     }
 
     /// Marks the content of a pod's volumes for another look; `which` chooses among them.
-    pub fn request_remount(&mut self, pod: &PodUid, which: impl Fn(&VolumeSpec) -> bool) {
-        for volume in self.volumes.values_mut() {
+    pub fn request_remount(
+        &mut self,
+        pod: &PodUid,
+        which: impl Fn(&VolumeName, &VolumeSpec) -> bool,
+    ) {
+        for (name, volume) in &mut self.volumes {
             if let Some(mount) = volume.pods.get_mut(pod)
-                && which(&mount.spec)
+                && which(name, &mount.spec)
             {
                 mount.remount = true;
             }

@@ -58,6 +58,7 @@ impl VolumesTask {
     /// Takes over a new snapshot.
     pub(super) fn read_pods(&mut self) {
         let snapshot = self.pods.borrow_and_update().clone();
+        let mut refresh = Vec::new();
         for (uid, entry) in snapshot.pods.iter() {
             let book = self.books.get_mut(uid);
             let asked = book.as_ref().is_some_and(|b| b.asked);
@@ -76,8 +77,7 @@ impl VolumesTask {
                         book.pod = Arc::clone(&entry.pod);
                         if changed {
                             book.dirty = true;
-                            let refresh = |spec: &VolumeSpec| spec.plugin.is_content();
-                            self.actual.request_remount(uid, refresh);
+                            refresh.push(uid.clone());
                         }
                     }
                     if !book.released {
@@ -92,6 +92,9 @@ impl VolumesTask {
             }
             self.apply_want(uid);
         }
+        for uid in refresh {
+            self.refresh(&uid);
+        }
         let gone: Vec<PodUid> = self
             .books
             .iter()
@@ -101,6 +104,15 @@ impl VolumesTask {
         for uid in gone {
             self.drop_pod(&uid);
         }
+    }
+
+    /// Has another look at those of the pod's volumes that change while it runs.
+    fn refresh(&mut self, uid: &PodUid) {
+        let wanted = self.desired.pods.get(uid);
+        self.actual.request_remount(uid, |name, spec| {
+            spec.plugin.is_content()
+                || wanted.and_then(|p| p.volumes.get(name)).is_some_and(|v| v.refresh)
+        });
     }
 
     fn drop_pod(&mut self, uid: &PodUid) {
@@ -140,7 +152,7 @@ impl VolumesTask {
                 book.want = Want::Mount;
                 book.dirty = true;
                 let after = book.started + 1;
-                self.actual.request_remount(&uid, |spec| spec.plugin.is_content());
+                self.refresh(&uid);
                 self.apply_want(&uid);
                 self.waiters.push(super::ReadyWaiter { uid, after, reply });
             }
@@ -206,7 +218,7 @@ impl VolumesTask {
                         .as_ref()
                         .is_none_or(|c| spec.as_inline().is_none_or(|volume| refers_to(volume, c)))
             };
-            self.actual.request_remount(&uid, concerns);
+            self.actual.request_remount(&uid, |_, spec| concerns(spec));
             // A mount that waits because the object was missing need not wait on.
             let Some(pod) = self.desired.pods.get(&uid) else { continue };
             for (name, volume) in &pod.volumes {
@@ -221,10 +233,14 @@ impl VolumesTask {
     pub(super) fn read_node(&mut self) {
         let view = self.env.node.borrow().clone();
         let Some(status) = view.node.as_ref().and_then(|n| n.status.as_ref()) else { return };
+        // Only what the node also reports in use: else the controller might detach it meanwhile.
+        let in_use: BTreeSet<&str> =
+            status.volumes_in_use.iter().flatten().map(String::as_str).collect();
         self.reported_attached = status
             .volumes_attached
             .iter()
             .flatten()
+            .filter(|v| in_use.contains(v.name.as_str()))
             .map(|v| VolumeName::from(v.name.as_str()))
             .collect();
     }
@@ -263,7 +279,7 @@ impl VolumesTask {
         }
         let facts = VolumeFacts {
             in_use: self.found_checked.then(|| self.actual.in_use(&self.desired)),
-            not_ready: None,
+            not_ready: self.storage_fault(),
             quarantined: self.env.pool.quarantined(),
         };
         self.publisher.send_if_modified(|old| {
@@ -273,6 +289,11 @@ impl VolumesTask {
             }
             changed
         });
+    }
+
+    fn storage_fault(&self) -> Option<String> {
+        let ready = self.env.storage.is_none() || *self.env.csi_ready.borrow();
+        (!ready).then(|| "CSINode is not yet initialized".to_owned())
     }
 
     /// Whether the pod's mount of a volume is known to be there.

@@ -1,0 +1,19 @@
+//! CSI drivers: which are registered, what they are asked, what is kept on disk for them.
+//!
+//! ```text
+//!  stage    plugins/kubernetes.io/csi/<driver>/<sha256(handle)>/{vol_data.json,globalmount}
+//!  publish  pods/<uid>/volumes/kubernetes.io~csi/<name>/{vol_data.json,mount}
+//! ```
+//!
+//! `vol_data.json` is written before the call whose undoing needs it, so a crash at any point leaves
+//! enough to undo. Secrets and volume contexts are never logged.
+
+pub(crate) mod client;
+pub(crate) mod data;
+pub(crate) mod drivers;
+pub(crate) mod info;
+pub(crate) mod mount;
+pub(crate) mod source;
+
+/// How every text of ours begins.
+pub(crate) const PREFIX: &str = "kubernetes.io/csi: ";

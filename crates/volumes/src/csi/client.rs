@@ -1,0 +1,211 @@
+//! One driver's node service over its socket. A new connection per operation, authority
+//! `localhost`, one deadline for everything an operation asks.
+
+use crate::env::StepError;
+use engine::volumes::Outcome;
+use hyper_util::rt::TokioIo;
+use proto::csi_v1 as csi;
+use proto::csi_v1::node_client::NodeClient;
+use proto::csi_v1::node_service_capability::rpc::Type as Capability;
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::net::UnixStream;
+use tokio::time::Instant;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+
+/// Upstream's limit for one operation.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(2 * 60);
+/// Answers are small; a driver cannot make us keep more.
+const MAX_ANSWER: usize = 4 << 20;
+
+/// Why a call gave no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("rpc error: code = {} desc = {message}", go_code(*code))]
+pub(crate) struct CallError {
+    /// gRPC code.
+    pub(crate) code: Code,
+    /// The driver's text.
+    pub(crate) message: String,
+}
+
+/// Go's name of a code.
+fn go_code(code: Code) -> String {
+    match code {
+        Code::Cancelled => "Canceled".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+impl CallError {
+    /// Whether the driver has certainly given up, so that nothing was left behind.
+    pub(crate) fn is_final(&self) -> bool {
+        !matches!(
+            self.code,
+            Code::Cancelled
+                | Code::DeadlineExceeded
+                | Code::Unavailable
+                | Code::ResourceExhausted
+                | Code::Aborted
+        )
+    }
+}
+
+impl From<Status> for CallError {
+    fn from(status: Status) -> Self {
+        Self { code: status.code(), message: status.message().to_owned() }
+    }
+}
+
+impl From<CallError> for StepError {
+    fn from(error: CallError) -> Self {
+        let outcome = if error.is_final() { Outcome::Final } else { Outcome::Uncertain };
+        Self { message: error.to_string(), outcome }
+    }
+}
+
+/// Opens a channel to a socket; the connection is made by the first call.
+pub(crate) fn channel(socket: &Path) -> Channel {
+    let socket: PathBuf = socket.to_owned();
+    Endpoint::from_static("http://localhost").connect_with_connector_lazy(tower::service_fn(
+        move |_| {
+            let socket = socket.clone();
+            async move { UnixStream::connect(socket).await.map(TokioIo::new) }
+        },
+    ))
+}
+
+/// A driver during one operation.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    client: NodeClient<Channel>,
+    deadline: Instant,
+    capabilities: Option<BTreeSet<i32>>,
+}
+
+impl Driver {
+    /// For the driver behind this socket.
+    pub(crate) fn at(socket: &Path) -> Self {
+        let client = NodeClient::new(channel(socket)).max_decoding_message_size(MAX_ANSWER);
+        Self { client, deadline: Instant::now() + TIMEOUT, capabilities: None }
+    }
+
+    async fn call<T>(
+        &self,
+        answer: impl Future<Output = Result<tonic::Response<T>, Status>>,
+    ) -> Result<T, CallError> {
+        match tokio::time::timeout_at(self.deadline, answer).await {
+            Ok(Ok(response)) => Ok(response.into_inner()),
+            Ok(Err(status)) => Err(status.into()),
+            Err(_) => Err(CallError {
+                code: Code::DeadlineExceeded,
+                message: "context deadline exceeded".into(),
+            }),
+        }
+    }
+
+    /// Whether the driver has a capability; asked once per operation.
+    pub(crate) async fn can(&mut self, wanted: Capability) -> Result<bool, CallError> {
+        if self.capabilities.is_none() {
+            let mut client = self.client.clone();
+            let request = csi::NodeGetCapabilitiesRequest {};
+            let answer = self.call(client.node_get_capabilities(request)).await?;
+            let found = answer
+                .capabilities
+                .into_iter()
+                .filter_map(|c| match c.r#type {
+                    Some(csi::node_service_capability::Type::Rpc(rpc)) => Some(rpc.r#type),
+                    None => None,
+                })
+                .collect();
+            self.capabilities = Some(found);
+        }
+        Ok(self.capabilities.as_ref().is_some_and(|c| c.contains(&(wanted as i32))))
+    }
+
+    pub(crate) async fn info(&self) -> Result<csi::NodeGetInfoResponse, CallError> {
+        let mut client = self.client.clone();
+        self.call(client.node_get_info(csi::NodeGetInfoRequest {})).await
+    }
+
+    pub(crate) async fn stage(
+        &self,
+        request: csi::NodeStageVolumeRequest,
+    ) -> Result<(), CallError> {
+        let mut client = self.client.clone();
+        self.call(client.node_stage_volume(request)).await.map(drop)
+    }
+
+    pub(crate) async fn unstage(&self, volume: &str, path: &Path) -> Result<(), CallError> {
+        let request = csi::NodeUnstageVolumeRequest {
+            volume_id: volume.to_owned(),
+            staging_target_path: path.to_string_lossy().into_owned(),
+        };
+        let mut client = self.client.clone();
+        self.call(client.node_unstage_volume(request)).await.map(drop)
+    }
+
+    pub(crate) async fn publish(
+        &self,
+        request: csi::NodePublishVolumeRequest,
+    ) -> Result<(), CallError> {
+        let mut client = self.client.clone();
+        self.call(client.node_publish_volume(request)).await.map(drop)
+    }
+
+    pub(crate) async fn unpublish(&self, volume: &str, path: &Path) -> Result<(), CallError> {
+        let request = csi::NodeUnpublishVolumeRequest {
+            volume_id: volume.to_owned(),
+            target_path: path.to_string_lossy().into_owned(),
+        };
+        let mut client = self.client.clone();
+        self.call(client.node_unpublish_volume(request)).await.map(drop)
+    }
+
+    pub(crate) async fn expand(
+        &self,
+        request: csi::NodeExpandVolumeRequest,
+    ) -> Result<i64, CallError> {
+        let mut client = self.client.clone();
+        self.call(client.node_expand_volume(request)).await.map(|r| r.capacity_bytes)
+    }
+
+    pub(crate) async fn stats(
+        &self,
+        volume: &str,
+        path: &Path,
+    ) -> Result<csi::NodeGetVolumeStatsResponse, CallError> {
+        let request = csi::NodeGetVolumeStatsRequest {
+            volume_id: volume.to_owned(),
+            volume_path: path.to_string_lossy().into_owned(),
+            staging_target_path: String::new(),
+        };
+        let mut client = self.client.clone();
+        self.call(client.node_get_volume_stats(request)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_codes_that_leave_the_outcome_open_are_not_final() {
+        let error = |code| CallError { code, message: "x".into() };
+        for code in [
+            Code::Cancelled,
+            Code::DeadlineExceeded,
+            Code::Unavailable,
+            Code::ResourceExhausted,
+            Code::Aborted,
+        ] {
+            assert!(!error(code).is_final(), "{code:?}");
+        }
+        for code in [Code::Internal, Code::NotFound, Code::InvalidArgument, Code::Unknown] {
+            assert!(error(code).is_final(), "{code:?}");
+        }
+        assert_eq!(error(Code::Cancelled).to_string(), "rpc error: code = Canceled desc = x");
+    }
+}

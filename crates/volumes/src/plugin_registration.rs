@@ -1,0 +1,248 @@
+//! Plugins that announce themselves by a socket below `plugins_registry`.
+//!
+//! Looks once a second: a socket that is new, or was replaced, is asked who it is and handed to the
+//! handler of its type; one that vanished is taken out of use. Each socket is dealt with on its own,
+//! so a plugin that does not answer delays only itself.
+
+use crate::csi::client::channel;
+use ports::{OnExit, PluginHandler, PluginInfo, Tasks};
+use proto::plugin_registration_v1::registration_client::RegistrationClient;
+use proto::plugin_registration_v1::{InfoRequest, RegistrationStatus};
+use std::collections::BTreeMap;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::{Id, JoinSet};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+const EVERY: Duration = Duration::from_secs(1);
+const DIAL_AND_INFO: Duration = Duration::from_secs(10);
+const NOTIFY: Duration = Duration::from_secs(5);
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+const LAST_WAIT: Duration = Duration::from_secs(2 * 60 + 2);
+const MAX_DEPTH: usize = 8;
+
+/// Handlers by the plugin type of the registration protocol (`CSIPlugin`, `DRAPlugin`, …).
+pub type PluginHandlers = BTreeMap<String, Arc<dyn PluginHandler>>;
+
+/// Watches `dir` (made if missing) until the tasks are cancelled.
+pub fn watch_plugins(dir: PathBuf, handlers: PluginHandlers, tasks: &Tasks) {
+    let watch = Watch {
+        dir,
+        handlers: Arc::new(handlers),
+        sockets: BTreeMap::new(),
+        jobs: JoinSet::new(),
+        running: BTreeMap::new(),
+    };
+    tasks.spawn("plugin-watch", OnExit::Exit, watch.run(tasks.token()));
+}
+
+/// What tells one socket from its successor at the same path.
+type Identity = (u64, u64, i64, i64);
+
+#[derive(Debug)]
+struct Socket {
+    identity: Identity,
+    registered: Option<(String, PluginInfo)>,
+    busy: bool,
+    wait: Duration,
+    again_at: Instant,
+}
+
+#[derive(Debug)]
+enum Done {
+    Registered(String, PluginInfo),
+    Failed(String),
+    Gone,
+}
+
+#[derive(Debug)]
+struct Watch {
+    dir: PathBuf,
+    handlers: Arc<PluginHandlers>,
+    sockets: BTreeMap<PathBuf, Socket>,
+    jobs: JoinSet<Done>,
+    running: BTreeMap<Id, PathBuf>,
+}
+
+impl Watch {
+    async fn run(mut self, token: CancellationToken) {
+        let mut ticker = tokio::time::interval(EVERY);
+        loop {
+            // Cancel-safe: a tick or a joined job is either taken or stays.
+            tokio::select! {
+                () = token.cancelled() => return,
+                _ = ticker.tick() => {
+                    let dir = self.dir.clone();
+                    let found = sys::blocking::run(move || scan(&dir)).await.unwrap_or_default();
+                    self.compare(found);
+                }
+                Some(done) = self.jobs.join_next_with_id() => self.book(done),
+            }
+        }
+    }
+
+    fn compare(&mut self, found: BTreeMap<PathBuf, Identity>) {
+        let now = Instant::now();
+        let mut gone = Vec::new();
+        for (path, socket) in &mut self.sockets {
+            if socket.busy || found.get(path) == Some(&socket.identity) {
+                continue;
+            }
+            gone.push((path.clone(), socket.registered.take()));
+        }
+        for (path, registered) in gone {
+            match registered {
+                Some((kind, info)) => {
+                    if let Some(socket) = self.sockets.get_mut(&path) {
+                        socket.busy = true;
+                    }
+                    tracing::info!(path = %path.display(), plugin = info.name, "plugin gone");
+                    let handlers = Arc::clone(&self.handlers);
+                    self.spawn(path, async move {
+                        if let Some(handler) = handlers.get(&kind) {
+                            handler.deregister(&info).await;
+                        }
+                        Done::Gone
+                    });
+                }
+                None => {
+                    self.sockets.remove(&path);
+                }
+            }
+        }
+        for (path, identity) in found {
+            let socket = self.sockets.entry(path.clone()).or_insert(Socket {
+                identity,
+                registered: None,
+                busy: false,
+                wait: FIRST_WAIT,
+                again_at: now,
+            });
+            if socket.busy || socket.registered.is_some() || socket.again_at > now {
+                continue;
+            }
+            socket.busy = true;
+            let handlers = Arc::clone(&self.handlers);
+            self.spawn(path.clone(), async move { register(&path, &handlers).await });
+        }
+    }
+
+    fn spawn(&mut self, path: PathBuf, work: impl Future<Output = Done> + Send + 'static) {
+        let id = self.jobs.spawn(work).id();
+        self.running.insert(id, path);
+    }
+
+    fn book(&mut self, done: Result<(Id, Done), tokio::task::JoinError>) {
+        let (id, done) = match done {
+            Ok(done) => done,
+            Err(e) => (e.id(), Done::Failed("the handler panicked".into())),
+        };
+        let Some(path) = self.running.remove(&id) else { return };
+        let Some(socket) = self.sockets.get_mut(&path) else { return };
+        socket.busy = false;
+        match done {
+            Done::Registered(kind, info) => {
+                tracing::info!(path = %path.display(), plugin = info.name, kind, "plugin registered");
+                socket.wait = FIRST_WAIT;
+                socket.registered = Some((kind, info));
+            }
+            Done::Failed(err) => {
+                tracing::error!(path = %path.display(), err, "plugin registration failed");
+                socket.again_at = Instant::now() + socket.wait;
+                socket.wait = (socket.wait * 2).min(LAST_WAIT);
+            }
+            Done::Gone => {
+                self.sockets.remove(&path);
+            }
+        }
+    }
+}
+
+/// Sockets below `dir`; names that start with a dot are ignored, links are not followed.
+fn scan(dir: &Path) -> BTreeMap<PathBuf, Identity> {
+    let mut found = BTreeMap::new();
+    if sys::fs::create_dir_all(dir, 0o750).is_ok() {
+        scan_into(dir, &mut found, 0);
+    }
+    found
+}
+
+fn scan_into(dir: &Path, found: &mut BTreeMap<PathBuf, Identity>, depth: usize) {
+    if depth > MAX_DEPTH {
+        return;
+    }
+    for name in sys::fs::list_dir(dir).unwrap_or_default() {
+        if name.starts_with('.') {
+            continue;
+        }
+        let path = dir.join(name);
+        let Ok(metadata) = std::fs::symlink_metadata(&path) else { continue };
+        if metadata.is_dir() {
+            scan_into(&path, found, depth + 1);
+        } else if metadata.file_type().is_socket() {
+            let identity =
+                (metadata.dev(), metadata.ino(), metadata.mtime(), metadata.mtime_nsec());
+            found.insert(path, identity);
+        }
+    }
+}
+
+async fn register(socket: &Path, handlers: &PluginHandlers) -> Done {
+    let mut client = RegistrationClient::new(channel(socket));
+    let asked = tokio::time::timeout(DIAL_AND_INFO, client.get_info(InfoRequest {})).await;
+    let info = match asked {
+        Ok(Ok(info)) => info.into_inner(),
+        Ok(Err(status)) => {
+            return Done::Failed(format!(
+                "RegisterPlugin error -- failed to get plugin info using RPC GetInfo at socket {}, err: {}",
+                socket.display(),
+                status.message()
+            ));
+        }
+        Err(_) => {
+            return Done::Failed(format!(
+                "RegisterPlugin error -- dial failed at socket {}, err: timed out",
+                socket.display()
+            ));
+        }
+    };
+    let endpoint = if info.endpoint.is_empty() { socket.to_owned() } else { info.endpoint.into() };
+    let plugin = PluginInfo { name: info.name, endpoint, versions: info.supported_versions };
+    let result = match handlers.get(&info.r#type) {
+        None => Err(format!(
+            "RegisterPlugin error -- no handler registered for plugin type: {} at socket {}",
+            info.r#type,
+            socket.display()
+        )),
+        Some(handler) => match handler.validate(&plugin).await {
+            Err(e) => {
+                Err(format!("RegisterPlugin error -- plugin validation failed with err: {e}"))
+            }
+            Ok(()) => handler.register(&plugin).await.map_err(|e| {
+                format!("RegisterPlugin error -- plugin registration failed with err: {e}")
+            }),
+        },
+    };
+    let status = RegistrationStatus {
+        plugin_registered: result.is_ok(),
+        error: result.as_ref().err().cloned().unwrap_or_default(),
+    };
+    let told = tokio::time::timeout(NOTIFY, client.notify_registration_status(status)).await;
+    match (result, told) {
+        (Ok(()), Ok(Ok(_))) => Done::Registered(info.r#type, plugin),
+        (Ok(()), _) => {
+            // It does not know that it is in use, so it is not.
+            if let Some(handler) = handlers.get(&info.r#type) {
+                handler.deregister(&plugin).await;
+            }
+            Done::Failed(format!(
+                "RegisterPlugin error -- failed to send registration status at socket {}",
+                socket.display()
+            ))
+        }
+        (Err(e), _) => Done::Failed(e),
+    }
+}
