@@ -1,4 +1,41 @@
-//! Pod sources, one worker per pod, runtime view, probes, images, logs, status.
+//! The tasks that make pods live.
+//!
+//! Owns: what should run ([`sources`]), what does run ([`view`]), one task per pod ([`worker`]) with
+//! the records of their lives ([`lives`]), admission, probes, statuses and leftovers.
+//!
+//! Promises: every decision is `engine`'s; every state has one owner; a pod can hold up only itself;
+//! a restart of the agent changes nothing that runs.
 #![forbid(unsafe_code)]
 
+mod admission;
+mod chance;
+mod config;
+mod dispatch;
+mod handle;
+mod housekeeping;
 pub mod images;
+mod lives;
+mod probe_client;
+mod prober;
+mod runtime;
+mod seams;
+mod shared;
+mod sources;
+mod start;
+mod status;
+mod timeline;
+mod view;
+mod worker;
+
+pub use admission::AdmissionConfig;
+pub use admission::checkpoint::CheckpointError;
+pub use chance::Chance;
+pub use config::{GcPolicy, PodsConfig, PodsDeps};
+pub use handle::{Explanation, PodsHandle};
+pub use seams::ImageSource;
+pub use shared::RuntimeHandlers;
+pub use sources::ManifestFaults;
+pub use sources::http::UrlSourceConfig;
+pub use start::start;
+pub use timeline::Step;
+pub use view::{ViewConfig, ViewHealth};

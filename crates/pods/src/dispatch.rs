@@ -1,0 +1,432 @@
+//! The task between sources and workers: it owns what should run.
+//!
+//! Owns: the merged sets of all sources, static and mirror pairs, and which pods were refused.
+//!
+//! Promises: additions are admitted in order of creation; nothing is removed before every configured
+//! source has spoken; what it publishes is one consistent moment.
+
+use crate::admission::Admission;
+use crate::shared::Shared;
+use crate::sources::SourceSet;
+use crate::sources::desired::{DesiredPods, is_mirror, uid_of};
+use crate::sources::merge::{Change, MergeState};
+use crate::worker::PodWorker;
+use api::core::v1::Pod;
+use api::ids::PodUid;
+use engine::pod::life::{KillOptions, PodUpdate, StatusOverride, UpdateKind};
+use ports::{
+    EventSeverity, EventTarget, KillRequest, NodeEvent, OnExit, PodEntry, PodLife, PodSource,
+    PodsSnapshot,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+/// How often leftovers are looked for (`kubelet: housekeepingPeriod`).
+const HOUSEKEEPING: Duration = Duration::from_secs(2);
+
+/// A request to the task.
+#[derive(Debug)]
+pub(crate) enum Request {
+    /// Ends a pod; the answer carries the receiver that resolves when its containers stopped.
+    Kill {
+        uid: PodUid,
+        request: KillRequest,
+        answer: oneshot::Sender<Result<oneshot::Receiver<()>, String>>,
+    },
+    /// A readiness or device change wants this pod synced.
+    Sync(PodUid),
+}
+
+/// The dispatcher.
+#[derive(Debug)]
+pub(crate) struct DispatchTask {
+    shared: Arc<Shared>,
+    admission: Admission,
+    configured: BTreeSet<PodSource>,
+    merge: MergeState,
+    pub(crate) desired: DesiredPods,
+    rejected: BTreeSet<PodUid>,
+    sets: mpsc::Receiver<SourceSet>,
+    requests: mpsc::Receiver<Request>,
+    published: watch::Sender<PodsSnapshot>,
+    next_housekeeping: Instant,
+    pub(crate) housekeeping: crate::housekeeping::Housekeeping,
+}
+
+/// What the dispatcher is built from.
+#[derive(Debug)]
+pub(crate) struct DispatchParts {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) admission: Admission,
+    pub(crate) configured: BTreeSet<PodSource>,
+    pub(crate) sets: mpsc::Receiver<SourceSet>,
+    pub(crate) requests: mpsc::Receiver<Request>,
+    pub(crate) published: watch::Sender<PodsSnapshot>,
+}
+
+impl DispatchTask {
+    pub(crate) fn new(parts: DispatchParts) -> Self {
+        let DispatchParts { shared, admission, configured, sets, requests, published } = parts;
+        Self {
+            housekeeping: crate::housekeeping::Housekeeping::new(Arc::clone(&shared)),
+            shared,
+            admission,
+            configured,
+            merge: MergeState::default(),
+            desired: DesiredPods::default(),
+            rejected: BTreeSet::new(),
+            sets,
+            requests,
+            published,
+            next_housekeeping: Instant::now() + HOUSEKEEPING,
+        }
+    }
+
+    pub(crate) async fn run(mut self) {
+        let cancel = self.shared.tasks.token();
+        let mut lives = self.shared.lives.changed();
+        let mut statuses = self.shared.status.changed();
+        // Whoever acts on pods must know what runs first: a restart changes nothing by itself.
+        tokio::select! {
+            () = cancel.cancelled() => return, // cancel-safe: a token
+            _ = self.shared.view.first_audit() => {} // cancel-safe: a watch
+        }
+        self.publish();
+        loop {
+            tokio::select! {
+                () = cancel.cancelled() => return, // cancel-safe: a token
+                Some(set) = self.sets.recv() => self.take_set(set).await, // cancel-safe: mpsc
+                Some(request) = self.requests.recv() => self.take_request(request), // cancel-safe: mpsc
+                Ok(()) = lives.changed() => {} // cancel-safe: a watch
+                Ok(()) = statuses.changed() => {} // cancel-safe: a watch
+                () = tokio::time::sleep_until(self.next_housekeeping) => { // cancel-safe: a field
+                    if self.sources_ready() {
+                        self.housekeep().await;
+                    }
+                    self.next_housekeeping = Instant::now() + HOUSEKEEPING;
+                }
+            }
+            self.publish();
+        }
+    }
+
+    pub(crate) fn sources_ready(&self) -> bool {
+        self.configured.iter().all(|source| self.merge.has_delivered(*source))
+    }
+
+    async fn take_set(&mut self, set: SourceSet) {
+        let now = self.shared.clock.now();
+        let merged = self.merge.merge(set.source, set.pods, now);
+        for pod in merged.duplicates {
+            let name = pod.metadata.name.clone().unwrap_or_default();
+            let message = format!(
+                "Error validating pod {} from {} due to duplicate pod name {name:?}, ignoring",
+                crate::shared::format_pod(&pod),
+                set.source.as_str()
+            );
+            self.event(&pod, EventSeverity::Warning, "FailedValidation", message);
+        }
+        let (mut adds, mut others) = (Vec::new(), Vec::new());
+        for change in merged.changes {
+            match change {
+                Change::Add(pod) => adds.push(pod),
+                Change::Remove(pod) => self.remove(&pod),
+                other => others.push(other),
+            }
+        }
+        adds.sort_by_key(|pod| {
+            pod.metadata.creation_timestamp.as_ref().map_or(now, |created| created.0)
+        });
+        for pod in adds {
+            self.add(pod).await;
+        }
+        for change in others {
+            match change {
+                Change::Update(pod) | Change::Delete(pod) => self.update(&pod),
+                Change::Reconcile(pod) => self.reconcile(&pod),
+                Change::Add(_) | Change::Remove(_) => {}
+            }
+        }
+    }
+
+    async fn add(&mut self, pod: Arc<Pod>) {
+        self.desired.upsert(&pod);
+        if is_mirror(&pod) {
+            self.mirror_changed(&pod);
+            return;
+        }
+        let uid = uid_of(&pod);
+        let timeline = self.shared.timelines.of(&pod);
+        timeline.note("seen", source_of(&pod).as_str());
+        let ending = self.shared.lives.ask(|workers| workers.termination_requested(&uid));
+        if !ending && !api_terminal(&pod) {
+            let others = self.active_pods(&uid);
+            match self.admission.admit(&pod, &others, &self.shared).await {
+                Ok(()) => timeline.note("admitted", ""),
+                Err(refusal) => {
+                    timeline.note("rejected", format!("{}: {}", refusal.reason, refusal.message));
+                    self.rejected.insert(uid);
+                    self.shared.status.reject(&pod, &refusal.reason, &refusal.message);
+                    let reason = crate::admission::static_reason(&refusal.reason);
+                    self.event(&pod, EventSeverity::Warning, reason, refusal.message);
+                    return;
+                }
+            }
+        }
+        self.push(UpdateKind::Create, &pod);
+    }
+
+    fn update(&mut self, pod: &Arc<Pod>) {
+        self.desired.upsert(pod);
+        if is_mirror(pod) {
+            self.mirror_changed(pod);
+            return;
+        }
+        self.admission.note_resize(pod, &self.shared);
+        self.push(UpdateKind::Update, pod);
+    }
+
+    fn reconcile(&mut self, pod: &Arc<Pod>) {
+        self.desired.upsert(pod);
+        if is_mirror(pod) {
+            return;
+        }
+        if self.shared.status.gates_differ(pod) {
+            self.push(UpdateKind::Sync, pod);
+        }
+    }
+
+    fn remove(&mut self, pod: &Arc<Pod>) {
+        self.desired.remove(pod);
+        if is_mirror(pod) {
+            self.mirror_changed(pod);
+            return;
+        }
+        self.rejected.remove(&uid_of(pod));
+        self.shared.timelines.of(pod).note("removed from its source", "");
+        // Before every source has spoken a missing pod may only be late; housekeeping repeats this.
+        if self.sources_ready() {
+            self.push(UpdateKind::Kill, pod);
+        }
+    }
+
+    /// Any change of a mirror pod is a reason to look at its static pod.
+    fn mirror_changed(&mut self, mirror: &Arc<Pod>) {
+        if let Some(pod) = self.desired.static_of(mirror).cloned() {
+            self.push(UpdateKind::Update, &pod);
+        }
+    }
+
+    /// Hands an update to the pod's worker, which is started if needed.
+    pub(crate) fn push(&mut self, kind: UpdateKind, pod: &Arc<Pod>) {
+        if self.rejected.contains(&uid_of(pod)) && kind == UpdateKind::Sync {
+            return;
+        }
+        let mut update = PodUpdate::of(kind, self.allocated(pod));
+        update.mirror = self.desired.mirror_of(pod).cloned();
+        update.seen_at = Some(self.shared.clock.now());
+        self.submit(update, pod);
+    }
+
+    pub(crate) fn submit(&mut self, update: PodUpdate, pod: &Arc<Pod>) {
+        let uid = uid_of(pod);
+        let may_run = self.may_run(&uid);
+        if let Some(signals) = self.shared.lives.update(update, may_run) {
+            let timeline = self.shared.timelines.of(pod);
+            let worker = PodWorker::new(uid, Arc::clone(&self.shared), signals, timeline);
+            self.shared.tasks.spawn("pod-worker", OnExit::Fine, worker.run());
+        }
+    }
+
+    /// The pod with the resources that were admitted.
+    pub(crate) fn allocated(&self, pod: &Arc<Pod>) -> Arc<Pod> {
+        match self.shared.allocated.get(&uid_of(pod)).and_then(|entry| entry.applied_to(pod)) {
+            Some(changed) => Arc::new(changed),
+            None => Arc::clone(pod),
+        }
+    }
+
+    /// Whether the runtime shows something alive of the pod, or cannot tell.
+    pub(crate) fn may_run(&self, uid: &PodUid) -> bool {
+        let all = self.shared.view.all();
+        let all = all.borrow();
+        match all.pods.get(uid) {
+            Some(pod) => !pod.is_dead(),
+            None => all.listed.get(uid).map_or(all.audited.is_none(), |pod| pod.alive),
+        }
+    }
+
+    /// Pods that hold resources, but for one, with what they were admitted with.
+    fn active_pods(&self, but: &PodUid) -> Vec<Arc<Pod>> {
+        self.desired
+            .iter()
+            .filter(|(uid, _)| *uid != but)
+            .filter(|(uid, pod)| self.is_active(uid, pod))
+            .map(|(_, pod)| self.allocated(pod))
+            .collect()
+    }
+
+    pub(crate) fn is_active(&self, uid: &PodUid, pod: &Pod) -> bool {
+        let (terminated, requested) = self.shared.lives.ask(|workers| {
+            (workers.known_terminated(uid), workers.termination_requested(uid))
+        });
+        if terminated {
+            return false;
+        }
+        let over = api_terminal(pod) || self.shared.status.is_terminal(uid);
+        !over || requested
+    }
+
+    fn take_request(&mut self, request: Request) {
+        match request {
+            Request::Sync(uid) => {
+                if let Some(pod) = self.desired.get(&uid).cloned() {
+                    self.push(UpdateKind::Sync, &pod);
+                }
+            }
+            Request::Kill { uid, request, answer } => {
+                let pod = self.desired.get(&uid).cloned().or_else(|| {
+                    self.shared
+                        .lives
+                        .ask(|workers| workers.record(&uid).and_then(|r| r.pod().cloned()))
+                });
+                let result = match pod {
+                    None => Err(format!("pod {uid} is not known")),
+                    Some(pod) => Ok(self.kill(&pod, request)),
+                };
+                // A caller that left does not mind.
+                let _ = answer.send(result);
+            }
+        }
+    }
+
+    fn kill(&mut self, pod: &Arc<Pod>, request: KillRequest) -> oneshot::Receiver<()> {
+        self.shared.timelines.of(pod).note("kill requested", request.reason.clone());
+        let status = StatusOverride {
+            keep_succeeded: request.reason == "Terminated",
+            reason: request.reason,
+            message: request.message,
+            condition: request.condition,
+        };
+        let options = KillOptions {
+            evict: request.evict,
+            grace_seconds: request.grace_seconds,
+            status: Some(status),
+            completion: None,
+        };
+        let (signals, wait) = self.shared.lives.kill(self.allocated(pod), options);
+        if let Some(signals) = signals {
+            let timeline = self.shared.timelines.of(pod);
+            let worker = PodWorker::new(uid_of(pod), Arc::clone(&self.shared), signals, timeline);
+            self.shared.tasks.spawn("pod-worker", OnExit::Fine, worker.run());
+        }
+        wait
+    }
+
+    /// Publishes the current moment, if it differs from the last one.
+    fn publish(&self) {
+        let mut pods = BTreeMap::new();
+        for (uid, pod) in self.desired.iter() {
+            pods.insert(uid.clone(), self.entry(uid, pod));
+        }
+        let left: Vec<(PodUid, Arc<Pod>)> = self.shared.lives.ask(|workers| {
+            workers
+                .records()
+                .filter(|(uid, _)| !pods.contains_key(*uid))
+                .filter_map(|(uid, record)| Some((uid.clone(), Arc::clone(record.pod()?))))
+                .collect()
+        });
+        for (uid, pod) in left {
+            let entry = self.entry(&uid, &pod);
+            pods.insert(uid, entry);
+        }
+        let ready = self.sources_ready();
+        self.published.send_if_modified(|known| {
+            if known.sources_ready == ready && same(&known.pods, &pods) {
+                return false;
+            }
+            *known = PodsSnapshot { pods: Arc::new(pods), sources_ready: ready };
+            true
+        });
+    }
+
+    fn entry(&self, uid: &PodUid, pod: &Arc<Pod>) -> PodEntry {
+        let life = self.shared.lives.life_of(uid).unwrap_or({
+            if self.rejected.contains(uid) { PodLife::Rejected } else { PodLife::Pending }
+        });
+        let evicted =
+            self.shared.lives.ask(|w| w.record(uid).is_some_and(|record| record.is_evicted()));
+        PodEntry {
+            pod: self.allocated_as_known(uid, pod),
+            source: source_of(pod),
+            mirror: self.desired.mirror_of(pod).cloned(),
+            life,
+            status: self.shared.status.get(uid),
+            evicted,
+        }
+    }
+
+    /// The very object a worker has, so that equal moments share it.
+    fn allocated_as_known(&self, uid: &PodUid, pod: &Arc<Pod>) -> Arc<Pod> {
+        let known =
+            self.shared.lives.ask(|workers| workers.record(uid).and_then(|r| r.pod().cloned()));
+        match known {
+            Some(known) if known.metadata.resource_version == pod.metadata.resource_version => known,
+            _ => self.allocated(pod),
+        }
+    }
+
+    pub(crate) fn event(
+        &self,
+        pod: &Arc<Pod>,
+        severity: EventSeverity,
+        reason: &'static str,
+        message: String,
+    ) {
+        let target = EventTarget::Pod { pod: Arc::clone(pod), field_path: None };
+        self.shared.events.emit(NodeEvent { target, severity, reason, message });
+    }
+
+    async fn housekeep(&mut self) {
+        crate::housekeeping::run(self).await;
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(crate) fn was_rejected(&self, uid: &PodUid) -> bool {
+        self.rejected.contains(uid)
+    }
+}
+
+fn same(a: &BTreeMap<PodUid, PodEntry>, b: &BTreeMap<PodUid, PodEntry>) -> bool {
+    a.len() == b.len()
+        && a.iter().zip(b).all(|((uid_a, a), (uid_b, b))| {
+            uid_a == uid_b
+                && a.life == b.life
+                && a.evicted == b.evicted
+                && a.source == b.source
+                && (Arc::ptr_eq(&a.pod, &b.pod) || a.pod == b.pod)
+                && a.mirror == b.mirror
+                && a.status == b.status
+        })
+}
+
+/// Where the pod came from.
+pub(crate) fn source_of(pod: &Pod) -> PodSource {
+    match crate::sources::merge::annotation(pod, crate::sources::merge::ANNOTATION_SOURCE) {
+        Some("file") => PodSource::File,
+        Some("http") => PodSource::Http,
+        _ => PodSource::Api,
+    }
+}
+
+/// Whether the API shows the pod as over.
+pub(crate) fn api_terminal(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+    matches!(phase, Some("Failed" | "Succeeded"))
+}

@@ -1,0 +1,97 @@
+//! The front of the pod subsystem.
+
+use crate::dispatch::Request;
+use crate::shared::Shared;
+use crate::sources::ManifestFaults;
+use crate::timeline::Step;
+use crate::view::ViewHealth;
+use api::ids::PodUid;
+use async_trait::async_trait;
+use ports::{EventSeverity, EventTarget, KillRequest, NodeEvent, Pods, PodsSnapshot};
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// What `rubelet explain pod` shows of one pod.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Explanation {
+    /// The pod's UID.
+    pub uid: PodUid,
+    /// `namespace/name`.
+    pub name: String,
+    /// What happened, oldest first.
+    pub steps: Vec<Step>,
+}
+
+/// The pod subsystem. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct PodsHandle {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) requests: mpsc::Sender<Request>,
+    pub(crate) published: watch::Receiver<PodsSnapshot>,
+    pub(crate) faults: watch::Receiver<ManifestFaults>,
+}
+
+impl PodsHandle {
+    /// How the runtime view is doing: whether events flow, which pods cannot be read.
+    pub fn view_health(&self) -> watch::Receiver<ViewHealth> {
+        self.shared.view.health()
+    }
+
+    /// Manifest files that cannot be used, with the reason of each.
+    pub fn manifest_faults(&self) -> watch::Receiver<ManifestFaults> {
+        self.faults.clone()
+    }
+
+    /// What happened to every pod.
+    pub fn explain(&self) -> Vec<Explanation> {
+        let timelines = self.shared.timelines.all();
+        timelines
+            .into_iter()
+            .map(|(uid, (name, timeline))| Explanation { uid, name, steps: timeline.steps() })
+            .collect()
+    }
+
+    /// Asks for a look at a pod, e.g. because a device's health changed.
+    pub async fn look_at(&self, uid: &PodUid) {
+        // The task ends only with everything.
+        let _ = self.requests.send(Request::Sync(uid.clone())).await;
+    }
+}
+
+#[async_trait]
+impl Pods for PodsHandle {
+    fn watch(&self) -> watch::Receiver<PodsSnapshot> {
+        self.published.clone()
+    }
+
+    async fn kill(&self, uid: &PodUid, request: KillRequest) -> Result<(), String> {
+        let pod = self.published.borrow().pods.get(uid).map(|entry| Arc::clone(&entry.pod));
+        let spec_grace =
+            pod.as_ref().and_then(|p| p.spec.as_ref()?.termination_grace_period_seconds);
+        let grace = request.grace_seconds.or(spec_grace).unwrap_or_default();
+        let limit = Duration::from_secs(u64::try_from(grace).unwrap_or_default()) * 3 / 2;
+        let (answer, told) = oneshot::channel();
+        let kill = Request::Kill { uid: uid.clone(), request, answer };
+        self.requests.send(kill).await.map_err(|_| "the agent is shutting down".to_owned())?;
+        let stopped = told.await.map_err(|_| "the agent is shutting down".to_owned())??;
+        match tokio::time::timeout(limit.max(Duration::from_secs(10)), stopped).await {
+            Ok(_) => Ok(()),
+            Err(_) => {
+                if let Some(pod) = pod {
+                    self.shared.events.emit(NodeEvent {
+                        target: EventTarget::Pod { pod, field_path: None },
+                        severity: EventSeverity::Warning,
+                        reason: "ExceededGracePeriod",
+                        message: "Container runtime did not kill the pod within specified grace \
+                                  period."
+                            .to_owned(),
+                    });
+                }
+                Err("timeout waiting to kill pod".to_owned())
+            }
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! Dead containers and sandboxes: which go, and their removal (`kubelet: containerGC`).
+//!
+//! Promises: the choice is a function of a list; nothing of a running container goes; logs and links go
+//! before the runtime's part, so that a failure is tried again.
+
+use crate::config::GcPolicy;
+use crate::shared::Shared;
+use crate::view::translate::{self, LABEL_CONTAINER_NAME};
+use api::ids::PodUid;
+use engine::request::paths;
+use engine::runtime::ContainerRunState;
+use jiff::Timestamp;
+use ports::{EventSeverity, EventTarget, NodeEvent, PodsSnapshot};
+use proto::cri_v1 as cri;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// How often dead containers are looked for.
+const PERIOD: Duration = Duration::from_secs(60);
+
+/// One dead container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Dead {
+    id: String,
+    name: String,
+    pod: PodUid,
+    pod_name: String,
+    pod_namespace: String,
+    created: Timestamp,
+    unknown: bool,
+}
+
+/// One sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct SandboxEntry {
+    id: String,
+    pod: PodUid,
+    created: Timestamp,
+    ready: bool,
+    used: bool,
+}
+
+/// The collector's task.
+#[derive(Debug)]
+pub(crate) struct ContainerGc {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) pods: watch::Receiver<PodsSnapshot>,
+}
+
+impl ContainerGc {
+    pub(crate) async fn run(self, cancel: CancellationToken) {
+        let mut period = tokio::time::interval(PERIOD);
+        period.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = cancel.cancelled() => return, // cancel-safe: a token
+                _ = period.tick() => {} // cancel-safe: documented by tokio
+            }
+            if let Err(error) = self.collect().await {
+                tracing::error!(err = error, "container garbage collection failed");
+                self.shared.events.emit(NodeEvent {
+                    target: EventTarget::Node,
+                    severity: EventSeverity::Warning,
+                    reason: "ContainerGCFailed",
+                    message: error,
+                });
+            }
+        }
+    }
+
+    async fn collect(&self) -> Result<(), String> {
+        let runtime = &self.shared.runtime;
+        let sources_ready = self.pods.borrow().sources_ready;
+        let containers =
+            runtime.list_containers(BTreeMap::new()).await.map_err(|fault| fault.text)?;
+        let now = self.shared.clock.now();
+        let policy = self.shared.config.gc;
+        let dead = candidates(&containers, now, policy.min_age);
+        let removable = |uid: &PodUid| {
+            sources_ready && self.shared.lives.ask(|w| w.content_should_be_removed(uid))
+        };
+        let mut faults = Vec::new();
+        for gone in choose_containers(dead, &policy, removable) {
+            if let Err(error) = self.remove_container(&gone).await {
+                faults.push(error);
+            }
+        }
+        let containers =
+            runtime.list_containers(BTreeMap::new()).await.map_err(|fault| fault.text)?;
+        let sandboxes =
+            runtime.list_sandboxes(BTreeMap::new()).await.map_err(|fault| fault.text)?;
+        let entries = sandbox_entries(&sandboxes, &containers);
+        let removable = |uid: &PodUid| self.shared.lives.ask(|w| w.content_should_be_removed(uid));
+        for id in choose_sandboxes(entries, removable) {
+            let stopped = runtime.stop_sandbox(&id).await;
+            let removed = match stopped {
+                Ok(()) => runtime.remove_sandbox(&id).await,
+                Err(fault) => Err(fault),
+            };
+            faults.extend(removed.err().map(|fault| fault.text));
+        }
+        if sources_ready {
+            self.remove_log_dirs().await;
+        }
+        if faults.is_empty() { Ok(()) } else { Err(faults.join(", ")) }
+    }
+
+    async fn remove_container(&self, gone: &Dead) -> Result<(), String> {
+        let runtime = &self.shared.runtime;
+        if gone.unknown {
+            runtime.stop_container(&gone.id, 2).await.map_err(|fault| fault.text)?;
+        }
+        self.shared.placement.container_removed(&gone.id);
+        let status = runtime.container_status(&gone.id).await.map_err(|fault| fault.text)?;
+        if let Some(status) = status {
+            let link = self.shared.config.roots.container_logs.join(paths::log_symlink_name(
+                &gone.pod_name,
+                &gone.pod_namespace,
+                &gone.name,
+                &gone.id,
+            ));
+            let log = PathBuf::from(status.log_path);
+            let removed =
+                sys::blocking::run(move || crate::worker::remove_log_files(&log, &link)).await;
+            if let Ok(Err(error)) = removed {
+                return Err(format!("{error}: {}", error.source));
+            }
+        }
+        runtime.remove_container(&gone.id).await.map_err(|fault| fault.text)?;
+        self.shared.view.look(&gone.pod);
+        Ok(())
+    }
+
+    /// Log folders of pods whose content may go.
+    async fn remove_log_dirs(&self) {
+        let root = self.shared.config.roots.pod_logs.clone();
+        let proc = self.shared.config.roots.proc.clone();
+        let listed = {
+            let root = root.clone();
+            sys::blocking::run(move || sys::fs::list_dir(root)).await
+        };
+        let Ok(Ok(names)) = listed else { return };
+        let running = self.shared.view.all().borrow().clone();
+        for name in names {
+            let uid = PodUid::from(paths::uid_of_log_dir(&name));
+            let removable = self.shared.lives.ask(|w| w.content_should_be_removed(&uid));
+            if !removable || running.listed.contains_key(&uid) {
+                continue;
+            }
+            let (proc, path) = (proc.clone(), root.join(&name));
+            let removed = sys::blocking::run(move || {
+                sys::removal::remove_tree(&proc, &path, sys::removal::Contents::Everything)
+            });
+            if let Ok(Err(error)) = removed.await {
+                tracing::warn!(err = %error, "cannot remove pod log folder");
+            }
+        }
+    }
+}
+
+fn candidates(containers: &[cri::Container], now: Timestamp, min_age: Duration) -> Vec<Dead> {
+    let youngest = now.checked_sub(min_age).unwrap_or(Timestamp::MIN);
+    containers
+        .iter()
+        .filter_map(|container| {
+            let state = translate::run_state(container.state);
+            let (pod, pod_name, pod_namespace) = translate::container_owner(container)?;
+            let created = translate::time(container.created_at);
+            if state == ContainerRunState::Running || created > youngest {
+                return None;
+            }
+            Some(Dead {
+                id: container.id.clone(),
+                name: container.labels.get(LABEL_CONTAINER_NAME).cloned().unwrap_or_default(),
+                pod,
+                pod_name,
+                pod_namespace,
+                created,
+                unknown: state == ContainerRunState::Unknown,
+            })
+        })
+        .collect()
+}
+
+/// Which dead containers go.
+fn choose_containers(
+    dead: Vec<Dead>,
+    policy: &GcPolicy,
+    removable: impl Fn(&PodUid) -> bool,
+) -> Vec<Dead> {
+    let mut units: BTreeMap<(PodUid, String), Vec<Dead>> = BTreeMap::new();
+    let mut gone = Vec::new();
+    for container in dead {
+        if removable(&container.pod) {
+            gone.push(container);
+        } else {
+            let unit = (container.pod.clone(), container.name.clone());
+            units.entry(unit).or_default().push(container);
+        }
+    }
+    for unit in units.values_mut() {
+        unit.sort_by(|a, b| b.created.cmp(&a.created).then_with(|| a.id.cmp(&b.id)));
+        if let Some(keep) = policy.max_per_container
+            && unit.len() > keep
+        {
+            gone.extend(unit.split_off(keep));
+        }
+    }
+    let Some(max) = policy.max_containers else { return gone };
+    let left: usize = units.values().map(Vec::len).sum();
+    if left <= max || units.is_empty() {
+        return gone;
+    }
+    let share = (max / units.len()).max(1);
+    for unit in units.values_mut() {
+        if unit.len() > share {
+            gone.extend(unit.split_off(share));
+        }
+    }
+    let mut rest: Vec<Dead> = units.into_values().flatten().collect();
+    if rest.len() > max {
+        rest.sort_by(|a, b| b.created.cmp(&a.created));
+        gone.extend(rest.split_off(max));
+    }
+    gone
+}
+
+fn sandbox_entries(
+    sandboxes: &[cri::PodSandbox],
+    containers: &[cri::Container],
+) -> Vec<SandboxEntry> {
+    let used: BTreeSet<&str> = containers.iter().map(|c| c.pod_sandbox_id.as_str()).collect();
+    sandboxes
+        .iter()
+        .filter_map(|sandbox| {
+            let (pod, ..) = translate::sandbox_owner(sandbox)?;
+            Some(SandboxEntry {
+                id: sandbox.id.clone(),
+                pod,
+                created: translate::time(sandbox.created_at),
+                ready: sandbox.state == cri::PodSandboxState::SandboxReady as i32,
+                used: used.contains(sandbox.id.as_str()),
+            })
+        })
+        .collect()
+}
+
+/// Which sandboxes go: unused ones, but for the newest of a pod that is still wanted.
+fn choose_sandboxes(
+    sandboxes: Vec<SandboxEntry>,
+    removable: impl Fn(&PodUid) -> bool,
+) -> Vec<String> {
+    let mut by_pod: BTreeMap<PodUid, Vec<SandboxEntry>> = BTreeMap::new();
+    for sandbox in sandboxes {
+        by_pod.entry(sandbox.pod.clone()).or_default().push(sandbox);
+    }
+    let mut gone = Vec::new();
+    for (pod, mut all) in by_pod {
+        all.sort_by(|a, b| b.created.cmp(&a.created));
+        let keep = usize::from(!removable(&pod));
+        let idle = all.into_iter().skip(keep).filter(|s| !s.ready && !s.used);
+        gone.extend(idle.map(|s| s.id));
+    }
+    gone
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dead(id: &str, pod: &str, name: &str, created: i64) -> Dead {
+        Dead {
+            id: id.into(),
+            name: name.into(),
+            pod: pod.into(),
+            pod_name: pod.into(),
+            pod_namespace: "default".into(),
+            created: Timestamp::from_second(created).unwrap(),
+            unknown: false,
+        }
+    }
+
+    fn ids(gone: Vec<Dead>) -> Vec<String> {
+        let mut ids: Vec<String> = gone.into_iter().map(|d| d.id).collect();
+        ids.sort();
+        ids
+    }
+
+    #[test]
+    fn the_newest_instance_of_each_container_stays() {
+        let all = vec![dead("1", "p", "a", 1), dead("2", "p", "a", 2), dead("3", "p", "b", 1)];
+        assert_eq!(ids(choose_containers(all, &GcPolicy::default(), |_| false)), ["1"]);
+    }
+
+    #[test]
+    fn everything_of_a_removable_pod_goes() {
+        let all = vec![dead("1", "p", "a", 1), dead("2", "q", "a", 2)];
+        let gone = choose_containers(all, &GcPolicy::default(), |uid| uid.as_str() == "p");
+        assert_eq!(ids(gone), ["1"]);
+    }
+
+    #[test]
+    fn a_bound_over_all_containers_removes_the_oldest() {
+        let policy =
+            GcPolicy { max_per_container: None, max_containers: Some(2), ..GcPolicy::default() };
+        let all = vec![dead("1", "p", "a", 1), dead("2", "q", "a", 2), dead("3", "r", "a", 3)];
+        assert_eq!(ids(choose_containers(all, &policy, |_| false)), ["1"]);
+    }
+
+    #[test]
+    fn the_newest_sandbox_of_a_wanted_pod_stays_and_used_ones_too() {
+        let sandbox = |id: &str, pod: &str, created: i64, used: bool| SandboxEntry {
+            id: id.into(),
+            pod: pod.into(),
+            created: Timestamp::from_second(created).unwrap(),
+            ready: false,
+            used,
+        };
+        let all = vec![
+            sandbox("1", "p", 1, false),
+            sandbox("2", "p", 2, true),
+            sandbox("3", "p", 3, false),
+            sandbox("4", "q", 1, false),
+        ];
+        assert_eq!(choose_sandboxes(all, |uid| uid.as_str() == "q"), ["1", "4"]);
+    }
+}

@@ -1,0 +1,444 @@
+//! HTTP(S) for probes, hooks and the URL source.
+
+use super::ProbeAnswer;
+use super::tcp;
+use super::url::HttpTarget;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper_util::rt::TokioIo;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+/// Bytes of a body that a probe reads (`kubelet: maxRespBodyLength`).
+const PROBE_BODY: usize = 10 << 10;
+const MAX_REDIRECTS: usize = 10;
+
+/// A GET request to make.
+#[derive(Debug, Clone)]
+pub(crate) struct HttpFetch {
+    /// Where.
+    pub(crate) url: String,
+    /// Headers, in order; names may repeat.
+    pub(crate) headers: Vec<(String, String)>,
+    /// A longer body is an error.
+    pub(crate) max_body: usize,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) struct HttpAnswer {
+    /// Status code.
+    pub(crate) status: u16,
+    /// The body, or the part that was asked for.
+    pub(crate) body: Vec<u8>,
+}
+
+/// Why a request failed. The texts are Go's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum HttpError {
+    /// No answer: dial, TLS or protocol failure.
+    #[error("Get \"{url}\": {cause}")]
+    Transport {
+        /// The URL asked for.
+        url: String,
+        /// Go's text.
+        cause: String,
+        /// A TLS hello was answered in plain HTTP.
+        plain_answer: bool,
+    },
+    /// The answer broke off in its body.
+    #[error("{0}")]
+    Body(String),
+    /// It cannot even be asked for.
+    #[error("{0}")]
+    Request(String),
+}
+
+/// Makes one request per connection.
+#[derive(Debug, Clone)]
+pub(crate) struct HttpClient {
+    tls: Arc<rustls::ClientConfig>,
+}
+
+static UNVERIFIED: LazyLock<Arc<rustls::ClientConfig>> = LazyLock::new(unverified_config);
+
+impl HttpClient {
+    /// A client that takes any certificate: for probes and hooks.
+    pub(crate) fn unverified() -> Self {
+        Self { tls: Arc::clone(&UNVERIFIED) }
+    }
+
+    /// GET, following no redirect.
+    pub(crate) async fn fetch(&self, fetch: HttpFetch) -> Result<HttpAnswer, HttpError> {
+        let target = HttpTarget::parse(&fetch.url)
+            .ok_or_else(|| HttpError::Request(format!("cannot parse URL {:?}", fetch.url)))?;
+        let headers = header_map(&fetch.headers);
+        let (status, _, body) = self.get(&target, &headers, fetch.max_body, Excess::Error).await?;
+        Ok(HttpAnswer { status, body })
+    }
+
+    /// GET as a probe does it: redirects to the same host followed, body cut at 10 KiB.
+    pub(crate) async fn follow(
+        &self,
+        first: &HttpTarget,
+        headers: &HeaderMap,
+    ) -> Result<HttpAnswer, HttpError> {
+        let mut target = first.clone();
+        let mut headers = headers.clone();
+        for _ in 0..MAX_REDIRECTS {
+            let (status, answer, body) =
+                self.get(&target, &headers, PROBE_BODY, Excess::Cut).await?;
+            let location = answer.get(hyper::header::LOCATION).and_then(|l| l.to_str().ok());
+            let redirect = matches!(status, 301 | 302 | 303 | 307 | 308);
+            let next = location.filter(|_| redirect).and_then(|l| {
+                let absolute = l.contains("://") || l.starts_with("//");
+                target.join(l).map(|next| (next, absolute))
+            });
+            match next {
+                Some((next, absolute)) if next.host == first.host => {
+                    if absolute {
+                        headers.remove(hyper::header::HOST);
+                    }
+                    if let Ok(referer) = HeaderValue::from_str(&target.to_string()) {
+                        headers.insert(hyper::header::REFERER, referer);
+                    }
+                    target = next;
+                }
+                _ => return Ok(HttpAnswer { status, body }),
+            }
+        }
+        Err(HttpError::Transport {
+            url: target.to_string(),
+            cause: "stopped after 10 redirects".to_owned(),
+            plain_answer: false,
+        })
+    }
+
+    async fn get(
+        &self,
+        target: &HttpTarget,
+        headers: &HeaderMap,
+        max_body: usize,
+        excess: Excess,
+    ) -> Result<(u16, HeaderMap, Vec<u8>), HttpError> {
+        let failed = |cause: String| HttpError::Transport {
+            url: target.to_string(),
+            cause,
+            plain_answer: false,
+        };
+        let stream = tcp::dial(&target.host, target.dial_port()).await.map_err(failed)?;
+        let request = request(target, headers).map_err(HttpError::Request)?;
+        if !target.is_tls() {
+            return exchange(TokioIo::new(stream), request, target, max_body, excess).await;
+        }
+        let name = rustls_pki_types::ServerName::try_from(target.host.clone())
+            .map_err(|e| failed(e.to_string()))?;
+        let connector = tokio_rustls::TlsConnector::from(Arc::clone(&self.tls));
+        let stream = connector.connect(name, stream).await.map_err(|error| {
+            let plain_answer = is_plain_answer(&error);
+            let cause = if plain_answer {
+                "http: server gave HTTP response to HTTPS client".to_owned()
+            } else {
+                format!("tls: {error}")
+            };
+            HttpError::Transport { url: target.to_string(), cause, plain_answer }
+        })?;
+        exchange(TokioIo::new(stream), request, target, max_body, excess).await
+    }
+}
+
+/// What a body longer than the bound means.
+#[derive(Debug, Clone, Copy)]
+enum Excess {
+    Cut,
+    Error,
+}
+
+/// One HTTP probe.
+pub(crate) async fn probe(
+    target: &HttpTarget,
+    headers: &HeaderMap,
+    timeout: Duration,
+) -> ProbeAnswer {
+    let client = HttpClient::unverified();
+    let answer = match tokio::time::timeout(timeout, client.follow(target, headers)).await {
+        Err(_) => {
+            return ProbeAnswer::Failure(format!(
+                "Get \"{target}\": context deadline exceeded \
+                 (Client.Timeout exceeded while awaiting headers)"
+            ));
+        }
+        Ok(Err(HttpError::Body(text))) => {
+            return ProbeAnswer::Error { state: "failure", message: text };
+        }
+        Ok(Err(HttpError::Request(text))) => return ProbeAnswer::error(text),
+        Ok(Err(error)) => return ProbeAnswer::Failure(error.to_string()),
+        Ok(Ok(answer)) => answer,
+    };
+    match answer.status {
+        200..=299 => ProbeAnswer::Success,
+        300..=399 => ProbeAnswer::Warning(format!(
+            "Probe terminated redirects, Response body: {}",
+            String::from_utf8_lossy(&answer.body)
+        )),
+        status => ProbeAnswer::Failure(format!("HTTP probe failed with statuscode: {status}")),
+    }
+}
+
+/// Headers as given plus the defaults that are not overridden; an explicitly empty `User-Agent`
+/// or `Accept` is not sent.
+pub(crate) fn headers_with_defaults(given: &[(String, String)], agent: &str) -> HeaderMap {
+    let mut headers = header_map(given);
+    for (name, default) in [(hyper::header::USER_AGENT, agent), (hyper::header::ACCEPT, "*/*")] {
+        match headers.get(&name).map(HeaderValue::is_empty) {
+            Some(true) => {
+                headers.remove(&name);
+            }
+            Some(false) => {}
+            None => {
+                if let Ok(value) = HeaderValue::from_str(default) {
+                    headers.insert(name, value);
+                }
+            }
+        }
+    }
+    headers
+}
+
+fn header_map(given: &[(String, String)]) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in given {
+        if let (Ok(name), Ok(value)) =
+            (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value))
+        {
+            headers.append(name, value);
+        }
+    }
+    headers
+}
+
+fn request(
+    target: &HttpTarget,
+    headers: &HeaderMap,
+) -> Result<hyper::Request<Empty<Bytes>>, String> {
+    let mut request = hyper::Request::get(&target.path)
+        .body(Empty::new())
+        .map_err(|e| format!("invalid path {:?}: {e}", target.path))?;
+    *request.headers_mut() = headers.clone();
+    let headers = request.headers_mut();
+    if !headers.contains_key(hyper::header::HOST) {
+        let host = HeaderValue::from_str(&target.authority()).map_err(|e| e.to_string())?;
+        headers.insert(hyper::header::HOST, host);
+    }
+    headers.insert(hyper::header::CONNECTION, HeaderValue::from_static("close"));
+    Ok(request)
+}
+
+async fn exchange<T>(
+    io: TokioIo<T>,
+    request: hyper::Request<Empty<Bytes>>,
+    target: &HttpTarget,
+    max_body: usize,
+    excess: Excess,
+) -> Result<(u16, HeaderMap, Vec<u8>), HttpError>
+where
+    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    let failed = |cause: String| HttpError::Transport {
+        url: target.to_string(),
+        cause,
+        plain_answer: false,
+    };
+    let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
+        .title_case_headers(true)
+        .handshake::<_, Empty<Bytes>>(io)
+        .await
+        .map_err(|e| failed(go_text(&e)))?;
+    let talk = async {
+        let response = sender.send_request(request).await.map_err(|e| failed(go_text(&e)))?;
+        let (parts, mut body) = response.into_parts();
+        let mut read = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|e| HttpError::Body(go_text(&e)))?;
+            let Ok(data) = frame.into_data() else { continue };
+            let room = max_body.saturating_sub(read.len());
+            read.extend_from_slice(data.get(..room).unwrap_or(&data));
+            if data.len() > room {
+                match excess {
+                    Excess::Cut => break,
+                    Excess::Error => {
+                        return Err(HttpError::Body(format!("body exceeds {max_body} bytes")));
+                    }
+                }
+            }
+        }
+        Ok((parts.status.as_u16(), parts.headers, read))
+    };
+    // The connection is driven here rather than in a task of its own: it dies with the request.
+    let drive = async {
+        let _ = connection.await;
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        result = talk => result, // both arms are dropped together: nothing is reused
+        () = drive => Err(failed("EOF".to_owned())),
+    }
+}
+
+fn go_text(error: &hyper::Error) -> String {
+    if error.is_incomplete_message() || error.is_closed() {
+        return "EOF".to_owned();
+    }
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text = cause.to_string();
+        source = cause.source();
+    }
+    if text.contains("reset by peer") { "read: connection reset by peer".to_owned() } else { text }
+}
+
+fn is_plain_answer(error: &std::io::Error) -> bool {
+    let inner = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
+    matches!(inner, Some(rustls::Error::InvalidMessage(_)))
+}
+
+fn unverified_config() -> Arc<rustls::ClientConfig> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let schemes = provider.signature_verification_algorithms.supported_schemes();
+    let builder = rustls::ClientConfig::builder_with_provider(provider);
+    #[expect(clippy::expect_used, reason = "ring supports the default versions")]
+    let config = builder
+        .with_safe_default_protocol_versions()
+        .expect("ring supports TLS 1.2 and 1.3")
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyCertificate { schemes }))
+        .with_no_client_auth();
+    Arc::new(config)
+}
+
+/// Takes any certificate: a probe asks "do you answer", not "who are you".
+#[derive(Debug)]
+struct AnyCertificate {
+    schemes: Vec<rustls::SignatureScheme>,
+}
+
+impl rustls::client::danger::ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &rustls_pki_types::CertificateDer<'_>,
+        _intermediates: &[rustls_pki_types::CertificateDer<'_>],
+        _server_name: &rustls_pki_types::ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: rustls_pki_types::UnixTime,
+    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
+        Ok(rustls::client::danger::ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &rustls_pki_types::CertificateDer<'_>,
+        _dss: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _message: &[u8],
+        _cert: &rustls_pki_types::CertificateDer<'_>,
+        _dss: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        self.schemes.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    /// Answers each connection with the next text and hands back what was asked.
+    async fn server(answers: Vec<String>) -> (u16, tokio::task::JoinHandle<Vec<String>>) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        #[expect(clippy::disallowed_methods, reason = "a test server")]
+        let task = tokio::spawn(async move {
+            let mut asked = Vec::new();
+            for answer in answers {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut buffer = vec![0; 4096];
+                let read = stream.read(&mut buffer).await.unwrap();
+                asked.push(String::from_utf8_lossy(&buffer[..read]).into_owned());
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+            asked
+        });
+        (port, task)
+    }
+
+    fn target(port: u16, path: &str) -> HttpTarget {
+        HttpTarget::parse(&format!("http://127.0.0.1:{port}{path}")).unwrap()
+    }
+
+    #[tokio::test]
+    async fn sends_the_kubelets_headers_and_judges_the_status() {
+        let ok = "HTTP/1.1 204 No Content\r\n\r\n".to_owned();
+        let bad = "HTTP/1.1 503 Busy\r\nContent-Length: 2\r\n\r\nno".to_owned();
+        let (port, task) = server(vec![ok, bad]).await;
+        let headers = headers_with_defaults(&[("x-a".into(), "1".into())], "kube-probe/1.36");
+        let second = Duration::from_secs(5);
+        assert_eq!(probe(&target(port, "/h?q=1"), &headers, second).await, ProbeAnswer::Success);
+        assert_eq!(
+            probe(&target(port, "/"), &headers, second).await,
+            ProbeAnswer::Failure("HTTP probe failed with statuscode: 503".into())
+        );
+        let asked = task.await.unwrap();
+        assert!(asked[0].starts_with("GET /h?q=1 HTTP/1.1\r\n"), "{}", asked[0]);
+        for line in ["User-Agent: kube-probe/1.36", "Accept: */*", "Connection: close", "X-A: 1"] {
+            assert!(asked[0].contains(line), "{line} missing in {}", asked[0]);
+        }
+        assert!(asked[0].contains(&format!("Host: 127.0.0.1:{port}")));
+    }
+
+    #[tokio::test]
+    async fn follows_redirects_to_the_same_host_only() {
+        let near = "HTTP/1.1 301 M\r\nLocation: /new\r\nContent-Length: 0\r\n\r\n".to_owned();
+        let ok = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_owned();
+        let far =
+            "HTTP/1.1 302 F\r\nLocation: http://example.com/\r\nContent-Length: 4\r\n\r\nbody"
+                .to_owned();
+        let (port, task) = server(vec![near, ok, far]).await;
+        let headers = headers_with_defaults(&[], "kube-probe/1.36");
+        let second = Duration::from_secs(5);
+        assert_eq!(probe(&target(port, "/"), &headers, second).await, ProbeAnswer::Success);
+        assert_eq!(
+            probe(&target(port, "/"), &headers, second).await,
+            ProbeAnswer::Warning("Probe terminated redirects, Response body: body".into())
+        );
+        assert!(task.await.unwrap()[1].starts_with("GET /new "));
+    }
+
+    #[tokio::test]
+    async fn an_empty_accept_header_is_not_sent() {
+        let headers = headers_with_defaults(&[("Accept".into(), String::new())], "x");
+        assert!(!headers.contains_key("accept"));
+        assert!(headers.contains_key("user-agent"));
+    }
+
+    #[tokio::test]
+    async fn a_body_that_breaks_off_is_an_error_not_a_failure() {
+        let cut = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc".to_owned();
+        let (port, task) = server(vec![cut]).await;
+        let headers = headers_with_defaults(&[], "x");
+        let answer = probe(&target(port, "/"), &headers, Duration::from_secs(5)).await;
+        assert!(matches!(answer, ProbeAnswer::Error { state: "failure", .. }), "{answer:?}");
+        task.await.unwrap();
+    }
+}

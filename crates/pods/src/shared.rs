@@ -1,0 +1,143 @@
+//! What every worker uses, and small questions that many ask.
+
+use crate::admission::checkpoint::ResourceStore;
+use crate::admission::resize::Resizes;
+use crate::chance::Chance;
+use crate::config::PodsConfig;
+use crate::lives::Lives;
+use crate::prober::ProberHandle;
+use crate::runtime::Runtime;
+use crate::status::StatusCache;
+use crate::status::mirror::Mirrors;
+use crate::timeline::Timeline;
+use crate::view::ViewHandle;
+use api::core::v1::Pod;
+use api::ids::PodUid;
+use ports::{
+    Clock, Events, NodeView, NodeViews, Objects, Placement, PodCgroups, Tasks, Volumes,
+};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+/// The parts that pod workers share. No state of a single pod is here.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: PodsConfig,
+    pub(crate) runtime: Runtime,
+    pub(crate) view: ViewHandle,
+    pub(crate) lives: Lives,
+    pub(crate) images: Arc<dyn crate::seams::ImageSource>,
+    pub(crate) volumes: Arc<dyn Volumes>,
+    pub(crate) cgroups: Arc<dyn PodCgroups>,
+    pub(crate) placement: Arc<dyn Placement>,
+    pub(crate) objects: Arc<dyn Objects>,
+    pub(crate) events: Arc<dyn Events>,
+    pub(crate) node: NodeViews,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) chance: Chance,
+    pub(crate) status: StatusCache,
+    pub(crate) mirrors: Mirrors,
+    pub(crate) prober: ProberHandle,
+    pub(crate) allocated: ResourceStore,
+    pub(crate) actuated: ResourceStore,
+    pub(crate) resizes: Resizes,
+    pub(crate) tasks: Tasks,
+    pub(crate) timelines: Timelines,
+    /// Whether there is an API server.
+    pub(crate) has_api: bool,
+    /// When this agent started.
+    pub(crate) started_at: jiff::Timestamp,
+    /// What each runtime handler can do.
+    pub(crate) handlers: tokio::sync::watch::Receiver<RuntimeHandlers>,
+}
+
+/// What runtime handlers can do, by name; the default one is the empty name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RuntimeHandlers {
+    /// Handlers that can mount recursively read-only.
+    pub recursive_read_only: std::collections::BTreeSet<String>,
+    /// Handlers that can give pods a user namespace.
+    pub user_namespaces: std::collections::BTreeSet<String>,
+}
+
+impl Shared {
+    /// A worker has ended: forget its signals.
+    pub(crate) fn worker_ended(&self, uid: &PodUid) {
+        self.lives.worker_ended(uid);
+    }
+
+    /// Whether the handler can mount recursively read-only.
+    pub(crate) fn recursive_read_only(&self, handler: &str) -> bool {
+        self.handlers.borrow().recursive_read_only.contains(handler)
+    }
+}
+
+/// Timelines of all pods, also of those that are gone for a while.
+#[derive(Debug, Clone)]
+pub(crate) struct Timelines {
+    by_pod: Arc<Mutex<BTreeMap<PodUid, (String, Timeline)>>>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Timelines {
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { by_pod: Arc::default(), clock }
+    }
+
+    /// The timeline of a pod, begun if needed.
+    pub(crate) fn of(&self, pod: &Pod) -> Timeline {
+        let uid = crate::sources::desired::uid_of(pod);
+        let begin = || (format_name(pod), Timeline::new(Arc::clone(&self.clock)));
+        match self.by_pod.lock() {
+            Ok(mut all) => all.entry(uid).or_insert_with(begin).1.clone(),
+            Err(_) => begin().1,
+        }
+    }
+
+    /// All timelines with `namespace/name` of their pods.
+    pub(crate) fn all(&self) -> BTreeMap<PodUid, (String, Timeline)> {
+        self.by_pod.lock().map(|all| all.clone()).unwrap_or_default()
+    }
+
+    /// Keeps the timelines of these pods.
+    pub(crate) fn retain(&self, keep: impl Fn(&PodUid) -> bool) {
+        if let Ok(mut all) = self.by_pod.lock() {
+            all.retain(|uid, _| keep(uid));
+        }
+    }
+}
+
+/// `namespace/name`.
+pub(crate) fn format_name(pod: &Pod) -> String {
+    let meta = &pod.metadata;
+    let part = |text: &Option<String>| text.clone().unwrap_or_default();
+    format!("{}/{}", part(&meta.namespace), part(&meta.name))
+}
+
+/// `name_namespace(uid)`, as messages name a pod.
+pub(crate) fn format_pod(pod: &Pod) -> String {
+    engine::request::pod_text(pod)
+}
+
+/// The node's addresses as `hostIPs` shows them: internal before external, one of each family.
+pub(crate) fn host_ips(view: &NodeView) -> Vec<String> {
+    let addresses = view.node.as_ref().and_then(|n| n.status.as_ref()?.addresses.as_ref());
+    let of_type = |wanted: &'static str| {
+        addresses.into_iter().flatten().filter(move |a| a.type_ == wanted).map(|a| &a.address)
+    };
+    let all: Vec<&String> = of_type("InternalIP").chain(of_type("ExternalIP")).collect();
+    let Some(first) = all.first() else { return Vec::new() };
+    let second = all.iter().find(|ip| ip.contains(':') != first.contains(':'));
+    std::iter::once(*first).chain(second.copied()).cloned().collect()
+}
+
+/// A non-negative number that fits, or the nearest that does.
+pub(crate) fn to_u32(number: f64) -> u32 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "float casts saturate"
+    )]
+    let number = number as u32;
+    number
+}

@@ -1,0 +1,138 @@
+//! Pods that should run, and which mirror pod belongs to which static pod.
+
+use super::merge::{ANNOTATION_MIRROR, ANNOTATION_SOURCE, annotation};
+use api::core::v1::Pod;
+use api::ids::PodUid;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Whether the pod comes from a file or URL.
+pub(crate) fn is_static(pod: &Pod) -> bool {
+    annotation(pod, ANNOTATION_SOURCE).is_some_and(|source| source != "api")
+}
+
+/// Whether the object is the API's image of a static pod.
+pub(crate) fn is_mirror(pod: &Pod) -> bool {
+    annotation(pod, ANNOTATION_MIRROR).is_some()
+}
+
+/// The pod's UID.
+pub(crate) fn uid_of(pod: &Pod) -> PodUid {
+    PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default())
+}
+
+/// `name_namespace`, the key that joins static and mirror pods.
+pub(crate) fn full_name(pod: &Pod) -> String {
+    let meta = &pod.metadata;
+    let part = |text: &Option<String>| text.clone().unwrap_or_default();
+    format!("{}_{}", part(&meta.name), part(&meta.namespace))
+}
+
+/// The desired pods (`kubelet: podManager`).
+#[derive(Debug, Default)]
+pub(crate) struct DesiredPods {
+    pods: BTreeMap<PodUid, Arc<Pod>>,
+    by_name: BTreeMap<String, PodUid>,
+    mirrors: BTreeMap<String, Arc<Pod>>,
+}
+
+impl DesiredPods {
+    /// Adds or replaces a pod or mirror pod.
+    pub(crate) fn upsert(&mut self, pod: &Arc<Pod>) {
+        let name = full_name(pod);
+        if is_mirror(pod) {
+            self.mirrors.insert(name, Arc::clone(pod));
+        } else {
+            self.by_name.insert(name, uid_of(pod));
+            self.pods.insert(uid_of(pod), Arc::clone(pod));
+        }
+    }
+
+    /// Takes a pod or mirror pod out.
+    pub(crate) fn remove(&mut self, pod: &Pod) {
+        let name = full_name(pod);
+        if is_mirror(pod) {
+            if self.mirrors.get(&name).is_some_and(|m| m.metadata.uid == pod.metadata.uid) {
+                self.mirrors.remove(&name);
+            }
+            return;
+        }
+        let uid = uid_of(pod);
+        if self.by_name.get(&name) == Some(&uid) {
+            self.by_name.remove(&name);
+        }
+        self.pods.remove(&uid);
+    }
+
+    /// A pod by UID.
+    pub(crate) fn get(&self, uid: &PodUid) -> Option<&Arc<Pod>> {
+        self.pods.get(uid)
+    }
+
+    /// All pods but mirrors.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&PodUid, &Arc<Pod>)> {
+        self.pods.iter()
+    }
+
+    /// The mirror of a static pod, if the API has one of its name.
+    pub(crate) fn mirror_of(&self, pod: &Pod) -> Option<&Arc<Pod>> {
+        if is_static(pod) { self.mirrors.get(&full_name(pod)) } else { None }
+    }
+
+    /// The static pod behind a mirror.
+    pub(crate) fn static_of(&self, mirror: &Pod) -> Option<&Arc<Pod>> {
+        let uid = self.by_name.get(&full_name(mirror))?;
+        self.pods.get(uid).filter(|pod| is_static(pod))
+    }
+
+    /// Mirrors whose static pod is not configured any more.
+    pub(crate) fn orphaned_mirrors(&self) -> Vec<Arc<Pod>> {
+        self.mirrors
+            .iter()
+            .filter(|(name, _)| !self.by_name.contains_key(*name))
+            .map(|(_, mirror)| Arc::clone(mirror))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(uid: &str, annotations: &[(&str, &str)]) -> Arc<Pod> {
+        let mut pod = Pod::default();
+        pod.metadata.uid = Some(uid.to_owned());
+        pod.metadata.name = Some("etcd-node".to_owned());
+        pod.metadata.namespace = Some("kube-system".to_owned());
+        pod.metadata.annotations =
+            Some(annotations.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect());
+        Arc::new(pod)
+    }
+
+    #[test]
+    fn static_and_mirror_pods_find_each_other_by_name() {
+        let fixed = pod("s", &[(ANNOTATION_SOURCE, "file")]);
+        let mirror = pod("m", &[(ANNOTATION_SOURCE, "api"), (ANNOTATION_MIRROR, "s")]);
+        let mut desired = DesiredPods::default();
+        desired.upsert(&mirror);
+        assert_eq!(desired.orphaned_mirrors().len(), 1);
+        desired.upsert(&fixed);
+        assert!(desired.orphaned_mirrors().is_empty());
+        assert_eq!(desired.mirror_of(&fixed).and_then(|m| m.metadata.uid.clone()), Some("m".into()));
+        assert_eq!(desired.static_of(&mirror).and_then(|p| p.metadata.uid.clone()), Some("s".into()));
+        desired.remove(&mirror);
+        assert!(desired.mirror_of(&fixed).is_none());
+    }
+
+    #[test]
+    fn removing_an_old_version_keeps_the_name_of_the_new_one() {
+        let old = pod("1", &[(ANNOTATION_SOURCE, "file")]);
+        let new = pod("2", &[(ANNOTATION_SOURCE, "file")]);
+        let mirror = pod("m", &[(ANNOTATION_MIRROR, "1")]);
+        let mut desired = DesiredPods::default();
+        desired.upsert(&old);
+        desired.upsert(&new);
+        desired.remove(&old);
+        assert_eq!(desired.static_of(&mirror).and_then(|p| p.metadata.uid.clone()), Some("2".into()));
+    }
+}

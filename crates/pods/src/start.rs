@@ -1,0 +1,184 @@
+//! Putting the pod subsystem together and starting its tasks.
+
+use crate::admission::Admission;
+use crate::admission::checkpoint::{ACTUATED, ALLOCATED, CheckpointError, ResourceStore};
+use crate::admission::resize::Resizes;
+use crate::chance::Chance;
+use crate::config::{PodsConfig, PodsDeps};
+use crate::dispatch::{DispatchParts, DispatchTask};
+use crate::handle::PodsHandle;
+use crate::housekeeping::ContainerGc;
+use crate::lives::Lives;
+use crate::prober::{Budget, ProbeStore, ProberHandle, ProberParts};
+use crate::runtime::Runtime;
+use crate::shared::{Shared, Timelines};
+use crate::sources::file::FileSource;
+use crate::sources::http::UrlSource;
+use crate::sources::statics::StaticPods;
+use crate::sources::{ManifestFaults, SourceReport, SourceSet};
+use crate::status::StatusCache;
+use crate::status::mirror::Mirrors;
+use crate::status::publisher::PublisherTask;
+use crate::view::{ViewHandle, ViewTask};
+use api::core::v1::Pod;
+use engine::pod::life::LifeConfig;
+use ports::{OnExit, PodSource, PodsSnapshot, Tasks};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use tokio::sync::{mpsc, watch};
+
+/// Sets that wait for the dispatcher (`kubelet: configCh`).
+const SETS: usize = 50;
+
+/// Starts the pod subsystem. Reads the checkpoints first; a damaged one stops the start.
+pub async fn start(
+    config: PodsConfig,
+    deps: PodsDeps,
+    tasks: &Tasks,
+) -> Result<PodsHandle, CheckpointError> {
+    let runtime = Runtime::new(deps.runtime);
+    let clock = deps.clock;
+    let chance = Chance::seeded(config.seed);
+    let root = config.roots.kubelet.clone();
+    let allocated = ResourceStore::open(root.join(ALLOCATED), "allocated-state", tasks)?;
+    let actuated = ResourceStore::open(root.join(ACTUATED), "actuated-state", tasks)?;
+    let life = LifeConfig { sync_frequency: config.sync_frequency, ..LifeConfig::default() };
+    let lives = Lives::new(life, Arc::clone(&clock), chance.clone());
+    let status = StatusCache::new(Arc::clone(&clock), config.status_gates.clone());
+    let started_at = clock.now();
+    let (view_task, view) =
+        ViewTask::new(runtime.clone(), Arc::clone(&clock), tasks.clone(), config.view);
+    tasks.spawn("runtime-view", OnExit::Exit, view_task.run());
+    let prober = ProberHandle::new(ProberParts {
+        runtime: runtime.clone(),
+        status: status.clone(),
+        lives: lives.clone(),
+        events: Arc::clone(&deps.events),
+        clock: Arc::clone(&clock),
+        tasks: tasks.clone(),
+        store: ProbeStore::open(config.roots.rubelet().join("probes.json"), tasks),
+        budget: Budget::per_second(config.probes_per_second),
+        gates: config.gates,
+        user_agent: config.user_agent("kube-probe"),
+        started_at,
+    });
+    let timelines = Timelines::new(Arc::clone(&clock));
+    let shared = Arc::new(Shared {
+        runtime,
+        view: view.clone(),
+        lives: lives.clone(),
+        images: deps.images,
+        volumes: deps.volumes,
+        cgroups: deps.cgroups,
+        placement: deps.placement,
+        objects: deps.objects,
+        mirrors: Mirrors::new(deps.api.clone(), deps.node.clone()),
+        resizes: Resizes::new(Arc::clone(&clock), Arc::clone(&deps.events)),
+        events: deps.events,
+        node: deps.node,
+        clock: Arc::clone(&clock),
+        chance,
+        status: status.clone(),
+        prober,
+        allocated,
+        actuated,
+        tasks: tasks.clone(),
+        timelines: timelines.clone(),
+        handlers: deps.handlers,
+        has_api: deps.api.is_some(),
+        started_at,
+        config,
+    });
+    let (published, watched) = watch::channel(PodsSnapshot::default());
+    let (sets, set_inbox) = mpsc::channel(SETS);
+    let (requests, request_inbox) = mpsc::channel(SETS);
+    let faults = watch::Sender::new(ManifestFaults::default());
+    let watched_faults = faults.subscribe();
+    let configured = start_sources(&shared, &view, sets, faults, deps.api_pods, tasks);
+    let dispatch = DispatchTask::new(DispatchParts {
+        admission: Admission::new(shared.config.admission.clone()),
+        shared: Arc::clone(&shared),
+        configured,
+        sets: set_inbox,
+        requests: request_inbox,
+        published,
+    });
+    tasks.spawn("pods", OnExit::Exit, dispatch.run());
+    if let Some(api) = deps.api {
+        let publisher = PublisherTask {
+            api,
+            status,
+            pods: watched.clone(),
+            lives,
+            clock,
+            timelines,
+        };
+        tasks.spawn("pod-status", OnExit::Exit, publisher.run(tasks.token()));
+    }
+    let gc = ContainerGc { shared: Arc::clone(&shared), pods: watched.clone() };
+    tasks.spawn("container-gc", OnExit::Exit, gc.run(tasks.token()));
+    Ok(PodsHandle { shared, requests, published: watched, faults: watched_faults })
+}
+
+/// Starts every configured source; says which there are.
+fn start_sources(
+    shared: &Arc<Shared>,
+    view: &ViewHandle,
+    sets: mpsc::Sender<SourceSet>,
+    faults: watch::Sender<ManifestFaults>,
+    api_pods: Option<mpsc::Receiver<Vec<Arc<Pod>>>>,
+    tasks: &Tasks,
+) -> BTreeSet<PodSource> {
+    let mut configured = BTreeSet::new();
+    let report = |source| SourceReport::new(source, sets.clone(), faults.clone());
+    if let Some(path) = shared.config.static_pod_path.clone() {
+        configured.insert(PodSource::File);
+        let period = shared.config.file_check_frequency;
+        let (report, cancel) = (report(PodSource::File), tasks.token());
+        let (shared, view) = (Arc::clone(shared), view.clone());
+        tasks.spawn("pods-from-files", OnExit::Exit, async move {
+            let Some(statics) = static_pods(&shared, &view, &cancel).await else { return };
+            FileSource::new(path, period, statics, report).run(cancel).await;
+        });
+    }
+    if let Some(url) = shared.config.static_pod_url.clone() {
+        configured.insert(PodSource::Http);
+        let (report, cancel) = (report(PodSource::Http), tasks.token());
+        let (shared, view) = (Arc::clone(shared), view.clone());
+        tasks.spawn("pods-from-url", OnExit::Exit, async move {
+            let Some(statics) = static_pods(&shared, &view, &cancel).await else { return };
+            UrlSource::new(url, statics, report).run(cancel).await;
+        });
+    }
+    if let Some(mut api_pods) = api_pods {
+        configured.insert(PodSource::Api);
+        let (report, cancel) = (report(PodSource::Api), tasks.token());
+        tasks.spawn("pods-from-api", OnExit::Exit, async move {
+            loop {
+                tokio::select! {
+                    () = cancel.cancelled() => return, // cancel-safe: a token
+                    set = api_pods.recv() => match set { // cancel-safe: mpsc
+                        Some(pods) => report.deliver(pods).await,
+                        // Whoever fed us is gone: its last word stands.
+                        None => return cancel.cancelled().await,
+                    }
+                }
+            }
+        });
+    }
+    configured
+}
+
+/// What makes pods of manifests, once it is known what runs; `None` when everything ends.
+async fn static_pods(
+    shared: &Arc<Shared>,
+    view: &ViewHandle,
+    cancel: &tokio_util::sync::CancellationToken,
+) -> Option<StaticPods> {
+    let running = tokio::select! {
+        () = cancel.cancelled() => return None, // cancel-safe: a token
+        running = view.first_audit() => running, // cancel-safe: a watch
+    };
+    let store = shared.config.roots.rubelet().join("adopted-static-pods.json");
+    Some(StaticPods::new(shared.config.static_pods(), Arc::clone(&running.listed), store))
+}

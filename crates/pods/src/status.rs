@@ -1,0 +1,207 @@
+//! The newest status of every pod, and its way to the API server.
+//!
+//! Owns: one cached status per pod with a version ([`StatusCache`]), the task that sends what the API
+//! lacks ([`publisher`]), and mirror pods ([`mirror`]).
+//!
+//! Promises: a status that would bring a container back from the dead is dropped; a probe result is
+//! written at once, also while its pod's worker is busy; nothing is sent for a pod that did not change.
+
+pub(crate) mod mirror;
+pub(crate) mod publisher;
+
+use api::core::v1::{Pod, PodStatus};
+use api::ids::{ContainerId, PodUid};
+use engine::status::cache::{self, Cached, Offer, Taken};
+use engine::status::{StatusGates, is_terminal, ready_condition, rejected};
+use ports::Clock;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use tokio::sync::watch;
+
+#[derive(Debug, Clone)]
+struct Slot {
+    pod: Arc<Pod>,
+    cached: Cached,
+}
+
+/// All cached statuses. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct StatusCache {
+    slots: Arc<Mutex<BTreeMap<PodUid, Slot>>>,
+    changed: watch::Sender<u64>,
+    clock: Arc<dyn Clock>,
+    gates: Arc<StatusGates>,
+}
+
+impl StatusCache {
+    pub(crate) fn new(clock: Arc<dyn Clock>, gates: StatusGates) -> Self {
+        Self {
+            slots: Arc::default(),
+            changed: watch::Sender::new(0),
+            clock,
+            gates: Arc::new(gates),
+        }
+    }
+
+    /// Follows changes of any status.
+    pub(crate) fn changed(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// The newest status of a pod.
+    pub(crate) fn get(&self, uid: &PodUid) -> Option<Arc<PodStatus>> {
+        self.lock().get(uid).map(|slot| Arc::clone(&slot.cached.status))
+    }
+
+    /// All cached statuses with their pods.
+    pub(crate) fn all(&self) -> Vec<(PodUid, Arc<Pod>, Cached)> {
+        self.lock()
+            .iter()
+            .map(|(uid, slot)| (uid.clone(), Arc::clone(&slot.pod), slot.cached.clone()))
+            .collect()
+    }
+
+    /// What a new status is compared with: ours, else the mirror's, else the API's.
+    pub(crate) fn previous(&self, pod: &Pod, mirror: Option<&Arc<Pod>>) -> Arc<PodStatus> {
+        match self.get(&crate::sources::desired::uid_of(pod)) {
+            Some(status) => status,
+            None => Arc::new(fallback(pod, mirror)),
+        }
+    }
+
+    /// Offers a status.
+    pub(crate) fn set(&self, pod: &Arc<Pod>, mirror: Option<&Arc<Pod>>, status: PodStatus) {
+        let force = pod.metadata.deletion_timestamp.is_some();
+        self.offer(pod, &fallback(pod, mirror), status, Offer { force, finished: false });
+    }
+
+    /// The pod was refused.
+    pub(crate) fn reject(&self, pod: &Arc<Pod>, reason: &str, message: &str) {
+        let status = rejected(pod, reason, message, &self.gates);
+        self.offer(pod, &fallback(pod, None), status, Offer::default());
+    }
+
+    /// Nothing of the pod is left on the machine.
+    pub(crate) fn finish(&self, pod: &Arc<Pod>, mirror: Option<&Arc<Pod>>) {
+        let old = self.previous(pod, mirror);
+        let status = cache::final_status(pod, &old);
+        self.offer(pod, &fallback(pod, mirror), status, Offer { force: true, finished: true });
+    }
+
+    /// Writes a readiness result.
+    pub(crate) fn set_readiness(&self, uid: &PodUid, id: &ContainerId, ready: bool) {
+        self.rewrite(uid, |pod, status| {
+            cache::with_readiness(pod, status, id.as_str(), ready, &self.gates)
+        });
+    }
+
+    /// Writes a startup result.
+    pub(crate) fn set_startup(&self, uid: &PodUid, id: &ContainerId, started: bool) {
+        self.rewrite(uid, |_, status| cache::with_started(status, id.as_str(), started));
+    }
+
+    /// The pod's sandbox is up, before any image was pulled.
+    pub(crate) fn set_sandbox_ready(&self, uid: &PodUid) {
+        if !self.gates.ready_to_start {
+            return;
+        }
+        self.rewrite(uid, |_, status| {
+            let mut status = status.clone();
+            let list = status.conditions.get_or_insert_default();
+            let condition = list.iter_mut().find(|c| c.type_ == "PodReadyToStartContainers")?;
+            if condition.status == "True" {
+                return None;
+            }
+            "True".clone_into(&mut condition.status);
+            Some(status)
+        });
+    }
+
+    /// Keeps the statuses of these pods.
+    pub(crate) fn retain(&self, keep: impl Fn(&PodUid) -> bool) {
+        self.lock().retain(|uid, _| keep(uid));
+    }
+
+    /// Whether the cached phase is final.
+    pub(crate) fn is_terminal(&self, uid: &PodUid) -> bool {
+        self.lock().get(uid).is_some_and(|slot| is_terminal(slot.cached.status.phase.as_deref()))
+    }
+
+    /// Names of a pod's regular containers.
+    pub(crate) fn regular_names(&self, uid: &PodUid) -> BTreeSet<String> {
+        let slots = self.lock();
+        let spec = slots.get(uid).and_then(|slot| slot.pod.spec.as_ref());
+        spec.into_iter().flat_map(|s| &s.containers).map(|c| c.name.clone()).collect()
+    }
+
+    /// The name of the container with this id.
+    pub(crate) fn container_name(&self, uid: &PodUid, id: &ContainerId) -> Option<String> {
+        let status = self.get(uid)?;
+        let lists = [&status.container_statuses, &status.init_container_statuses];
+        lists
+            .into_iter()
+            .flatten()
+            .flatten()
+            .find(|entry| engine::status::bare_id(entry).as_ref() == Some(id))
+            .map(|entry| entry.name.clone())
+    }
+
+    /// Whether somebody changed what a readiness gate of the pod looks at.
+    pub(crate) fn gates_differ(&self, pod: &Pod) -> bool {
+        let Some(spec) = pod.spec.as_ref().filter(|s| s.readiness_gates.is_some()) else {
+            return false;
+        };
+        let Some(api) = &pod.status else { return false };
+        let conditions = api.conditions.clone().unwrap_or_default();
+        let Some(shown) = conditions.iter().find(|c| c.type_ == "Ready") else { return false };
+        let phase = api.phase.clone().unwrap_or_default();
+        let verdict = ready_condition(spec, api, &conditions, &phase);
+        let status = if verdict.holds { "True" } else { "False" };
+        shown.status != status || shown.message.as_deref().unwrap_or_default() != verdict.message
+    }
+
+    fn rewrite(
+        &self,
+        uid: &PodUid,
+        change: impl FnOnce(&Pod, &PodStatus) -> Option<PodStatus>,
+    ) {
+        let Some(slot) = self.lock().get(uid).cloned() else { return };
+        if let Some(status) = change(&slot.pod, &slot.cached.status) {
+            self.offer(&slot.pod, &slot.cached.status, status, Offer::default());
+        }
+    }
+
+    fn offer(&self, pod: &Arc<Pod>, fallback: &PodStatus, status: PodStatus, offer: Offer) {
+        let uid = crate::sources::desired::uid_of(pod);
+        let mut slots = self.lock();
+        let before = slots.get(&uid).map(|slot| slot.cached.clone());
+        let now = self.clock.now();
+        match cache::take(pod, before.as_ref(), fallback, status, offer, &self.gates, now) {
+            Taken::Changed { cached, .. } => {
+                slots.insert(uid, Slot { pod: Arc::clone(pod), cached });
+                drop(slots);
+                self.changed.send_modify(|count| *count = count.wrapping_add(1));
+            }
+            Taken::Same { .. } => {
+                if let Some(slot) = slots.get_mut(&uid) {
+                    slot.pod = Arc::clone(pod);
+                }
+            }
+            Taken::Illegal { message } => {
+                tracing::error!(podUID = %uid, err = message, "status update aborted");
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<PodUid, Slot>> {
+        match self.slots.lock() {
+            Ok(slots) => slots,
+            Err(poisoned) => poisoned.into_inner(),
+        }
+    }
+}
+
+fn fallback(pod: &Pod, mirror: Option<&Arc<Pod>>) -> PodStatus {
+    let source = mirror.map_or(pod, |mirror| mirror.as_ref());
+    source.status.clone().unwrap_or_default()
+}

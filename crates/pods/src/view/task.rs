@@ -1,0 +1,492 @@
+//! The task that asks the runtime: looks at single pods, audits, and the event stream.
+
+use super::translate::{self, LABEL_POD_UID};
+use super::{ListedPod, Observation, RuntimePods, Turn, ViewHandle, termination};
+use crate::runtime::{Runtime, RuntimeFault};
+use api::ids::PodUid;
+use engine::runtime::{ContainerRunState, ContainerView, RuntimePod};
+use ::cri::RuntimeEvent;
+use ports::{Clock, OnExit, Tasks};
+use proto::cri_v1 as cri;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+/// Periods and limits of the view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ViewConfig {
+    /// Time between audits while runtime events flow.
+    pub audit_with_events: Duration,
+    /// Time between audits while they do not.
+    pub audit_without_events: Duration,
+    /// Limit of a look at one pod.
+    pub look_limit: Duration,
+    /// Whether to ask for runtime events at all.
+    pub use_events: bool,
+}
+
+impl Default for ViewConfig {
+    fn default() -> Self {
+        Self {
+            audit_with_events: Duration::from_secs(60),
+            audit_without_events: Duration::from_secs(1),
+            look_limit: Duration::from_secs(30),
+            use_events: true,
+        }
+    }
+}
+
+/// What helpers report to the task.
+#[derive(Debug)]
+enum Report {
+    Look { uid: PodUid, asked: Turn, pod: Result<RuntimePod, String> },
+    Audit { asked: Turn, pods: Result<BTreeMap<PodUid, Listed>, String> },
+    Event(Option<PodUid>),
+    Stream(bool),
+}
+
+/// One pod in a full list.
+#[derive(Debug, Default)]
+struct Listed {
+    summary: ListedPod,
+    /// State by sandbox or container id; what an audit compares.
+    states: BTreeMap<String, i32>,
+}
+
+/// What is remembered of one pod.
+#[derive(Debug)]
+struct Known {
+    observation: Observation,
+    states: BTreeMap<String, i32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Looking {
+    Once,
+    Again,
+}
+
+/// The one writer of the view.
+#[derive(Debug)]
+pub(crate) struct ViewTask {
+    handle: ViewHandle,
+    runtime: Runtime,
+    clock: Arc<dyn Clock>,
+    tasks: Tasks,
+    config: ViewConfig,
+    known: BTreeMap<PodUid, Known>,
+    looking: BTreeMap<PodUid, Looking>,
+    auditing: bool,
+    next_audit: Instant,
+    reports: mpsc::Sender<Report>,
+    inbox: mpsc::Receiver<Report>,
+}
+
+impl ViewTask {
+    pub(crate) fn new(
+        runtime: Runtime,
+        clock: Arc<dyn Clock>,
+        tasks: Tasks,
+        config: ViewConfig,
+    ) -> (Self, ViewHandle) {
+        let handle = ViewHandle::new();
+        let (reports, inbox) = mpsc::channel(256);
+        let task = Self {
+            handle: handle.clone(),
+            runtime,
+            clock,
+            tasks,
+            config,
+            known: BTreeMap::new(),
+            looking: BTreeMap::new(),
+            auditing: false,
+            next_audit: Instant::now(),
+            reports,
+            inbox,
+        };
+        (task, handle)
+    }
+
+    pub(crate) async fn run(mut self) {
+        let cancel = self.tasks.token();
+        if self.config.use_events {
+            let stream = follow_events(self.runtime.clone(), self.reports.clone());
+            let cancelled = cancel.clone();
+            self.tasks.spawn("runtime-events", OnExit::Fine, async move {
+                tokio::select! {
+                    () = cancelled.cancelled() => {} // cancel-safe: a token
+                    () = stream => {} // dropped with the process: nothing to finish
+                }
+            });
+        }
+        loop {
+            tokio::select! {
+                () = cancel.cancelled() => return, // cancel-safe: a token
+                // Cancel-safe: a notification that is not taken stays.
+                () = self.handle.shared.wanted.notified() => self.take_wishes(),
+                report = self.inbox.recv() => { // cancel-safe: documented by tokio
+                    let Some(report) = report else { return };
+                    self.take(report);
+                }
+                // Cancel-safe: the moment is a field.
+                () = tokio::time::sleep_until(self.next_audit), if !self.auditing => {
+                    self.start_audit();
+                }
+            }
+        }
+    }
+
+    fn take_wishes(&mut self) {
+        let wishes = match self.handle.shared.wishes.lock() {
+            Ok(mut wishes) => std::mem::take(&mut *wishes),
+            Err(_) => return,
+        };
+        for uid in wishes {
+            self.start_look(uid);
+        }
+    }
+
+    fn take(&mut self, report: Report) {
+        match report {
+            Report::Look { uid, asked, pod } => self.looked(uid, asked, pod),
+            Report::Audit { asked, pods } => self.audited(asked, pods),
+            Report::Event(Some(uid)) => self.start_look(uid),
+            Report::Event(None) => self.next_audit = Instant::now(),
+            Report::Stream(up) => {
+                let changed = self.handle.shared.health.send_if_modified(|health| {
+                    let changed = health.events != up;
+                    health.events = up;
+                    changed
+                });
+                if changed {
+                    // What happened before the stream was up, or after it broke, was not seen.
+                    self.next_audit = Instant::now();
+                    tracing::info!(events = up, "runtime event stream");
+                }
+            }
+        }
+    }
+
+    fn start_look(&mut self, uid: PodUid) {
+        if let Some(looking) = self.looking.get_mut(&uid) {
+            *looking = Looking::Again;
+            return;
+        }
+        self.looking.insert(uid.clone(), Looking::Once);
+        let asked = self.handle.turn();
+        let now = self.clock.now();
+        let runtime = self.runtime.clone();
+        let reports = self.reports.clone();
+        let limit = self.config.look_limit;
+        let before = self.known.get(&uid).and_then(|k| k.observation.pod.clone().ok());
+        self.tasks.spawn("runtime-look", OnExit::Fine, async move {
+            let mut blank = RuntimePod::empty(uid.clone(), "", "", now);
+            if let Some(before) = &before {
+                blank.name.clone_from(&before.name);
+                blank.namespace.clone_from(&before.namespace);
+            }
+            let pod = match tokio::time::timeout(limit, look(&runtime, blank, before)).await {
+                Ok(result) => result.map_err(|fault| fault.text),
+                Err(_) => Err(format!("the runtime did not answer within {limit:?}")),
+            };
+            // The task is gone only when everything ends.
+            let _ = reports.send(Report::Look { uid, asked, pod }).await;
+        });
+    }
+
+    fn looked(&mut self, uid: PodUid, asked: Turn, pod: Result<RuntimePod, String>) {
+        let again = self.looking.remove(&uid) == Some(Looking::Again);
+        self.handle.shared.health.send_if_modified(|health| match &pod {
+            Ok(_) => health.stuck.remove(&uid).is_some(),
+            Err(reason) => health.stuck.insert(uid.clone(), reason.clone()).is_none(),
+        });
+        let states = pod.as_ref().map(states_of).unwrap_or_default();
+        self.observe(&uid, asked, pod.map(Arc::new).map_err(Arc::from), states);
+        self.publish_all(None);
+        if again {
+            self.start_look(uid);
+        }
+    }
+
+    /// Takes over an answer unless a later question was answered already.
+    fn observe(
+        &mut self,
+        uid: &PodUid,
+        asked: Turn,
+        pod: Result<Arc<RuntimePod>, Arc<str>>,
+        states: BTreeMap<String, i32>,
+    ) {
+        let known = self.known.get(uid);
+        if known.is_some_and(|k| k.observation.asked >= asked) {
+            return;
+        }
+        let same = known.is_some_and(|k| same_content(&k.observation.pod, &pod));
+        let version = known.map_or(1, |k| k.observation.version + u64::from(!same));
+        let observation = Observation { asked, version, pod };
+        self.handle.with_slot(uid, |slot| slot.send_replace(Some(observation.clone())));
+        let empty = states.is_empty() && observation.pod.is_ok();
+        if empty {
+            // Nothing of it is left: keep no memory of it beyond the slot that somebody follows.
+            self.known.remove(uid);
+            self.handle.forget(uid);
+            if self.handle.is_followed(uid) {
+                self.known.insert(uid.clone(), Known { observation, states });
+            }
+        } else {
+            self.known.insert(uid.clone(), Known { observation, states });
+        }
+    }
+
+    fn start_audit(&mut self) {
+        self.auditing = true;
+        let asked = self.handle.turn();
+        let runtime = self.runtime.clone();
+        let reports = self.reports.clone();
+        let limit = self.config.look_limit;
+        self.next_audit = Instant::now() + self.audit_period();
+        self.tasks.spawn("runtime-audit", OnExit::Fine, async move {
+            let pods = match tokio::time::timeout(limit, list_all(&runtime)).await {
+                Ok(result) => result.map_err(|fault| fault.text),
+                Err(_) => Err(format!("the runtime did not answer within {limit:?}")),
+            };
+            let _ = reports.send(Report::Audit { asked, pods }).await;
+        });
+    }
+
+    fn audit_period(&self) -> Duration {
+        if self.handle.shared.health.borrow().events {
+            self.config.audit_with_events
+        } else {
+            self.config.audit_without_events
+        }
+    }
+
+    fn audited(&mut self, asked: Turn, pods: Result<BTreeMap<PodUid, Listed>, String>) {
+        self.auditing = false;
+        let now = Instant::now();
+        let period = self.audit_period();
+        // A wish that came meanwhile stays due; otherwise the period begins at the end.
+        if self.next_audit > now {
+            self.next_audit = now + period;
+        }
+        let pods = match pods {
+            Ok(pods) => pods,
+            Err(error) => {
+                self.next_audit = self.next_audit.min(now + self.config.audit_without_events);
+                self.handle.shared.health.send_if_modified(|health| {
+                    let changed = health.audit_error.as_deref() != Some(&error);
+                    health.audit_error = Some(error);
+                    changed
+                });
+                return;
+            }
+        };
+        self.handle.shared.health.send_if_modified(|health| {
+            let changed = !health.audited || health.audit_error.is_some();
+            health.audited = true;
+            health.audit_error = None;
+            changed
+        });
+        let followed = self.handle.followed();
+        for uid in self.known.keys().cloned().chain(followed).collect::<Vec<_>>() {
+            if !pods.contains_key(&uid) {
+                let gone = RuntimePod::empty(uid.clone(), "", "", self.clock.now());
+                self.observe_gone(&uid, asked, gone);
+            }
+        }
+        let mut listed = BTreeMap::new();
+        for (uid, pod) in pods {
+            match self.known.get(&uid) {
+                Some(known) if known.observation.pod.is_ok() && known.states == pod.states => {
+                    let (content, states) = (known.observation.pod.clone(), pod.states);
+                    self.observe(&uid, asked, content, states);
+                }
+                _ => self.start_look(uid.clone()),
+            }
+            listed.insert(uid, pod.summary);
+        }
+        self.publish_all(Some((asked, listed)));
+    }
+
+    fn observe_gone(&mut self, uid: &PodUid, asked: Turn, mut gone: RuntimePod) {
+        if let Some(Ok(before)) = self.known.get(uid).map(|k| k.observation.pod.clone()) {
+            gone.name.clone_from(&before.name);
+            gone.namespace.clone_from(&before.namespace);
+            gone.keep_ips_of(&before);
+        }
+        self.observe(uid, asked, Ok(Arc::new(gone)), BTreeMap::new());
+    }
+
+    fn publish_all(&self, audit: Option<(Turn, BTreeMap<PodUid, ListedPod>)>) {
+        let before = Arc::clone(&self.handle.shared.all.borrow());
+        let pods = self
+            .known
+            .iter()
+            .filter(|(_, known)| !known.states.is_empty())
+            .filter_map(|(uid, known)| {
+                known.observation.pod.as_ref().ok().map(|pod| (uid.clone(), Arc::clone(pod)))
+            })
+            .collect();
+        let (audited, listed) = match audit {
+            Some((asked, listed)) => (Some(asked), Arc::new(listed)),
+            None => (before.audited, Arc::clone(&before.listed)),
+        };
+        self.handle.shared.all.send_replace(Arc::new(RuntimePods { pods, listed, audited }));
+    }
+}
+
+/// Equal but for the time at which the runtime was asked.
+fn same_content(
+    a: &Result<Arc<RuntimePod>, Arc<str>>,
+    b: &Result<Arc<RuntimePod>, Arc<str>>,
+) -> bool {
+    match (a, b) {
+        (Ok(a), Ok(b)) => {
+            Arc::ptr_eq(a, b)
+                || (a.sandboxes == b.sandboxes && a.containers == b.containers && a.ips == b.ips)
+        }
+        (Err(a), Err(b)) => a == b,
+        _ => false,
+    }
+}
+
+fn states_of(pod: &RuntimePod) -> BTreeMap<String, i32> {
+    let sandboxes = pod.sandboxes.iter().map(|s| {
+        let state = match s.state {
+            engine::runtime::SandboxState::Ready => cri::PodSandboxState::SandboxReady as i32,
+            engine::runtime::SandboxState::NotReady => cri::PodSandboxState::SandboxNotready as i32,
+        };
+        (s.id.to_string(), state)
+    });
+    let containers = pod.containers.iter().map(|c| {
+        let state = match c.state {
+            ContainerRunState::Created => cri::ContainerState::ContainerCreated,
+            ContainerRunState::Running => cri::ContainerState::ContainerRunning,
+            ContainerRunState::Exited => cri::ContainerState::ContainerExited,
+            ContainerRunState::Unknown => cri::ContainerState::ContainerUnknown,
+        };
+        (c.id.to_string(), state as i32)
+    });
+    sandboxes.chain(containers).collect()
+}
+
+/// Reads one pod (`kubelet: GetPodStatus`).
+async fn look(
+    runtime: &Runtime,
+    mut pod: RuntimePod,
+    before: Option<Arc<RuntimePod>>,
+) -> Result<RuntimePod, RuntimeFault> {
+    let labels = BTreeMap::from([(LABEL_POD_UID.to_owned(), pod.uid.to_string())]);
+    let sandboxes = runtime.list_sandboxes(labels.clone()).await?;
+    let containers = runtime.list_containers(labels).await?;
+    for listed in &sandboxes {
+        let Some((_, name, namespace)) = translate::sandbox_owner(listed) else { continue };
+        (pod.name, pod.namespace) = (name, namespace);
+        let Some(status) = runtime.sandbox_status(&listed.id).await? else { continue };
+        pod.sandboxes.push(translate::sandbox(&status));
+    }
+    let mut exited = Vec::new();
+    for listed in &containers {
+        let Some((_, name, namespace)) = translate::container_owner(listed) else { continue };
+        if pod.name.is_empty() {
+            (pod.name, pod.namespace) = (name, namespace);
+        }
+        let over = translate::run_state(listed.state) == ContainerRunState::Exited;
+        let known = before.as_ref().and_then(|b| {
+            b.containers.iter().find(|c| c.id.as_str() == listed.id && c.state == ContainerRunState::Exited)
+        });
+        if let (true, Some(known)) = (over, known) {
+            // An exited container does not change any more.
+            pod.containers.push(known.clone());
+            continue;
+        }
+        let Some(status) = runtime.container_status(&listed.id).await? else { continue };
+        let view = translate::container(&status, &listed.pod_sandbox_id);
+        if view.state == ContainerRunState::Exited {
+            exited.push(view);
+        } else {
+            pod.containers.push(view);
+        }
+    }
+    pod.containers.extend(with_messages(exited).await);
+    pod.normalise();
+    if let Some(sandbox) = pod.active_sandbox() {
+        pod.ips = sandbox.network.as_ref().map(|n| n.ips()).unwrap_or_default();
+    }
+    if let Some(before) = before {
+        pod.keep_ips_of(&before);
+    }
+    Ok(pod)
+}
+
+async fn with_messages(containers: Vec<ContainerView>) -> Vec<ContainerView> {
+    if containers.is_empty() {
+        return containers;
+    }
+    let plain = containers.clone();
+    let read = sys::blocking::run(move || {
+        containers
+            .into_iter()
+            .map(|mut container| {
+                termination::add_message(&mut container);
+                container
+            })
+            .collect()
+    });
+    read.await.unwrap_or(plain)
+}
+
+async fn list_all(runtime: &Runtime) -> Result<BTreeMap<PodUid, Listed>, RuntimeFault> {
+    let sandboxes = runtime.list_sandboxes(BTreeMap::new()).await?;
+    let containers = runtime.list_containers(BTreeMap::new()).await?;
+    let mut pods: BTreeMap<PodUid, Listed> = BTreeMap::new();
+    for sandbox in sandboxes {
+        let Some((uid, name, namespace)) = translate::sandbox_owner(&sandbox) else { continue };
+        let pod = pods.entry(uid).or_default();
+        let ready = sandbox.state == cri::PodSandboxState::SandboxReady as i32;
+        pod.summary.alive |= ready;
+        (pod.summary.name, pod.summary.namespace) = (name, namespace);
+        if ready || pod.summary.annotations.is_empty() {
+            pod.summary.annotations = sandbox.annotations;
+        }
+        pod.states.insert(sandbox.id, sandbox.state);
+    }
+    for container in containers {
+        let Some((uid, name, namespace)) = translate::container_owner(&container) else { continue };
+        let pod = pods.entry(uid).or_default();
+        pod.summary.alive |= container.state == cri::ContainerState::ContainerRunning as i32;
+        if pod.summary.name.is_empty() {
+            (pod.summary.name, pod.summary.namespace) = (name, namespace);
+        }
+        if let Some(hash) = container.annotations.get("io.kubernetes.container.hash") {
+            let name = container.labels.get(translate::LABEL_CONTAINER_NAME).cloned();
+            pod.summary.hashes.insert(name.unwrap_or_default(), hash.clone());
+        }
+        pod.states.insert(container.id, container.state);
+    }
+    Ok(pods)
+}
+
+/// Follows the runtime's event stream for ever; each event is only a reason to look.
+async fn follow_events(runtime: Runtime, reports: mpsc::Sender<Report>) {
+    let mut stream = runtime.events();
+    loop {
+        let report = match stream.next().await {
+            RuntimeEvent::Opened => Report::Stream(true),
+            RuntimeEvent::Lost(_) | RuntimeEvent::Unsupported => Report::Stream(false),
+            RuntimeEvent::Event(event) => Report::Event(
+                event
+                    .pod_sandbox_status
+                    .and_then(|status| status.metadata)
+                    .map(|metadata| metadata.uid)
+                    .filter(|uid| !uid.is_empty())
+                    .map(PodUid::from),
+            ),
+        };
+        if reports.send(report).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! One task per pod: it alone acts for its pod.
+//!
+//! ```text
+//!   wake-ups: update, runtime view changed, probe result, appointment
+//!        │
+//!        ▼
+//!   lives.next ──▶ Run(call) ──▶ fresh view ──▶ status ──▶ plan ──▶ execute ──▶ lives.complete
+//!        ▲                                                                          │
+//!        └──────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Promises: a worker acts only on a view asked for after its own last action ended; a wake-up is
+//! only a reason to look again; nothing it waits for can hold up another pod.
+
+mod execute;
+mod files;
+mod hooks;
+mod kill;
+mod report;
+mod requests;
+mod resize;
+mod sandbox;
+mod start;
+mod sync;
+mod terminate;
+
+pub(crate) use files::remove_logs as remove_log_files;
+
+use crate::lives::{Interrupt, WorkerSignals};
+use crate::shared::Shared;
+use crate::timeline::Timeline;
+use crate::view::{Observation, Turn};
+use api::core::v1::Pod;
+use api::ids::PodUid;
+use engine::pod::backoff::BackOff;
+use engine::pod::life::{Call, Outcome, Step, Work};
+use engine::runtime::RuntimePod;
+use engine::status::StartError;
+use futures::future::BoxFuture;
+use ports::{EventSeverity, EventTarget, NodeEvent};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// How long a worker waits for a fresh view before it reports that it has none.
+const VIEW_LIMIT: Duration = Duration::from_secs(60);
+
+/// The task of one pod.
+#[derive(Debug)]
+pub(crate) struct PodWorker {
+    uid: PodUid,
+    shared: Arc<Shared>,
+    wake: Arc<tokio::sync::Notify>,
+    interrupt: watch::Receiver<Interrupt>,
+    follow: watch::Receiver<Option<Observation>>,
+    timeline: Timeline,
+    /// When our last action ended.
+    acted: Turn,
+    /// Version of the view that the last call looked at.
+    seen: u64,
+    again_at: Option<Instant>,
+    back_off: BackOff,
+    /// Failed starts by container name.
+    faults: BTreeMap<String, StartError>,
+    /// The pod with the addresses and grace of the call in progress.
+    last_pod: Option<Arc<Pod>>,
+}
+
+impl PodWorker {
+    pub(crate) fn new(
+        uid: PodUid,
+        shared: Arc<Shared>,
+        signals: WorkerSignals,
+        timeline: Timeline,
+    ) -> Self {
+        let follow = shared.view.subscribe(&uid);
+        let back_off = BackOff::new(shared.config.crash_loop);
+        Self {
+            uid,
+            shared,
+            wake: signals.wake,
+            interrupt: signals.interrupt,
+            follow,
+            timeline,
+            acted: Turn::default(),
+            seen: 0,
+            again_at: None,
+            back_off,
+            faults: BTreeMap::new(),
+            last_pod: None,
+        }
+    }
+
+    pub(crate) async fn run(mut self) {
+        let cancel = self.shared.tasks.token();
+        loop {
+            match self.shared.lives.next(&self.uid) {
+                Step::Never(_) => break,
+                Step::Run(work) => {
+                    // A call is never dropped half-way by our own end: containers outlive us, and
+                    // what was begun with the runtime is seen again at the next start.
+                    let call: BoxFuture<'_, Outcome> = Box::pin(self.call(&work));
+                    let outcome = tokio::select! {
+                        () = cancel.cancelled() => return, // see above
+                        outcome = call => outcome,
+                    };
+                    let completed = self.shared.lives.complete(&self.uid, work.call, &outcome);
+                    self.again_at = completed.again_in.map(|wait| Instant::now() + wait);
+                    if completed.done {
+                        break;
+                    }
+                }
+                Step::NotYet(wait) => {
+                    self.again_at = Some(Instant::now() + wait);
+                    self.timeline.note("waiting for an earlier version of this static pod", "");
+                    if !self.wait(&cancel).await {
+                        return;
+                    }
+                }
+                Step::Idle => {
+                    if !self.wait(&cancel).await {
+                        return;
+                    }
+                }
+            }
+        }
+        self.shared.worker_ended(&self.uid);
+        drop(self.follow);
+        self.shared.view.forget(&self.uid);
+    }
+
+    /// Waits for a reason to look again; `false` when everything ends.
+    async fn wait(&mut self, cancel: &tokio_util::sync::CancellationToken) -> bool {
+        let seen = self.seen;
+        let newer = |view: &Option<Observation>| view.as_ref().is_some_and(|o| o.version > seen);
+        tokio::select! {
+            () = cancel.cancelled() => return false, // cancel-safe: a token
+            () = self.wake.notified() => return true, // cancel-safe: an untaken permit stays
+            () = until(self.again_at) => {} // cancel-safe: a timer
+            _ = self.follow.wait_for(newer), if self.seen > 0 => {} // cancel-safe: a watch
+        }
+        self.again_at = None;
+        self.shared.lives.look_again(&self.uid);
+        true
+    }
+
+    async fn call(&mut self, work: &Work) -> Outcome {
+        self.last_pod = Some(Arc::clone(&work.pod));
+        let runtime = match self.shared.view.newer(&self.uid, self.acted, VIEW_LIMIT).await {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                self.note_seen();
+                let message = format!("error determining status: {error}");
+                self.timeline.note("runtime view failed", error.as_ref());
+                if work.call != Call::TerminatingRuntime {
+                    self.warn(&work.pod, "FailedSync", message);
+                }
+                return failed();
+            }
+        };
+        self.note_seen();
+        let call: BoxFuture<'_, Outcome> = match work.call {
+            Call::Sync => Box::pin(self.sync(work, runtime)),
+            Call::Terminating => Box::pin(self.terminating(work, runtime)),
+            Call::TerminatingRuntime => Box::pin(self.terminating_runtime(work, runtime)),
+            Call::Terminated => Box::pin(self.terminated(work, runtime)),
+        };
+        call.await
+    }
+
+    fn note_seen(&mut self) {
+        if let Some(observation) = &*self.follow.borrow_and_update() {
+            self.seen = observation.version;
+        }
+    }
+
+    /// Our action ended: whatever was asked before does not count, and somebody should look.
+    fn acted(&mut self) {
+        self.acted = self.shared.view.turn();
+        self.shared.view.look(&self.uid);
+    }
+
+    /// A view asked for after everything we did so far.
+    async fn look_now(&mut self) -> Result<Arc<RuntimePod>, Arc<str>> {
+        self.acted();
+        self.shared.view.newer(&self.uid, self.acted, VIEW_LIMIT).await
+    }
+
+    fn warn(&self, pod: &Arc<Pod>, reason: &'static str, message: impl Into<String>) {
+        self.emit(pod, EventSeverity::Warning, reason, message.into());
+    }
+
+    fn emit(
+        &self,
+        pod: &Arc<Pod>,
+        severity: EventSeverity,
+        reason: &'static str,
+        message: String,
+    ) {
+        let target = EventTarget::Pod { pod: Arc::clone(pod), field_path: None };
+        self.shared.events.emit(NodeEvent { target, severity, reason, message });
+    }
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A plain failure: try again after the usual pause.
+fn failed() -> Outcome {
+    Outcome::Failed { network_not_ready: false, back_off_until: None }
+}

@@ -1,0 +1,260 @@
+//! Walking a pod's plan over the runtime.
+//!
+//! Promises: never decides; walks the plan in the order of its fields; whatever it did, the view is
+//! asked again before the next decision.
+
+use super::kill::Killer;
+use super::{PodWorker, failed};
+use engine::status::{StartError, is_terminal};
+use api::core::v1::{Container, Pod};
+use api::ids::ContainerId;
+use engine::pod::kill;
+use engine::pod::life::{Outcome, Work};
+use engine::pod::{ContainerKind, KillContainer, KillReason, OnFailure, PodPlan, StartContainer, StartGate};
+use engine::runtime::RuntimePod;
+use jiff::Timestamp;
+use ports::{EventSeverity, EventTarget, NodeEvent, PodMounts};
+use std::sync::Arc;
+
+/// Everything the starts of one sync share.
+#[derive(Debug)]
+pub(super) struct Ground<'a> {
+    pub(super) pod: &'a Arc<Pod>,
+    pub(super) runtime: &'a RuntimePod,
+    pub(super) mounts: &'a PodMounts,
+    pub(super) sandbox_id: String,
+    pub(super) sandbox_config: proto::cri_v1::PodSandboxConfig,
+    pub(super) ips: Vec<String>,
+    pub(super) runtime_handler: String,
+    pub(super) image_volumes: super::requests::ImageVolumes,
+}
+
+impl PodWorker {
+    pub(super) fn killer<'a>(&'a self, pod: &'a Arc<Pod>, runtime: &'a RuntimePod) -> Killer<'a> {
+        Killer {
+            shared: &self.shared,
+            pod,
+            pod_ip: runtime.ips.first().map(String::as_str).unwrap_or_default(),
+            timeline: &self.timeline,
+            grace: self.interrupt.clone(),
+            with_events: true,
+        }
+    }
+
+    pub(super) async fn execute(
+        &mut self,
+        work: &Work,
+        runtime: &RuntimePod,
+        mounts: &PodMounts,
+        plan: PodPlan,
+    ) -> Outcome {
+        let pod = &work.pod;
+        let mut acted = false;
+        for id in &plan.release {
+            self.shared.placement.container_removed(id.as_str());
+        }
+        if plan.create_sandbox.as_ref().is_some_and(|c| c.replaces.is_some()) {
+            let message = "Pod sandbox changed, it will be killed and re-created.".to_owned();
+            self.emit(pod, EventSeverity::Normal, "SandboxChanged", message);
+            self.timeline.note("sandbox changed", "");
+        }
+        if plan.kill_pod {
+            let todo = kill::plan_pod(Some(pod), runtime, None);
+            acted |= !todo.containers.is_empty() || !todo.sandboxes.is_empty();
+            let result = self.killer(pod, runtime).pod(todo).await;
+            if let Err(error) = result {
+                tracing::error!(podUID = %self.uid, err = %error, "cannot kill pod");
+                self.timeline.note("kill failed", error.clone());
+                self.warn(pod, "FailedKillPod", format!("error killing pod: {error}"));
+                self.acted();
+                return failed();
+            }
+        } else if let Err(()) = self.kill_and_reset(pod, runtime, &plan, &mut acted).await {
+            self.acted();
+            return failed();
+        }
+        for gone in &plan.remove {
+            acted = true;
+            if let Err(error) = self.remove_container(runtime, &gone.id, Logs::Remove).await {
+                tracing::error!(containerID = %gone.id, err = %error, "cannot remove container");
+            }
+        }
+        if !plan.kill_pod && !plan.reset.is_empty() {
+            // Everything begins anew from a view without those instances.
+            self.acted();
+            self.shared.lives.look_again(&self.uid);
+            return Outcome::Done { terminal: false };
+        }
+        let outcome = self.build_up(work, runtime, mounts, &plan, &mut acted).await;
+        if acted {
+            self.acted();
+        }
+        outcome
+    }
+
+    async fn kill_and_reset(
+        &mut self,
+        pod: &Arc<Pod>,
+        runtime: &RuntimePod,
+        plan: &PodPlan,
+        acted: &mut bool,
+    ) -> Result<(), ()> {
+        for target in &plan.kill {
+            *acted = true;
+            let stop = match kill::plan_container(pod, target, None) {
+                Ok(stop) => stop,
+                Err(error) => return Err(self.kill_refused(error.to_string())),
+            };
+            let result = self.killer(pod, runtime).container(&stop, None).await;
+            result.map_err(|error| self.kill_refused(error))?;
+        }
+        for reset in &plan.reset {
+            *acted = true;
+            if reset.kill {
+                let target = KillContainer {
+                    id: reset.id.clone(),
+                    name: reset.name.clone(),
+                    kind: reset.kind,
+                    message: "killing".to_owned(),
+                    reason: KillReason::Other,
+                };
+                let stop = match kill::plan_container(pod, &target, Some(0)) {
+                    Ok(stop) => stop,
+                    Err(error) => return Err(self.kill_refused(error.to_string())),
+                };
+                let result = self.killer(pod, runtime).container(&stop, None).await;
+                result.map_err(|error| self.kill_refused(error))?;
+            }
+            let removed = self.remove_container(runtime, &reset.id, Logs::Keep).await;
+            removed.map_err(|error| self.kill_refused(error))?;
+        }
+        Ok(())
+    }
+
+    fn kill_refused(&self, error: String) {
+        tracing::error!(podUID = %self.uid, err = %error, "cannot kill container");
+        self.timeline.note("kill failed", error);
+    }
+
+    /// Sandbox, resize, image volumes and starts.
+    async fn build_up(
+        &mut self,
+        work: &Work,
+        runtime: &RuntimePod,
+        mounts: &PodMounts,
+        plan: &PodPlan,
+        acted: &mut bool,
+    ) -> Outcome {
+        let pod = &work.pod;
+        let ground = match self.ground(pod, runtime, mounts, plan, acted).await {
+            Ok(Some(ground)) => ground,
+            Ok(None) => return Outcome::Done { terminal: false },
+            Err(outcome) => return outcome,
+        };
+        let mut trouble = false;
+        if !plan.resize.is_empty() {
+            *acted = true;
+            trouble |= self.resize(pod, runtime, &plan.resize).await.is_err();
+        }
+        let mut until: Option<Timestamp> = None;
+        for start in &plan.start {
+            if self.is_ending() && *acted {
+                // What is up already is enough: the pod is to end.
+                break;
+            }
+            if let StartGate::BackOff { until: at, .. } = &start.gate {
+                until = Some(until.map_or(*at, |earliest| earliest.min(*at)));
+            } else {
+                *acted = true;
+            }
+            match self.start(&ground, start).await {
+                Ok(()) => {
+                    self.faults.remove(&start.name);
+                }
+                Err(fault) => {
+                    trouble = true;
+                    self.timeline.note_container(
+                        "not started",
+                        &start.name,
+                        format!("{}: {}", fault.reason, fault.message),
+                    );
+                    self.faults.insert(start.name.clone(), fault);
+                    if start.on_failure == OnFailure::Abort {
+                        break;
+                    }
+                }
+            }
+        }
+        if trouble {
+            // The waiting reason should be seen now, not at the next look.
+            let run = super::report::Run::Alive;
+            let status = self.generate_status(pod, work.mirror.as_ref(), runtime, run).status;
+            if !is_terminal(status.phase.as_deref()) {
+                self.publish(work, status);
+            }
+            return Outcome::Failed { network_not_ready: false, back_off_until: until };
+        }
+        Outcome::Done { terminal: false }
+    }
+
+    /// Whether the pod was asked to end.
+    pub(super) fn is_ending(&self) -> bool {
+        self.shared.lives.ask(|workers| workers.termination_requested(&self.uid))
+    }
+
+    /// Removes one dead instance (`kubelet: removeContainer`): logs, link, then the runtime's part.
+    pub(super) async fn remove_container(
+        &self,
+        runtime: &RuntimePod,
+        id: &ContainerId,
+        logs: Logs,
+    ) -> Result<(), String> {
+        self.shared.placement.container_removed(id.as_str());
+        if let (Logs::Remove, Some(view)) = (logs, runtime.container(id)) {
+            self.remove_logs(runtime, view).await?;
+        }
+        self.shared.runtime.remove_container(id.as_str()).await.map_err(|fault| fault.to_string())
+    }
+
+    /// A container's definition by kind and index of the plan.
+    pub(super) fn definition(pod: &Pod, start: &StartContainer) -> Option<Container> {
+        let spec = pod.spec.as_ref()?;
+        match start.kind {
+            ContainerKind::Regular => spec.containers.get(start.index).cloned(),
+            ContainerKind::Init | ContainerKind::Sidecar => {
+                spec.init_containers.as_ref()?.get(start.index).cloned()
+            }
+            ContainerKind::Ephemeral => spec
+                .ephemeral_containers
+                .as_ref()?
+                .get(start.index)
+                .map(engine::request::container::as_container),
+        }
+    }
+
+    /// An event about one container.
+    pub(super) fn container_event(
+        &self,
+        pod: &Arc<Pod>,
+        start: &StartContainer,
+        severity: EventSeverity,
+        reason: &'static str,
+        message: String,
+    ) {
+        let field_path = Some(start.kind.field_path(&start.name));
+        let target = EventTarget::Pod { pod: Arc::clone(pod), field_path };
+        self.shared.events.emit(NodeEvent { target, severity, reason, message });
+    }
+}
+
+/// Whether an instance's logs go with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Logs {
+    Remove,
+    Keep,
+}
+
+/// A waiting reason with its message.
+pub(super) fn fault(reason: &str, message: impl Into<String>) -> StartError {
+    StartError { reason: reason.to_owned(), message: message.into() }
+}

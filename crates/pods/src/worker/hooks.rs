@@ -1,0 +1,118 @@
+//! Life-cycle hooks: exec, HTTP, sleep.
+//!
+//! Promises: failure texts are upstream's; a hook is bounded by its caller (preStop by the grace
+//! period, postStart by the pod's end); output of a hook never reaches an event.
+
+use crate::probe_client::http::{HttpClient, HttpError, headers_with_defaults};
+use crate::probe_client::url::HttpTarget;
+use crate::shared::Shared;
+use api::core::v1::{Container, LifecycleHandler, Pod};
+use ports::{EventSeverity, EventTarget, NodeEvent};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Whose hook it is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HookTarget<'a> {
+    /// The pod.
+    pub(super) pod: &'a Arc<Pod>,
+    /// The container's definition: its ports are looked up by name.
+    pub(super) container: &'a Container,
+    /// Its id.
+    pub(super) container_id: &'a str,
+    /// First IP of the pod; empty if it has none.
+    pub(super) pod_ip: &'a str,
+}
+
+/// Runs a hook; an error is the text upstream logs and shows as waiting message.
+pub(super) async fn run(
+    shared: &Shared,
+    target: HookTarget<'_>,
+    handler: &LifecycleHandler,
+) -> Result<(), String> {
+    if let Some(exec) = &handler.exec {
+        let command = exec.command.clone().unwrap_or_default();
+        return run_exec(shared, target, command).await;
+    }
+    if let Some(get) = &handler.http_get {
+        let described = format!("HTTP lifecycle hook ({})", get.path.as_deref().unwrap_or("/"));
+        return run_http(shared, target, get)
+            .await
+            .map_err(|error| format!("{} failed - error: {error}", of(&described, target)));
+    }
+    if let Some(sleep) = &handler.sleep {
+        let seconds = u64::try_from(sleep.seconds).unwrap_or_default();
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        return Ok(());
+    }
+    Err("Cannot run handler: invalid handler: no action is set".to_owned())
+}
+
+async fn run_exec(
+    shared: &Shared,
+    target: HookTarget<'_>,
+    command: Vec<String>,
+) -> Result<(), String> {
+    let described = format!("Exec lifecycle hook ([{}])", command.join(" "));
+    let answer = shared.runtime.exec(target.container_id, &command, None).await;
+    let (error, output) = match answer {
+        Ok(answer) => match answer.failure(&command) {
+            None => return Ok(()),
+            Some(error) => {
+                let mut output = String::from_utf8_lossy(&answer.stdout).into_owned();
+                output.push_str(&String::from_utf8_lossy(&answer.stderr));
+                (error, output)
+            }
+        },
+        Err(fault) => (fault.to_string(), String::new()),
+    };
+    Err(format!("{} failed - error: {error}, message: {output:?}", of(&described, target)))
+}
+
+async fn run_http(
+    shared: &Shared,
+    target: HookTarget<'_>,
+    get: &api::core::v1::HTTPGetAction,
+) -> Result<(), String> {
+    if get.host.as_deref().unwrap_or_default().is_empty() && target.pod_ip.is_empty() {
+        return Err(format!(
+            "failed to find networking container: pod {:?} has no IP",
+            target.pod.metadata.name.as_deref().unwrap_or_default()
+        ));
+    }
+    let url = HttpTarget::of_action(get, target.container, target.pod_ip)?;
+    let given: Vec<(String, String)> = get
+        .http_headers
+        .iter()
+        .flatten()
+        .map(|header| (header.name.clone(), header.value.clone()))
+        .collect();
+    let mut headers = headers_with_defaults(&given, &shared.config.user_agent("kube-lifecycle"));
+    match HttpClient::unverified().follow(&url, &headers).await {
+        Ok(_) | Err(HttpError::Body(_)) => Ok(()),
+        Err(HttpError::Transport { plain_answer: true, .. }) => {
+            let plain = HttpTarget { scheme: "http".to_owned(), ..url.clone() };
+            headers.remove("authorization");
+            HttpClient::unverified()
+                .follow(&plain, &headers)
+                .await
+                .map_err(|error| error.to_string())?;
+            shared.events.emit(NodeEvent {
+                target: EventTarget::Pod { pod: Arc::clone(target.pod), field_path: None },
+                severity: EventSeverity::Warning,
+                reason: "LifecycleHTTPFallback",
+                message: format!(
+                    "request to HTTPS lifecycle hook {} got HTTP response, retry with HTTP succeeded",
+                    url.authority()
+                ),
+            });
+            Ok(())
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn of(described: &str, target: HookTarget<'_>) -> String {
+    let name = &target.container.name;
+    format!("{described} for Container {name:?} in Pod {:?}", crate::shared::format_pod(target.pod))
+}

@@ -1,0 +1,207 @@
+//! Stopping containers and sandboxes as planned.
+//!
+//! Promises: `Killing` is posted before anything happens to a container; hook, turn and stop share
+//! one budget; a grace period that shrinks meanwhile takes effect at once, also on a stop that the
+//! runtime already works on; containers come before their sandbox, always.
+
+use super::hooks::{self, HookTarget};
+use crate::runtime::RuntimeFault;
+use crate::shared::Shared;
+use crate::timeline::Timeline;
+use api::core::v1::{Container, Pod};
+use engine::pod::kill::{KillPod, StopBudget, StopContainer};
+use futures::future::{BoxFuture, join_all};
+use futures::stream::FuturesUnordered;
+use ports::{EventSeverity, EventTarget, NodeEvent};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// What a kill needs besides the plan.
+#[derive(Debug, Clone)]
+pub(super) struct Killer<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) pod: &'a Arc<Pod>,
+    pub(super) pod_ip: &'a str,
+    pub(super) timeline: &'a Timeline,
+    /// The grace period in force; it only shrinks.
+    pub(super) grace: watch::Receiver<crate::lives::Interrupt>,
+    /// Whether events about this pod make sense (not for pods only the runtime knows).
+    pub(super) with_events: bool,
+}
+
+impl Killer<'_> {
+    /// Kills all containers in parallel, then stops the sandboxes one by one.
+    pub(super) async fn pod(&self, plan: KillPod) -> Result<(), String> {
+        let stopped = watch::Sender::new(BTreeSet::<String>::new());
+        let mut kills: Vec<BoxFuture<'_, Result<(), String>>> = Vec::new();
+        for stop in &plan.containers {
+            kills.push(Box::pin(self.in_turn(stop, &stopped)));
+        }
+        let results = join_all(kills).await;
+        let mut faults: Vec<String> = results.into_iter().filter_map(Result::err).collect();
+        for sandbox in &plan.sandboxes {
+            match self.shared.runtime.stop_sandbox(sandbox.as_str()).await {
+                Ok(()) => self.timeline.note("sandbox stopped", sandbox.as_str()),
+                Err(fault) => faults.push(format!("failed to stop sandbox {:?}: {fault}", sandbox.as_str())),
+            }
+        }
+        if faults.is_empty() { Ok(()) } else { Err(faults.join(", ")) }
+    }
+
+    async fn in_turn(
+        &self,
+        stop: &StopContainer,
+        stopped: &watch::Sender<BTreeSet<String>>,
+    ) -> Result<(), String> {
+        self.container(stop, Some(stopped)).await?;
+        stopped.send_modify(|names| {
+            names.insert(stop.target.name.clone());
+        });
+        Ok(())
+    }
+
+    /// Kills one container: event, hook, turn, stop.
+    pub(super) async fn container(
+        &self,
+        stop: &StopContainer,
+        stopped: Option<&watch::Sender<BTreeSet<String>>>,
+    ) -> Result<(), String> {
+        let name = &stop.target.name;
+        self.event(stop, EventSeverity::Normal, "Killing", stop.target.message.clone());
+        self.timeline.note_container("killing", name, stop.target.message.clone());
+        let began = Instant::now();
+        let budget = || self.budget(stop.budget.after(began.elapsed()));
+        if let (Some(handler), Some(_)) = (&stop.pre_stop, budget().window()) {
+            let definition = self.definition(stop);
+            let target = HookTarget {
+                pod: self.pod,
+                container: &definition,
+                container_id: stop.target.id.as_str(),
+                pod_ip: self.pod_ip,
+            };
+            let hook = hooks::run(self.shared, target, handler);
+            match self.within(hook, stop.budget, began).await {
+                Some(Ok(())) => self.timeline.note_container("preStop hook done", name, ""),
+                Some(Err(error)) => {
+                    tracing::error!(containerName = %name, err = %error, "PreStop hook failed");
+                    self.timeline.note_container("preStop hook failed", name, error);
+                    self.event(
+                        stop,
+                        EventSeverity::Warning,
+                        "FailedPreStopHook",
+                        "PreStopHook failed".to_owned(),
+                    );
+                }
+                None => self.timeline.note_container("preStop hook overran the grace period", name, ""),
+            }
+        }
+        if let (Some(stopped), Some(_)) = (stopped, budget().window())
+            && !stop.after.is_empty()
+        {
+            let mut follow = stopped.subscribe();
+            let turn = async {
+                let ready = |names: &BTreeSet<String>| stop.after.iter().all(|n| names.contains(n));
+                // The sender outlives this call.
+                let _ = follow.wait_for(ready).await;
+            };
+            self.within(turn, stop.budget, began).await;
+        }
+        self.stop(stop, began).await.map_err(|fault| {
+            self.timeline.note_container("stop failed", name, fault.to_string());
+            format!("failed to kill container {name:?}: {fault}")
+        })?;
+        self.timeline.note_container("stopped", name, "");
+        Ok(())
+    }
+
+    /// What is left of a budget, given the grace in force: it may have been shortened since.
+    fn budget(&self, left: StopBudget) -> StopBudget {
+        match self.grace.borrow().grace {
+            Some((seconds, since)) => {
+                let spent = i64::try_from(since.elapsed().as_secs()).unwrap_or(i64::MAX);
+                left.shortened(seconds.saturating_sub(spent))
+            }
+            None => left,
+        }
+    }
+
+    /// Runs `work` until the budget is over; the budget may shrink meanwhile.
+    async fn within<T>(
+        &self,
+        work: impl Future<Output = T>,
+        planned: StopBudget,
+        began: Instant,
+    ) -> Option<T> {
+        let mut grace = self.grace.clone();
+        let mut work = std::pin::pin!(work);
+        loop {
+            let left = self.budget(planned.after(began.elapsed()));
+            let window = left.window()?;
+            tokio::select! {
+                done = &mut work => return Some(done), // pinned outside: goes on after a loop
+                () = tokio::time::sleep(window) => return None, // cancel-safe: a timer
+                changed = grace.changed() => { // cancel-safe: documented by tokio
+                    if changed.is_err() {
+                        return tokio::time::timeout(window, work).await.ok();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks the runtime to stop the container; asks again with less time when the grace shrinks.
+    async fn stop(&self, stop: &StopContainer, began: Instant) -> Result<(), RuntimeFault> {
+        let mut grace = self.grace.clone();
+        grace.mark_unchanged();
+        let id = stop.target.id.as_str();
+        let mut seconds = self.budget(stop.budget.after(began.elapsed())).stop_timeout();
+        let runtime = &self.shared.runtime;
+        let mut calls: FuturesUnordered<BoxFuture<'_, Result<(), RuntimeFault>>> =
+            FuturesUnordered::new();
+        calls.push(Box::pin(runtime.stop_container(id, seconds)));
+        loop {
+            tokio::select! {
+                // Cancel-safe: the calls live in the set.
+                Some(result) = futures::StreamExt::next(&mut calls) => {
+                    if result.is_ok() || calls.is_empty() {
+                        return result;
+                    }
+                }
+                changed = grace.changed() => { // cancel-safe: documented by tokio
+                    let left = self.budget(stop.budget.after(began.elapsed())).stop_timeout();
+                    if changed.is_err() {
+                        return match futures::StreamExt::next(&mut calls).await {
+                            Some(result) => result,
+                            None => Ok(()),
+                        };
+                    }
+                    if left < seconds {
+                        seconds = left;
+                        self.timeline.note_container("grace shortened", &stop.target.name, format!("{left}s"));
+                        calls.push(Box::pin(runtime.stop_container(id, seconds)));
+                    }
+                }
+            }
+        }
+    }
+
+    fn definition(&self, stop: &StopContainer) -> Container {
+        let spec = self.pod.spec.as_ref();
+        spec.into_iter()
+            .flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()))
+            .find(|c| c.name == stop.target.name)
+            .cloned()
+            .unwrap_or_else(|| Container { name: stop.target.name.clone(), ..Container::default() })
+    }
+
+    fn event(&self, stop: &StopContainer, severity: EventSeverity, reason: &'static str, message: String) {
+        if !self.with_events {
+            return;
+        }
+        let field_path = Some(stop.target.kind.field_path(&stop.target.name));
+        let target = EventTarget::Pod { pod: Arc::clone(self.pod), field_path };
+        self.shared.events.emit(NodeEvent { target, severity, reason, message });
+    }
+}

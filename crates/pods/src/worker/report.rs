@@ -1,0 +1,83 @@
+//! The status that follows from what a worker saw.
+
+use super::PodWorker;
+use crate::shared::host_ips;
+use api::core::v1::{Pod, PodStatus};
+use engine::pod::life::Work;
+use engine::runtime::RuntimePod;
+use engine::status::{DEADLINE_MESSAGE, Generated, NodeFacts, StatusView, generate};
+use ports::EventSeverity;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Whether the pod's containers may run again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Run {
+    /// They may.
+    Alive,
+    /// All were stopped for good.
+    Over,
+}
+
+impl PodWorker {
+    /// The status as of this view.
+    pub(super) fn generate_status(
+        &self,
+        pod: &Arc<Pod>,
+        mirror: Option<&Arc<Pod>>,
+        runtime: &RuntimePod,
+        run: Run,
+    ) -> Generated {
+        let shared = &self.shared;
+        let old = shared.status.previous(pod, mirror);
+        let probes = shared.prober.results();
+        let actuated = shared.actuated.of(&self.uid);
+        let handler = runtime.newest_sandbox().map(|s| s.runtime_handler.as_str());
+        let node = NodeFacts {
+            runtime_name: shared.config.runtime_name.clone(),
+            host_ips: if shared.has_api {
+                let ips = host_ips(&shared.node.borrow());
+                ips.iter().filter_map(|ip| ip.parse().ok()).collect()
+            } else {
+                Vec::new()
+            },
+            ipv6_first: shared.config.node_ips.first().is_some_and(|ip| ip.is_ipv6()),
+            recursive_read_only: shared.recursive_read_only(handler.unwrap_or_default()),
+            agent_started: shared.started_at,
+        };
+        let generated = generate(
+            &StatusView {
+                pod,
+                runtime,
+                old: &old,
+                probes: &probes,
+                start_errors: &self.faults,
+                actuated: &actuated,
+                cgroup: None,
+                resize: &shared.resizes.conditions(&self.uid),
+                health: &BTreeMap::new(),
+                terminal: run == Run::Over,
+                node: &node,
+                gates: &shared.config.status_gates,
+            },
+            shared.clock.now(),
+        );
+        if generated.deadline_exceeded {
+            self.emit(
+                pod,
+                EventSeverity::Normal,
+                "DeadlineExceeded",
+                DEADLINE_MESSAGE.to_owned(),
+            );
+        }
+        for id in &generated.probe_now {
+            shared.prober.probe_now(&self.uid, id);
+        }
+        generated
+    }
+
+    /// Hands a status to the publisher.
+    pub(super) fn publish(&self, work: &Work, status: PodStatus) {
+        self.shared.status.set(&work.pod, work.mirror.as_ref(), status);
+    }
+}

@@ -1,0 +1,387 @@
+//! Gathering what CRI requests are made of: resolver, environment, mounts, placement.
+
+use super::execute::{Ground, fault};
+use super::PodWorker;
+use engine::status::StartError;
+use crate::images::{EnsureImage, EnsuredImage};
+use api::core::v1::{Container, Pod};
+use engine::pod::StartContainer;
+use engine::request::container::{all_variables, container_config};
+use engine::request::dns::{DnsInput, DnsWarning, ResolvConf, pod_dns};
+use engine::request::downward::NodeFacts;
+use engine::request::env::{self, EnvFile, EnvInput, EnvObjects, ObjectMiss, environment};
+use engine::request::mounts::{MountInput, PlacementExtras, VolumeView, sub_paths};
+use engine::request::resources::CpuQuota;
+use engine::request::{ContainerInput, SandboxInput, sandbox_config};
+use ports::{
+    ContainerExtras, EventSeverity, EventTarget, NodeEvent, ObjectError, PodMounts, SubPathRequest,
+};
+use proto::cri_v1::{ContainerConfig, DnsConfig, ImageSpec, PodSandboxConfig};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Largest environment file that is read.
+const MAX_ENV_FILE: u64 = 1 << 20;
+
+/// Images of a pod's image volumes: had, or why not.
+#[derive(Debug, Default)]
+pub(super) struct ImageVolumes {
+    images: BTreeMap<String, ImageSpec>,
+    faults: BTreeMap<String, StartError>,
+}
+
+impl ImageVolumes {
+    /// The fault of a volume that this container mounts.
+    pub(super) fn fault_of(&self, container: &Container) -> Option<StartError> {
+        let mut mounts = container.volume_mounts.iter().flatten();
+        mounts.find_map(|mount| self.faults.get(&mount.name).cloned())
+    }
+}
+
+impl PodWorker {
+    /// The handler of the pod's RuntimeClass; empty for the default one.
+    pub(super) async fn runtime_handler(&self, pod: &Pod) -> Result<String, String> {
+        let class = pod.spec.as_ref().and_then(|s| s.runtime_class_name.as_deref());
+        match class.filter(|name| !name.is_empty()) {
+            None => Ok(String::new()),
+            Some(name) => match self.shared.objects.runtime_class(name).await {
+                Ok(class) => Ok(class.handler.clone()),
+                Err(error) => Err(error.to_string()),
+            },
+        }
+    }
+
+    pub(super) async fn sandbox_config(
+        &self,
+        pod: &Arc<Pod>,
+        attempt: u32,
+        mounts: &PodMounts,
+    ) -> Result<PodSandboxConfig, String> {
+        let input = SandboxInput {
+            pod,
+            attempt,
+            dns: self.dns(pod).await?,
+            cgroup_parent: self.shared.cgroups.parent(pod),
+            userns: None,
+            extra_groups: &extra_groups(mounts),
+            cpu_quota: CpuQuota::Enforced,
+        };
+        sandbox_config(&self.shared.config.request, input).map_err(|e| e.to_string())
+    }
+
+    async fn dns(&self, pod: &Arc<Pod>) -> Result<DnsConfig, String> {
+        let config = &self.shared.config;
+        let host = match config.resolv_conf.clone() {
+            None => None,
+            Some(path) => {
+                let text = sys::blocking::run(move || sys::fs::read_to_string(path)).await;
+                let text = text
+                    .map_err(|e| e.to_string())?
+                    .map_err(|e| format!("{e}: {}", e.source))?;
+                Some(ResolvConf::parse(&text).map_err(|e| e.to_string())?)
+            }
+        };
+        let input = DnsInput {
+            host: host.as_ref(),
+            cluster_dns: &config.cluster_dns,
+            cluster_domain: &config.request.cluster_domain,
+            node_ips: &config.node_ips,
+        };
+        let (dns, warnings) = pod_dns(&input, pod);
+        for warning in warnings {
+            match warning {
+                DnsWarning::Limits(message) => self.warn(pod, "DNSConfigForming", message),
+                DnsWarning::MissingClusterDns { node, pod: text } => {
+                    self.shared.events.emit(NodeEvent {
+                        target: EventTarget::Node,
+                        severity: EventSeverity::Warning,
+                        reason: "MissingClusterDNS",
+                        message: node,
+                    });
+                    self.warn(pod, "MissingClusterDNS", text);
+                }
+            }
+        }
+        Ok(dns)
+    }
+
+    pub(super) async fn ensure_image(
+        &self,
+        ground: &Ground<'_>,
+        start: &StartContainer,
+        container: &Container,
+    ) -> Result<EnsuredImage, StartError> {
+        self.timeline.note_container(
+            "ensuring image",
+            &container.name,
+            container.image.clone().unwrap_or_default(),
+        );
+        let request = EnsureImage {
+            pod: Arc::clone(ground.pod),
+            image: container.image.clone().unwrap_or_default(),
+            policy: container.image_pull_policy.clone().unwrap_or_default(),
+            field_path: Some(start.kind.field_path(&start.name)),
+            sandbox: ground.sandbox_config.clone(),
+            runtime_handler: ground.runtime_handler.clone(),
+        };
+        self.pull(request).await
+    }
+
+    /// Pulls; a wait ends at once when the pod is to end.
+    async fn pull(&self, request: EnsureImage) -> Result<EnsuredImage, StartError> {
+        let mut interrupt = self.interrupt.clone();
+        tokio::select! {
+            // A pull belongs to the image task: dropping the wait does not break it.
+            result = self.shared.images.ensure(request) => {
+                result.map_err(|fault| StartError { reason: fault.reason, message: fault.message })
+            }
+            () = super::sync::interrupted(&mut interrupt) => { // cancel-safe: a watch
+                Err(fault("ContainerCreating", "the pod is to end"))
+            }
+        }
+    }
+
+    pub(super) async fn pull_image_volumes(&self, ground: &Ground<'_>) -> ImageVolumes {
+        let mut result = ImageVolumes::default();
+        let volumes = ground.pod.spec.as_ref().and_then(|s| s.volumes.as_ref());
+        for volume in volumes.into_iter().flatten() {
+            let Some(source) = &volume.image else { continue };
+            let image = source.reference.clone().unwrap_or_default();
+            let request = EnsureImage {
+                pod: Arc::clone(ground.pod),
+                image: image.clone(),
+                policy: source.pull_policy.clone().unwrap_or_default(),
+                field_path: None,
+                sandbox: ground.sandbox_config.clone(),
+                runtime_handler: ground.runtime_handler.clone(),
+            };
+            match self.pull(request).await {
+                Ok(pulled) => {
+                    let spec = ImageSpec {
+                        image: pulled.image_ref,
+                        user_specified_image: image,
+                        runtime_handler: ground.runtime_handler.clone(),
+                        annotations: ground.pod.metadata.annotations.clone().unwrap_or_default(),
+                        ..ImageSpec::default()
+                    };
+                    result.images.insert(volume.name.clone(), spec);
+                }
+                Err(fault) => {
+                    result.faults.insert(volume.name.clone(), fault);
+                }
+            }
+        }
+        result
+    }
+
+    /// The container's whole configuration; an error is the waiting message.
+    pub(super) async fn container_config(
+        &self,
+        ground: &Ground<'_>,
+        container: &Container,
+        attempt: u32,
+        image: &EnsuredImage,
+    ) -> Result<ContainerConfig, String> {
+        let pod = ground.pod;
+        let extras = self.shared.placement.container_extras(pod, container).await;
+        let extras = placement_extras(extras.map_err(|e| e.to_string())?);
+        let own = self.environment(ground, container).await?;
+        let envs = all_variables(&extras, own);
+        let volumes = volume_views(ground.mounts);
+        let mounts = MountInput {
+            container,
+            volumes: &volumes,
+            image_volumes: &ground.image_volumes.images,
+            envs: &envs,
+            recursive_read_only: self.shared.recursive_read_only(&ground.runtime_handler),
+        };
+        let bound = self.bind_sub_paths(ground, container, &mounts).await?;
+        self.write_hosts(pod, container, &ground.ips).await?;
+        let log_dir = format!("{}/{}", ground.sandbox_config.log_directory, container.name);
+        self.make_log_dir(&log_dir).await?;
+        let termination = self.termination_file(pod, container).await;
+        let input = ContainerInput {
+            pod,
+            container,
+            attempt,
+            image_ref: &image.image_ref,
+            image_user: &image.user,
+            pod_ips: &ground.ips,
+            mounts,
+            bound_sub_paths: &bound,
+            termination_file: termination.as_deref(),
+            extras: &extras,
+            userns: None,
+            target_id: self.target_of(ground, container)?,
+            extra_groups: &extra_groups(ground.mounts),
+            cpu_quota: CpuQuota::Enforced,
+        };
+        container_config(&self.shared.config.request, &input).map_err(|error| error.to_string())
+    }
+
+    /// The container whose processes an ephemeral one joins.
+    fn target_of<'a>(
+        &self,
+        ground: &'a Ground<'_>,
+        container: &Container,
+    ) -> Result<Option<&'a str>, String> {
+        let ephemeral = ground.pod.spec.as_ref().and_then(|s| s.ephemeral_containers.as_ref());
+        let target = ephemeral
+            .into_iter()
+            .flatten()
+            .find(|e| e.name == container.name)
+            .and_then(|e| e.target_container_name.as_deref())
+            .filter(|name| !name.is_empty());
+        match target {
+            None => Ok(None),
+            Some(name) => match ground.runtime.newest(name) {
+                Some(view) => Ok(Some(view.id.as_str())),
+                None => Err(format!("unable to find target container {name}")),
+            },
+        }
+    }
+
+    async fn environment(
+        &self,
+        ground: &Ground<'_>,
+        container: &Container,
+    ) -> Result<Vec<env::EnvVariable>, String> {
+        let pod = ground.pod;
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let wanted = env::references(container);
+        let mut objects = EnvObjects::default();
+        for name in wanted.config_maps {
+            let found = self.shared.objects.config_map(namespace, &name).await;
+            objects.config_maps.insert(name, found.map_err(miss));
+        }
+        for name in wanted.secrets {
+            let found = self.shared.objects.secret(namespace, &name).await;
+            objects.secrets.insert(name, found.map_err(miss));
+        }
+        for (volume, path) in wanted.files {
+            if let Some(mounted) = ground.mounts.get(&volume) {
+                let file = self.env_file(&mounted.host_path, &path).await;
+                objects.files.insert((volume, path), file);
+            }
+        }
+        let services = self.shared.objects.services();
+        let none: Vec<Arc<api::core::v1::Service>> = Vec::new();
+        let services = match &services {
+            Some(services) => Some(services.as_slice()),
+            // A static pod does not wait for the API server.
+            None if crate::sources::desired::is_static(pod) => Some(none.as_slice()),
+            None => None,
+        };
+        let node = self.shared.node.borrow().clone();
+        let host_ips = crate::shared::host_ips(&node);
+        let allocatable = node
+            .node
+            .as_ref()
+            .and_then(|n| n.status.as_ref()?.allocatable.clone())
+            .unwrap_or_default();
+        let input = EnvInput {
+            pod,
+            container,
+            pod_ips: &ground.ips,
+            node: NodeFacts {
+                node_ips: &self.shared.config.node_ips,
+                host_ips: &host_ips,
+                allocatable: &allocatable,
+                pod_level_resources: self.shared.config.request.resources.pod_level_resources,
+            },
+            services,
+            env_files: self.shared.config.env_files,
+            objects: &objects,
+        };
+        environment(&input).map_err(|error| error.to_string())
+    }
+
+    async fn env_file(&self, volume: &std::path::Path, path: &str) -> EnvFile {
+        let (root, below) = (volume.to_owned(), std::path::PathBuf::from(path));
+        let host_path = volume.join(path).to_string_lossy().into_owned();
+        let read = sys::blocking::run(move || {
+            sys::beneath::Dir::open(&root)?.read_file(&below, MAX_ENV_FILE)
+        });
+        let bytes = read.await.ok().and_then(Result::ok);
+        EnvFile { host_path, content: bytes.and_then(|b| String::from_utf8(b).ok()) }
+    }
+
+    async fn bind_sub_paths(
+        &self,
+        ground: &Ground<'_>,
+        container: &Container,
+        mounts: &MountInput<'_>,
+    ) -> Result<BTreeMap<usize, String>, String> {
+        let mut bound = BTreeMap::new();
+        for wanted in sub_paths(mounts).map_err(|e| e.to_string())? {
+            let Some(volume) = ground.mounts.get(&wanted.volume) else { continue };
+            let mount = container.volume_mounts.iter().flatten().nth(wanted.index);
+            let read_only =
+                volume.read_only || mount.and_then(|m| m.read_only).unwrap_or_default();
+            let request = SubPathRequest {
+                pod_uid: self.uid.clone(),
+                volume_name: wanted.volume.clone(),
+                volume_path: volume.host_path.clone(),
+                sub_path: wanted.path,
+                container_name: container.name.clone(),
+                mount_index: wanted.index,
+                read_only,
+            };
+            let path = self.shared.volumes.bind_sub_path(&request).await.map_err(|error| {
+                tracing::error!(podUID = %self.uid, err = %error, "cannot prepare subPath");
+                format!(
+                    "failed to prepare subPath for volumeMount {:?} of container {:?}",
+                    wanted.volume, container.name
+                )
+            })?;
+            bound.insert(wanted.index, path.to_string_lossy().into_owned());
+        }
+        Ok(bound)
+    }
+}
+
+fn miss(error: ObjectError) -> ObjectMiss {
+    match error {
+        ObjectError::NotFound(text) => ObjectMiss::NotFound(text),
+        other => ObjectMiss::Failed(other.to_string()),
+    }
+}
+
+fn extra_groups(mounts: &PodMounts) -> Vec<i64> {
+    mounts.values().filter_map(|volume| volume.supplemental_gid).collect()
+}
+
+fn volume_views(mounts: &PodMounts) -> BTreeMap<String, VolumeView> {
+    mounts
+        .iter()
+        .map(|(name, volume)| {
+            let view = VolumeView {
+                host_path: volume.host_path.to_string_lossy().into_owned(),
+                read_only: volume.read_only,
+                selinux_relabel: volume.selinux_relabel,
+                block: volume.block,
+            };
+            (name.clone(), view)
+        })
+        .collect()
+}
+
+fn placement_extras(extras: ContainerExtras) -> PlacementExtras {
+    PlacementExtras {
+        envs: extras.envs,
+        mounts: extras
+            .mounts
+            .into_iter()
+            .map(|m| (m.host_path, m.container_path, m.read_only))
+            .collect(),
+        devices: extras
+            .devices
+            .into_iter()
+            .map(|d| (d.host_path, d.container_path, d.permissions))
+            .collect(),
+        annotations: extras.annotations,
+        cdi_devices: extras.cdi_devices,
+        cpuset_cpus: extras.cpuset_cpus,
+        cpuset_mems: extras.cpuset_mems,
+    }
+}

@@ -1,0 +1,123 @@
+//! Making a sandbox, or finding the one that is there.
+
+use super::execute::Ground;
+use super::{PodWorker, failed};
+use api::core::v1::Pod;
+use engine::pod::PodPlan;
+use engine::pod::life::Outcome;
+use engine::runtime::RuntimePod;
+use ports::PodMounts;
+use std::sync::Arc;
+
+impl PodWorker {
+    /// The sandbox to start in; `None` when there is none and none is wanted.
+    pub(super) async fn ground<'a>(
+        &mut self,
+        pod: &'a Arc<Pod>,
+        runtime: &'a RuntimePod,
+        mounts: &'a PodMounts,
+        plan: &PodPlan,
+        acted: &mut bool,
+    ) -> Result<Option<Ground<'a>>, Outcome> {
+        let handler = match self.runtime_handler(pod).await {
+            Ok(handler) => handler,
+            Err(error) => return Err(self.no_sandbox(pod, &error)),
+        };
+        let (sandbox_id, config, ips) = if let Some(create) = &plan.create_sandbox {
+            *acted = true;
+            if let Err(error) = self.shared.placement.prepare(pod).await {
+                self.timeline.note("dynamic resources failed", error.to_string());
+                self.warn(
+                    pod,
+                    "FailedPrepareDynamicResources",
+                    format!("Failed to prepare dynamic resources: {error}"),
+                );
+                return Err(Outcome::Done { terminal: false });
+            }
+            let config = match self.sandbox_config(pod, create.attempt, mounts).await {
+                Ok(config) => config,
+                Err(error) => return Err(self.no_sandbox(pod, &error)),
+            };
+            let (id, ips) = self.run_sandbox(pod, config.clone(), &handler).await?;
+            (id, config, ips)
+        } else {
+            let Some(id) = &plan.sandbox else { return Ok(None) };
+            if plan.start.is_empty() {
+                // Nothing to start: no configuration is needed.
+                if plan.resize.is_empty() {
+                    return Ok(None);
+                }
+            }
+            let attempt = runtime.newest_sandbox().map_or(0, |s| s.attempt);
+            let config = match self.sandbox_config(pod, attempt, mounts).await {
+                Ok(config) => config,
+                Err(error) => return Err(self.no_sandbox(pod, &error)),
+            };
+            (id.to_string(), config, runtime.ips.clone())
+        };
+        let mut ground = Ground {
+            pod,
+            runtime,
+            mounts,
+            sandbox_id,
+            sandbox_config: config,
+            ips,
+            runtime_handler: handler,
+            image_volumes: super::requests::ImageVolumes::default(),
+        };
+        ground.image_volumes = self.pull_image_volumes(&ground).await;
+        Ok(Some(ground))
+    }
+
+    async fn run_sandbox(
+        &mut self,
+        pod: &Arc<Pod>,
+        config: proto::cri_v1::PodSandboxConfig,
+        handler: &str,
+    ) -> Result<(String, Vec<String>), Outcome> {
+        if let Err(error) = self.make_log_dir(&config.log_directory).await {
+            return Err(self.no_sandbox(pod, &error));
+        }
+        self.timeline.note("making sandbox", "");
+        let id = match self.shared.runtime.run_sandbox(config, handler).await {
+            Ok(id) => id,
+            Err(fault) => return Err(self.no_sandbox(pod, &fault.text)),
+        };
+        let status = match self.shared.runtime.sandbox_status(&id).await {
+            Ok(Some(status)) => status,
+            other => {
+                let error = match other {
+                    Err(fault) => fault.text,
+                    Ok(_) => "the sandbox is gone".to_owned(),
+                };
+                self.timeline.note("sandbox status failed", error.clone());
+                self.warn(
+                    pod,
+                    "FailedPodSandBoxStatus",
+                    format!("Unable to get pod sandbox status: {error}"),
+                );
+                self.acted();
+                return Err(failed());
+            }
+        };
+        let view = crate::view::translate::sandbox(&status);
+        let mut ips = view.network.map(|n| n.ips()).unwrap_or_default();
+        self.timeline.note("sandbox started", format!("{id} {}", ips.join(",")));
+        if ips.is_empty() && pod.spec.as_ref().and_then(|s| s.host_network).unwrap_or_default() {
+            ips = crate::shared::host_ips(&self.shared.node.borrow());
+        }
+        self.shared.status.set_sandbox_ready(&self.uid);
+        Ok((id, ips))
+    }
+
+    /// The sandbox cannot be made; silent when the pod is to end anyway.
+    fn no_sandbox(&mut self, pod: &Arc<Pod>, error: &str) -> Outcome {
+        self.timeline.note("sandbox failed", error);
+        if self.is_ending() {
+            return Outcome::Done { terminal: false };
+        }
+        self.warn(pod, "FailedCreatePodSandBox", format!("Failed to create pod sandbox: {error}"));
+        self.acted();
+        failed()
+    }
+}

@@ -1,0 +1,206 @@
+//! Starting one container: image, configuration, create, start, postStart.
+//!
+//! Promises: upstream's order, events and waiting reasons; an error text never shows a container id
+//! where a name will do.
+
+use super::execute::{Ground, fault};
+use super::hooks::{self, HookTarget};
+use super::PodWorker;
+use engine::status::StartError;
+use api::core::v1::Container;
+use engine::pod::{KillContainer, KillReason, StartContainer, StartGate, kill};
+use ports::EventSeverity;
+
+impl PodWorker {
+    pub(super) async fn start(
+        &mut self,
+        ground: &Ground<'_>,
+        start: &StartContainer,
+    ) -> Result<(), StartError> {
+        match &start.gate {
+            StartGate::BackOff { message, event, .. } => {
+                self.container_event(
+                    ground.pod,
+                    start,
+                    EventSeverity::Warning,
+                    "BackOff",
+                    event.clone(),
+                );
+                return Err(fault("CrashLoopBackOff", message.clone()));
+            }
+            StartGate::Now { previous: Some((key, finished)) } => {
+                self.back_off.advance(key, *finished, self.shared.clock.now());
+            }
+            StartGate::Now { previous: None } => {}
+        }
+        let Some(container) = Self::definition(ground.pod, start) else {
+            return Err(fault(
+                "CreateContainerConfigError",
+                format!("container {:?} is not in the pod's spec", start.name),
+            ));
+        };
+        self.start_container(ground, start, &container).await
+    }
+
+    async fn start_container(
+        &mut self,
+        ground: &Ground<'_>,
+        start: &StartContainer,
+        container: &Container,
+    ) -> Result<(), StartError> {
+        if let Some(fault) = ground.image_volumes.fault_of(container) {
+            return Err(self.start_failed(ground, start, fault));
+        }
+        let image = match self.ensure_image(ground, start, container).await {
+            Ok(image) => image,
+            Err(fault) => {
+                // Image faults are shown by their reason alone.
+                let message = format!("Error: {}", fault.reason);
+                self.container_event(
+                    ground.pod,
+                    start,
+                    EventSeverity::Warning,
+                    "Failed",
+                    message,
+                );
+                return Err(fault);
+            }
+        };
+        let attempt = self.next_attempt(ground, container).await;
+        let config = match self.container_config(ground, container, attempt, &image).await {
+            Ok(config) => config,
+            Err(error) => {
+                return Err(self.start_failed(ground, start, fault("CreateContainerConfigError", error)));
+            }
+        };
+        self.shared.actuated.record_container(&self.uid, container);
+        let sandbox = ground.sandbox_config.clone();
+        let created =
+            self.shared.runtime.create_container(&ground.sandbox_id, config, sandbox).await;
+        let id = match created {
+            Ok(id) => id,
+            Err(error) => {
+                return Err(self.start_failed(ground, start, fault("CreateContainerError", error.message)));
+            }
+        };
+        let created =
+            self.shared.placement.container_created(ground.pod, container, &id).await;
+        if let Err(error) = created {
+            let message = format!("Internal PreStartContainer hook failed: {error}");
+            self.container_event(
+                ground.pod,
+                start,
+                EventSeverity::Warning,
+                "Failed",
+                message,
+            );
+            return Err(fault("PreStartHookError", error.to_string()));
+        }
+        self.start_event(ground, start, "Created", "Container created");
+        self.timeline.note_container("created", &container.name, id.as_str());
+        if let Err(error) = self.shared.runtime.start_container(&id).await {
+            let text = error.message.replace(&id, &container.name);
+            return Err(self.start_failed(ground, start, fault("RunContainerError", text)));
+        }
+        self.start_event(ground, start, "Started", "Container started");
+        self.timeline.note_container("started", &container.name, id.as_str());
+        self.link_log(ground, container, &id, attempt).await;
+        self.post_start(ground, start, container, &id).await
+    }
+
+    fn start_event(
+        &self,
+        ground: &Ground<'_>,
+        start: &StartContainer,
+        reason: &'static str,
+        message: &str,
+    ) {
+        let severity = EventSeverity::Normal;
+        self.container_event(ground.pod, start, severity, reason, message.to_owned());
+    }
+
+    fn start_failed(
+        &self,
+        ground: &Ground<'_>,
+        start: &StartContainer,
+        fault: StartError,
+    ) -> StartError {
+        let message = format!("Error: {}", fault.message);
+        self.container_event(ground.pod, start, EventSeverity::Warning, "Failed", message);
+        fault
+    }
+
+    async fn post_start(
+        &mut self,
+        ground: &Ground<'_>,
+        start: &StartContainer,
+        container: &Container,
+        id: &str,
+    ) -> Result<(), StartError> {
+        let Some(handler) = container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref())
+        else {
+            return Ok(());
+        };
+        let ip = ground.ips.first().map(String::as_str).unwrap_or_default();
+        let target = HookTarget { pod: ground.pod, container, container_id: id, pod_ip: ip };
+        let Err(error) = hooks::run(&self.shared, target, handler).await else {
+            self.timeline.note_container("postStart hook done", &container.name, "");
+            return Ok(());
+        };
+        tracing::error!(containerName = %container.name, err = %error, "PostStart hook failed");
+        self.container_event(
+            ground.pod,
+            start,
+            EventSeverity::Warning,
+            "FailedPostStartHook",
+            "PostStartHook failed".to_owned(),
+        );
+        let target = KillContainer {
+            id: id.into(),
+            name: container.name.clone(),
+            kind: start.kind,
+            message: "FailedPostStartHook".to_owned(),
+            reason: KillReason::Other,
+        };
+        if let Ok(stop) = kill::plan_container(ground.pod, &target, None)
+            && let Err(error) = self.killer(ground.pod, ground.runtime).container(&stop, None).await
+        {
+            tracing::error!(containerName = %container.name, err = %error, "cannot kill container");
+        }
+        Err(fault("PostStartHookError", error))
+    }
+
+    /// Restart count of the next instance: one more than the newest, or than the newest log.
+    async fn next_attempt(&self, ground: &Ground<'_>, container: &Container) -> u32 {
+        if let Some(newest) = ground.runtime.newest(&container.name) {
+            return u32::try_from(newest.restart_count.saturating_add(1)).unwrap_or_default();
+        }
+        let folder = std::path::PathBuf::from(&ground.sandbox_config.log_directory)
+            .join(&container.name);
+        let names = sys::blocking::run(move || sys::fs::list_dir(folder)).await;
+        let names = names.ok().and_then(Result::ok).unwrap_or_default();
+        names
+            .iter()
+            .filter_map(|name| engine::request::paths::attempt_of_log(name))
+            .max()
+            .map_or(0, |newest| newest.saturating_add(1))
+    }
+
+    async fn link_log(&self, ground: &Ground<'_>, container: &Container, id: &str, attempt: u32) {
+        let meta = &ground.pod.metadata;
+        let name = engine::request::paths::log_symlink_name(
+            meta.name.as_deref().unwrap_or_default(),
+            meta.namespace.as_deref().unwrap_or_default(),
+            &container.name,
+            id,
+        );
+        let link = self.shared.config.roots.container_logs.join(name);
+        let log = std::path::PathBuf::from(&ground.sandbox_config.log_directory)
+            .join(engine::request::paths::container_log_path(&container.name, attempt));
+        let result = sys::blocking::run(move || super::files::link_log(&log, &link)).await;
+        if let Ok(Err(error)) = result {
+            tracing::debug!(err = %error, "cannot link container log");
+        }
+    }
+}
+

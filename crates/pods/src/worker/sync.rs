@@ -1,0 +1,182 @@
+//! Bringing a pod in line with its spec (`kubelet: SyncPod`).
+//!
+//! Promises: steps in upstream's order; a wait for volumes or images ends at once when the pod is to
+//! end; each failure is an event, a timeline step and a retry.
+
+use super::report::Run;
+use super::{PodWorker, failed};
+use crate::sources::desired::is_static;
+use api::core::v1::{Pod, PodStatus};
+use engine::pod::kill;
+use engine::pod::life::{Outcome, Work};
+use engine::pod::{PodView, plan};
+use engine::runtime::RuntimePod;
+use engine::status::is_terminal;
+use ports::{PodMounts, VolumeError};
+use std::sync::Arc;
+
+impl PodWorker {
+    pub(super) async fn sync(&mut self, work: &Work, runtime: Arc<RuntimePod>) -> Outcome {
+        let pod = &work.pod;
+        let generated = self.generate_status(pod, work.mirror.as_ref(), &runtime, Run::Alive);
+        let (status, restart_all) = (generated.status, generated.restart_all);
+        let terminal = is_terminal(status.phase.as_deref());
+        let mut runtime = self.with_status_ips(runtime, &status);
+        self.publish(work, status);
+        if terminal {
+            self.timeline.note("ended by itself", "");
+            return Outcome::Done { terminal: true };
+        }
+        if let Some(error) = self.network_error(pod) {
+            let message = format!("network is not ready: {error}");
+            self.timeline.note("network is not ready", error);
+            self.warn(pod, "NetworkNotReady", message);
+            return Outcome::Failed { network_not_ready: true, back_off_until: None };
+        }
+        self.shared.objects.register_pod(pod);
+        match self.ensure_cgroup(pod, &runtime).await {
+            Ok(Cgroup::Ready) => {}
+            Ok(Cgroup::KilledFirst) => match self.look_now().await {
+                Ok(fresh) => runtime = fresh,
+                Err(_) => return failed(),
+            },
+            Err(()) => return failed(),
+        }
+        if is_static(pod) {
+            self.shared.mirrors.reconcile(pod, work.mirror.as_ref()).await;
+        }
+        if let Err(error) = self.make_pod_dirs(pod).await {
+            self.warn(pod, "Failed", format!("error making pod data directories: {error}"));
+            return failed();
+        }
+        let mounts = match self.wait_for_volumes(pod).await {
+            Ok(mounts) => mounts,
+            Err(outcome) => return outcome,
+        };
+        self.shared.prober.add_pod(pod);
+        let probes = self.shared.prober.results();
+        let actuated = self.shared.actuated.of(&self.uid);
+        let todo = plan(
+            &PodView {
+                pod,
+                runtime: &runtime,
+                probes: &probes,
+                actuated: &actuated,
+                back_off: &self.back_off,
+                restart_all,
+                gates: &self.shared.config.gates,
+            },
+            self.shared.clock.now(),
+        );
+        self.execute(work, &runtime, &mounts, todo).await
+    }
+
+    /// The view with the addresses that the status shows (host-network pods have the node's).
+    fn with_status_ips(&self, runtime: Arc<RuntimePod>, status: &PodStatus) -> Arc<RuntimePod> {
+        let shown: Vec<String> = status.pod_ips.iter().flatten().map(|ip| ip.ip.clone()).collect();
+        if shown == runtime.ips {
+            return runtime;
+        }
+        Arc::new(RuntimePod { ips: shown, ..(*runtime).clone() })
+    }
+
+    fn network_error(&self, pod: &Pod) -> Option<String> {
+        let host_network = pod.spec.as_ref().and_then(|s| s.host_network).unwrap_or_default();
+        if host_network { None } else { self.shared.node.borrow().network_error.clone() }
+    }
+
+    async fn ensure_cgroup(&mut self, pod: &Arc<Pod>, runtime: &RuntimePod) -> Result<Cgroup, ()> {
+        let mut outcome = Cgroup::Ready;
+        let cgroups = Arc::clone(&self.shared.cgroups);
+        if cgroups.exists(pod).await {
+            return Ok(outcome);
+        }
+        if runtime.has_running_container() {
+            // Containers outside their pod's cgroup are outside its limits: begin anew.
+            self.timeline.note("pod cgroup is missing: killing containers first", "");
+            let todo = kill::plan_pod(Some(pod), runtime, None);
+            if let Err(error) = self.killer(pod, runtime).pod(todo).await {
+                tracing::error!(podUID = %self.uid, err = %error, "cannot kill pod");
+            }
+            self.acted();
+            outcome = Cgroup::KilledFirst;
+            if !self.may_restart(pod) {
+                return Ok(outcome);
+            }
+        }
+        if let Err(error) = cgroups.ensure(pod).await {
+            self.timeline.note("pod cgroup failed", error.to_string());
+            self.warn(
+                pod,
+                "FailedCreatePodContainer",
+                format!("unable to ensure pod container exists: {error}"),
+            );
+            return Err(());
+        }
+        self.timeline.note("pod cgroup ready", "");
+        self.shared.actuated.record_pod(&self.uid, pod);
+        Ok(outcome)
+    }
+
+    fn may_restart(&self, pod: &Pod) -> bool {
+        let spec = pod.spec.as_ref();
+        let never = spec.and_then(|s| s.restart_policy.as_deref()) == Some("Never");
+        let own_rules = spec.is_some_and(|s| {
+            s.containers
+                .iter()
+                .chain(s.init_containers.iter().flatten())
+                .any(|c| c.restart_policy.as_deref().is_some_and(|p| p != "Never") || c.restart_policy_rules.is_some())
+        });
+        !never || own_rules
+    }
+
+    /// Waits for volumes; ends at once when the pod is to end.
+    async fn wait_for_volumes(&mut self, pod: &Arc<Pod>) -> Result<PodMounts, Outcome> {
+        let volumes = Arc::clone(&self.shared.volumes);
+        if pod.spec.as_ref().is_some_and(|s| s.volumes.as_ref().is_some_and(|v| !v.is_empty())) {
+            self.timeline.note("waiting for volumes", "");
+        }
+        let result = tokio::select! {
+            result = volumes.wait_ready(pod) => result, // dropping the wait is safe by contract
+            () = interrupted(&mut self.interrupt) => { // cancel-safe: a watch
+                self.timeline.note("wait for volumes ended: the pod is to end", "");
+                return Err(Outcome::Interrupted);
+            }
+        };
+        match result {
+            Ok(mounts) => Ok(mounts),
+            Err(VolumeError::AttachLimit(message)) => {
+                self.reject(
+                    pod,
+                    "VolumeAttachmentLimitExceeded",
+                    &format!(
+                        "Node has reached its volume attachment limit, rejecting pod. {message}"
+                    ),
+                );
+                Err(Outcome::Done { terminal: true })
+            }
+            Err(error) => {
+                self.timeline.note("volumes are not ready", error.to_string());
+                let message = format!("Unable to attach or mount volumes: {error}");
+                self.warn(pod, "FailedMount", message);
+                Err(failed())
+            }
+        }
+    }
+}
+
+/// What was done about the pod's cgroup.
+enum Cgroup {
+    Ready,
+    KilledFirst,
+}
+
+/// Resolves when the pod is to end, or sooner than it knew, after this call began.
+pub(super) async fn interrupted(
+    interrupt: &mut tokio::sync::watch::Receiver<crate::lives::Interrupt>,
+) {
+    let before = interrupt.borrow().count;
+    if interrupt.wait_for(|i| i.count > before).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
