@@ -51,10 +51,11 @@ impl Admission {
             Some(changed) => Arc::new(changed),
             None => Arc::clone(pod),
         };
-        shared.placement.admit(&allocated).await.map_err(|refused| Refusal {
-            reason: refused.reason,
-            message: refused.message,
-        })?;
+        shared
+            .placement
+            .admit(&allocated)
+            .await
+            .map_err(|refused| Refusal { reason: refused.reason, message: refused.message })?;
         shared.allocated.record_pod(&uid, &allocated);
         shared.allocated.saved().await;
         Ok(())

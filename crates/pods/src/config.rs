@@ -7,9 +7,7 @@ use engine::pod::PodGates;
 use engine::pod::backoff::BackOffCurve;
 use engine::request::RequestSettings;
 use engine::status::StatusGates;
-use ports::{
-    Clock, Events, NodeViews, Objects, Placement, PodApi, PodCgroups, Roots, Volumes,
-};
+use ports::{Clock, Events, NodeViews, Objects, Placement, PodApi, PodCgroups, Roots, Volumes};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -270,9 +270,10 @@ impl DispatchTask {
     }
 
     pub(crate) fn is_active(&self, uid: &PodUid, pod: &Pod) -> bool {
-        let (terminated, requested) = self.shared.lives.ask(|workers| {
-            (workers.known_terminated(uid), workers.termination_requested(uid))
-        });
+        let (terminated, requested) = self
+            .shared
+            .lives
+            .ask(|workers| (workers.known_terminated(uid), workers.termination_requested(uid)));
         if terminated {
             return false;
         }
@@ -374,7 +375,9 @@ impl DispatchTask {
         let known =
             self.shared.lives.ask(|workers| workers.record(uid).and_then(|r| r.pod().cloned()));
         match known {
-            Some(known) if known.metadata.resource_version == pod.metadata.resource_version => known,
+            Some(known) if known.metadata.resource_version == pod.metadata.resource_version => {
+                known
+            }
             _ => self.allocated(pod),
         }
     }

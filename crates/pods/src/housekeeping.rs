@@ -33,12 +33,7 @@ pub(crate) struct Housekeeping {
 
 impl Housekeeping {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self {
-            shared,
-            next_dirs: Instant::now(),
-            stuck: Arc::default(),
-            deleting: Arc::default(),
-        }
+        Self { shared, next_dirs: Instant::now(), stuck: Arc::default(), deleting: Arc::default() }
     }
 }
 

@@ -88,8 +88,7 @@ impl ProberHandle {
         let uid = crate::sources::desired::uid_of(pod);
         for container in probed_containers(pod) {
             for (kind, probe) in probes_of(container) {
-                let key =
-                    ProbeKey { pod: uid.clone(), container: container.name.clone(), kind };
+                let key = ProbeKey { pod: uid.clone(), container: container.name.clone(), kind };
                 let mut inner = self.lock();
                 if inner.tasks.contains_key(&key) {
                     continue;

@@ -13,9 +13,7 @@ use crate::timeline::Timeline;
 use crate::view::ViewHandle;
 use api::core::v1::Pod;
 use api::ids::PodUid;
-use ports::{
-    Clock, Events, NodeView, NodeViews, Objects, Placement, PodCgroups, Tasks, Volumes,
-};
+use ports::{Clock, Events, NodeView, NodeViews, Objects, Placement, PodCgroups, Tasks, Volumes};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 

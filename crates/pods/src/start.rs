@@ -105,14 +105,8 @@ pub async fn start(
     });
     tasks.spawn("pods", OnExit::Exit, dispatch.run());
     if let Some(api) = deps.api {
-        let publisher = PublisherTask {
-            api,
-            status,
-            pods: watched.clone(),
-            lives,
-            clock,
-            timelines,
-        };
+        let publisher =
+            PublisherTask { api, status, pods: watched.clone(), lives, clock, timelines };
         tasks.spawn("pod-status", OnExit::Exit, publisher.run(tasks.token()));
     }
     let gc = ContainerGc { shared: Arc::clone(&shared), pods: watched.clone() };

@@ -160,11 +160,7 @@ impl StatusCache {
         shown.status != status || shown.message.as_deref().unwrap_or_default() != verdict.message
     }
 
-    fn rewrite(
-        &self,
-        uid: &PodUid,
-        change: impl FnOnce(&Pod, &PodStatus) -> Option<PodStatus>,
-    ) {
+    fn rewrite(&self, uid: &PodUid, change: impl FnOnce(&Pod, &PodStatus) -> Option<PodStatus>) {
         let Some(slot) = self.lock().get(uid).cloned() else { return };
         if let Some(status) = change(&slot.pod, &slot.cached.status) {
             self.offer(&slot.pod, &slot.cached.status, status, Offer::default());

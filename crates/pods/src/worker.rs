@@ -192,13 +192,7 @@ impl PodWorker {
         self.emit(pod, EventSeverity::Warning, reason, message.into());
     }
 
-    fn emit(
-        &self,
-        pod: &Arc<Pod>,
-        severity: EventSeverity,
-        reason: &'static str,
-        message: String,
-    ) {
+    fn emit(&self, pod: &Arc<Pod>, severity: EventSeverity, reason: &'static str, message: String) {
         let target = EventTarget::Pod { pod: Arc::clone(pod), field_path: None };
         self.shared.events.emit(NodeEvent { target, severity, reason, message });
     }

@@ -238,7 +238,8 @@ mod tests {
     use super::*;
 
     fn folder(name: &str) -> PathBuf {
-        let dir = std::env::temp_dir().join(format!("rubelet-checkpoint-{name}-{}", std::process::id()));
+        let dir =
+            std::env::temp_dir().join(format!("rubelet-checkpoint-{name}-{}", std::process::id()));
         sys::fs::create_dir_all(&dir, 0o755).unwrap();
         dir
     }
@@ -264,9 +265,13 @@ mod tests {
         let again = ResourceStore::open(dir.join(ALLOCATED), "test", &tasks).unwrap();
         assert_eq!(again.get(&uid), Some(Entry::of(&pod())));
         let text = sys::fs::read_to_string(dir.join(ALLOCATED)).unwrap();
-        assert!(text.starts_with(r#"{"data":"{\"entries\":{\"u\":{\"ContainerResources\":{\"c\":"#), "{text}");
+        assert!(
+            text.starts_with(r#"{"data":"{\"entries\":{\"u\":{\"ContainerResources\":{\"c\":"#),
+            "{text}"
+        );
         tasks.shutdown().await;
-        sys::removal::remove_tree(Path::new("/proc"), &dir, sys::removal::Contents::Everything).unwrap();
+        sys::removal::remove_tree(Path::new("/proc"), &dir, sys::removal::Contents::Everything)
+            .unwrap();
     }
 
     #[tokio::test]
@@ -275,7 +280,8 @@ mod tests {
         sys::fs::write(dir.join("f"), r#"{"data":"{\"entries\":{}}","checksum":1}"#).unwrap();
         let error = ResourceStore::open(dir.join("f"), "test", &Tasks::new()).unwrap_err();
         assert!(error.to_string().contains("please drain this node and delete"), "{error}");
-        sys::removal::remove_tree(Path::new("/proc"), &dir, sys::removal::Contents::Everything).unwrap();
+        sys::removal::remove_tree(Path::new("/proc"), &dir, sys::removal::Contents::Everything)
+            .unwrap();
     }
 
     #[test]
@@ -284,7 +290,8 @@ mod tests {
         assert_eq!(entry.applied_to(&pod()), None);
         let mut resized = pod();
         let container = &mut resized.spec.as_mut().unwrap().containers[0];
-        container.resources = serde_json::from_value(serde_json::json!({"requests": {"cpu": "9"}})).unwrap();
+        container.resources =
+            serde_json::from_value(serde_json::json!({"requests": {"cpu": "9"}})).unwrap();
         assert_eq!(entry.applied_to(&resized).unwrap().spec, pod().spec);
     }
 }

@@ -23,7 +23,8 @@ impl Resizes {
 
     /// The conditions in force.
     pub(crate) fn conditions(&self, uid: &PodUid) -> Vec<PodCondition> {
-        let known = self.by_pod.lock().ok().and_then(|all| all.get(uid).map(ResizeConditions::list));
+        let known =
+            self.by_pod.lock().ok().and_then(|all| all.get(uid).map(ResizeConditions::list));
         known.unwrap_or_default()
     }
 

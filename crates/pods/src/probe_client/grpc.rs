@@ -59,12 +59,13 @@ pub(crate) async fn probe(
         client.ready().await.map_err(|e| tonic::Status::unavailable(e.to_string()))?;
         let request = Request::new(HealthCheckRequest { service: service.to_owned() });
         let path = PathAndQuery::from_static("/grpc.health.v1.Health/Check");
-        let codec =
-            tonic_prost::ProstCodec::<HealthCheckRequest, HealthCheckResponse>::default();
+        let codec = tonic_prost::ProstCodec::<HealthCheckRequest, HealthCheckResponse>::default();
         client.unary(request, path, codec).await
     };
     match tokio::time::timeout_at(deadline, check).await {
-        Err(_) => ProbeAnswer::Failure(format!("timeout: health rpc did not complete within {limit}")),
+        Err(_) => {
+            ProbeAnswer::Failure(format!("timeout: health rpc did not complete within {limit}"))
+        }
         Ok(Ok(response)) => judge(response.into_inner().status),
         Ok(Err(status)) => ProbeAnswer::Failure(match status.code() {
             Code::Unimplemented => format!(
@@ -72,7 +73,9 @@ pub(crate) async fn probe(
                  (grpc.health.v1.Health): {}",
                 status.message()
             ),
-            Code::DeadlineExceeded => format!("timeout: health rpc did not complete within {limit}"),
+            Code::DeadlineExceeded => {
+                format!("timeout: health rpc did not complete within {limit}")
+            }
             code => format!(
                 "error: health rpc probe failed: rpc error: code = {} desc = {}",
                 go_code(code),

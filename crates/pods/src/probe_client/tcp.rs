@@ -6,7 +6,8 @@ use tokio::net::TcpStream;
 
 /// Connects, or says why not in Go's words (`dial tcp 10.0.0.5:80: connect: connection refused`).
 pub(crate) async fn dial(host: &str, port: u16) -> Result<TcpStream, String> {
-    let shown = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    let shown =
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     match TcpStream::connect((host, port)).await {
         Ok(stream) => {
             // A probe never waits for more than one small write.
@@ -19,7 +20,8 @@ pub(crate) async fn dial(host: &str, port: u16) -> Result<TcpStream, String> {
 
 /// One TCP probe.
 pub(crate) async fn probe(host: &str, port: u16, timeout: Duration) -> ProbeAnswer {
-    let shown = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    let shown =
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     match tokio::time::timeout(timeout, dial(host, port)).await {
         Ok(Ok(_stream)) => ProbeAnswer::Success,
         Ok(Err(text)) => ProbeAnswer::Failure(text),
@@ -53,9 +55,7 @@ mod tests {
         drop(listener);
         assert_eq!(
             probe("127.0.0.1", port, second).await,
-            ProbeAnswer::Failure(format!(
-                "dial tcp 127.0.0.1:{port}: connect: connection refused"
-            ))
+            ProbeAnswer::Failure(format!("dial tcp 127.0.0.1:{port}: connect: connection refused"))
         );
     }
 }

@@ -121,7 +121,8 @@ fn normal_path(path: &str) -> String {
     let mut query = false;
     for byte in path.bytes() {
         query |= byte == b'?';
-        let plain = byte.is_ascii_graphic() && !matches!(byte, b'"' | b'<' | b'>' | b'`')
+        let plain = byte.is_ascii_graphic()
+            && !matches!(byte, b'"' | b'<' | b'>' | b'`')
             && (query || !matches!(byte, b'^' | b'{' | b'}' | b'|' | b'\\'));
         if plain {
             sent.push(char::from(byte));
@@ -140,9 +141,9 @@ pub(crate) fn resolve_port(port: &IntOrString, container: &Container) -> Result<
             let named = container.ports.iter().flatten().find(|p| p.name.as_ref() == Some(name));
             match named {
                 Some(port) => i64::from(port.container_port),
-                None => name.parse().map_err(|_| {
-                    format!("strconv.Atoi: parsing {name:?}: invalid syntax")
-                })?,
+                None => name
+                    .parse()
+                    .map_err(|_| format!("strconv.Atoi: parsing {name:?}: invalid syntax"))?,
             }
         }
     };
@@ -174,13 +175,19 @@ mod tests {
         let url = |path: &str, port: IntOrString, ip: &str| {
             HttpTarget::of_action(&action(path, port), &container, ip).map(|t| t.to_string())
         };
-        assert_eq!(url("healthz?a=b#c", IntOrString::Int(80), "10.0.0.5").unwrap(),
-            "http://10.0.0.5:80/healthz?a=b");
-        assert_eq!(url("/a b", IntOrString::String("web".into()), "fd00::1").unwrap(),
-            "http://[fd00::1]:8080/a%20b");
+        assert_eq!(
+            url("healthz?a=b#c", IntOrString::Int(80), "10.0.0.5").unwrap(),
+            "http://10.0.0.5:80/healthz?a=b"
+        );
+        assert_eq!(
+            url("/a b", IntOrString::String("web".into()), "fd00::1").unwrap(),
+            "http://[fd00::1]:8080/a%20b"
+        );
         assert_eq!(url("/", IntOrString::String("81".into()), "h").unwrap(), "http://h:81/");
-        assert_eq!(url("/", IntOrString::String("x".into()), "h").unwrap_err(),
-            "strconv.Atoi: parsing \"x\": invalid syntax");
+        assert_eq!(
+            url("/", IntOrString::String("x".into()), "h").unwrap_err(),
+            "strconv.Atoi: parsing \"x\": invalid syntax"
+        );
     }
 
     #[test]

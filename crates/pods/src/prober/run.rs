@@ -71,8 +71,7 @@ impl ProbeRun {
         let Some(seen) = self.seen(&status) else { return true };
         let settings = self.settings();
         let restored = self.parts.store.get(&seen.id, self.key.kind);
-        let (next, effects) =
-            self.state.look(&seen, restored, &settings, self.parts.clock.now());
+        let (next, effects) = self.state.look(&seen, restored, &settings, self.parts.clock.now());
         for (id, outcome) in effects {
             match outcome {
                 Some(outcome) => self.handle.settle(&self.key, &id, outcome),
@@ -106,8 +105,9 @@ impl ProbeRun {
     }
 
     fn settings(&self) -> Settings {
-        let threshold =
-            |value: Option<i32>, default: u32| value.and_then(|v| u32::try_from(v).ok()).filter(|v| *v > 0).unwrap_or(default);
+        let threshold = |value: Option<i32>, default: u32| {
+            value.and_then(|v| u32::try_from(v).ok()).filter(|v| *v > 0).unwrap_or(default)
+        };
         Settings {
             kind: self.key.kind,
             initial_delay: SignedDuration::from_secs(i64::from(
@@ -131,9 +131,8 @@ impl ProbeRun {
         let running = state.and_then(|s| s.running.as_ref());
         Some(Seen {
             id,
-            running_since: running.map(|r| {
-                r.started_at.as_ref().map_or(self.parts.started_at, |started| started.0)
-            }),
+            running_since: running
+                .map(|r| r.started_at.as_ref().map_or(self.parts.started_at, |started| started.0)),
             started: entry.started == Some(true),
             over: self.is_over(entry),
         })

@@ -103,8 +103,7 @@ impl ProbeState {
             self.last = Some(good);
             self.run = 1;
         }
-        let threshold =
-            if good { settings.success_threshold } else { settings.failure_threshold };
+        let threshold = if good { settings.success_threshold } else { settings.failure_threshold };
         if self.run < threshold {
             return None;
         }
@@ -199,9 +198,8 @@ mod tests {
     #[test]
     fn startup_gates_the_other_probes() {
         let seen = Seen { started: false, ..running("a", 2000) };
-        let look = |kind, seen: &Seen| {
-            ProbeState::default().look(seen, None, &settings(kind), at(2001)).0
-        };
+        let look =
+            |kind, seen: &Seen| ProbeState::default().look(seen, None, &settings(kind), at(2001)).0;
         assert_eq!(look(ProbeKind::Readiness, &seen), Next::Wait);
         assert_eq!(look(ProbeKind::Startup, &seen), Next::Probe);
         assert_eq!(look(ProbeKind::Startup, &running("a", 2000)), Next::Wait);

@@ -61,7 +61,11 @@ impl ProbeStore {
             .and_then(|bytes| serde_json::from_slice::<Content>(&bytes).ok())
             .filter(|content| content.version == VERSION)
             .map(|content| {
-                content.probes.into_iter().map(|row| ((row.container, row.kind), row.probe)).collect()
+                content
+                    .probes
+                    .into_iter()
+                    .map(|row| ((row.container, row.kind), row.probe))
+                    .collect()
             })
             .unwrap_or_default();
         let store = Self { probes: Arc::new(Mutex::new(probes)), dirty: Arc::default() };
@@ -129,7 +133,11 @@ impl ProbeStore {
         let rows = match self.probes.lock() {
             Ok(probes) => probes
                 .iter()
-                .map(|((id, kind), probe)| Row { container: id.clone(), kind: *kind, probe: *probe })
+                .map(|((id, kind), probe)| Row {
+                    container: id.clone(),
+                    kind: *kind,
+                    probe: *probe,
+                })
                 .collect(),
             Err(_) => return,
         };
@@ -172,6 +180,11 @@ mod tests {
         sys::fs::write(&path, "{").unwrap();
         let damaged = ProbeStore::open(path, &Tasks::new());
         assert_eq!(damaged.get(&id, ProbeKind::Readiness), None);
-        sys::removal::remove_tree(std::path::Path::new("/proc"), &dir, sys::removal::Contents::Everything).unwrap();
+        sys::removal::remove_tree(
+            std::path::Path::new("/proc"),
+            &dir,
+            sys::removal::Contents::Everything,
+        )
+        .unwrap();
     }
 }

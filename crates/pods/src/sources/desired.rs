@@ -118,8 +118,14 @@ mod tests {
         assert_eq!(desired.orphaned_mirrors().len(), 1);
         desired.upsert(&fixed);
         assert!(desired.orphaned_mirrors().is_empty());
-        assert_eq!(desired.mirror_of(&fixed).and_then(|m| m.metadata.uid.clone()), Some("m".into()));
-        assert_eq!(desired.static_of(&mirror).and_then(|p| p.metadata.uid.clone()), Some("s".into()));
+        assert_eq!(
+            desired.mirror_of(&fixed).and_then(|m| m.metadata.uid.clone()),
+            Some("m".into())
+        );
+        assert_eq!(
+            desired.static_of(&mirror).and_then(|p| p.metadata.uid.clone()),
+            Some("s".into())
+        );
         desired.remove(&mirror);
         assert!(desired.mirror_of(&fixed).is_none());
     }
@@ -133,6 +139,9 @@ mod tests {
         desired.upsert(&old);
         desired.upsert(&new);
         desired.remove(&old);
-        assert_eq!(desired.static_of(&mirror).and_then(|p| p.metadata.uid.clone()), Some("2".into()));
+        assert_eq!(
+            desired.static_of(&mirror).and_then(|p| p.metadata.uid.clone()),
+            Some("2".into())
+        );
     }
 }

@@ -3,9 +3,9 @@
 //! Promises: a failed fetch keeps the pods of the last good one; the body is bounded; an unchanged
 //! body costs nothing; the first four failures in a row are logged, the rest at debug level.
 
+use super::SourceReport;
 use super::manifest::{self, MAX_MANIFEST_BYTES};
 use super::statics::{Origin, StaticPods};
-use super::SourceReport;
 use crate::probe_client::http::{HttpClient, HttpFetch};
 use std::sync::Arc;
 use std::time::Duration;

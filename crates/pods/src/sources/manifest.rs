@@ -130,7 +130,8 @@ mod tests {
     #[test]
     fn reads_yaml_json_and_only_the_first_document() {
         assert_eq!(decode_pod(POD.as_bytes()).unwrap().metadata.name.as_deref(), Some("web"));
-        let json = br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"j"},"spec":{"containers":[]}}"#;
+        let json =
+            br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"j"},"spec":{"containers":[]}}"#;
         assert_eq!(decode_pod(json).unwrap().metadata.name.as_deref(), Some("j"));
         let two = format!("{POD}---\n: : broken\n");
         assert_eq!(decode_pod(two.as_bytes()).unwrap().metadata.name.as_deref(), Some("web"));

@@ -94,8 +94,7 @@ impl MergeState {
                 next.insert(uid, Arc::clone(old));
             }
         }
-        let removes =
-            known.iter().filter(|(uid, _)| !next.contains_key(*uid)).map(|(_, pod)| pod);
+        let removes = known.iter().filter(|(uid, _)| !next.contains_key(*uid)).map(|(_, pod)| pod);
         merged.changes.extend(removes.cloned().map(Change::Remove));
         for list in [adds, updates, deletes, reconciles] {
             merged.changes.extend(list);
@@ -135,11 +134,7 @@ fn same_wish(a: &Pod, b: &Pod) -> bool {
 
 fn foreign_annotations(pod: &Pod) -> impl Iterator<Item = (&String, &String)> {
     let local = [ANNOTATION_SOURCE, ANNOTATION_SEEN, ANNOTATION_MIRROR];
-    pod.metadata
-        .annotations
-        .iter()
-        .flatten()
-        .filter(move |(key, _)| !local.contains(&key.as_str()))
+    pod.metadata.annotations.iter().flatten().filter(move |(key, _)| !local.contains(&key.as_str()))
 }
 
 #[cfg(test)]
@@ -194,10 +189,8 @@ mod tests {
         let mut state = MergeState::default();
         state.merge(PodSource::Api, vec![Arc::new(pod("1", "a"))], at(0));
         let mut changed = pod("1", "a");
-        changed.status = Some(api::core::v1::PodStatus {
-            phase: Some("Running".into()),
-            ..Default::default()
-        });
+        changed.status =
+            Some(api::core::v1::PodStatus { phase: Some("Running".into()), ..Default::default() });
         let merged = state.merge(PodSource::Api, vec![Arc::new(changed.clone())], at(9));
         assert_eq!(kinds(&merged), [("reconcile", "1".to_owned())]);
         let Change::Reconcile(pod) = &merged.changes[0] else { panic!() };
@@ -211,8 +204,7 @@ mod tests {
         let mut state = MergeState::default();
         state.merge(PodSource::Api, vec![Arc::new(pod("1", "a"))], at(0));
         let mut deleted = pod("1", "a");
-        deleted.metadata.deletion_timestamp =
-            Some(api::machinery::apis::meta::v1::Time(at(5)));
+        deleted.metadata.deletion_timestamp = Some(api::machinery::apis::meta::v1::Time(at(5)));
         let merged = state.merge(PodSource::Api, vec![Arc::new(deleted)], at(5));
         assert_eq!(kinds(&merged), [("delete", "1".to_owned())]);
     }

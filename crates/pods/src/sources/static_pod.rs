@@ -100,9 +100,7 @@ fn default_spec(spec: &mut PodSpec) {
     spec.enable_service_links.get_or_insert(true);
     spec.scheduler_name.get_or_insert_with(|| "default-scheduler".to_owned());
     let host_network = spec.host_network.unwrap_or_default();
-    for container in
-        spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten())
-    {
+    for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
         default_container(container, host_network);
     }
 }

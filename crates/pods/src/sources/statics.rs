@@ -4,10 +4,10 @@
 //! static pod that another agent already runs keeps its UID as long as its manifest did not change, so
 //! that a takeover restarts nothing.
 
+use super::static_pod::{self, StaticOrigin, StaticPodError, StaticSettings};
 use crate::view::ListedPod;
 use api::core::v1::Pod;
 use api::ids::PodUid;
-use super::static_pod::{self, StaticOrigin, StaticPodError, StaticSettings};
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -148,7 +148,10 @@ mod tests {
             namespace: "default".into(),
             alive: true,
             annotations: [
-                (super::super::merge::ANNOTATION_SEEN.into(), "2026-01-01T00:00:10.000000000Z".into()),
+                (
+                    super::super::merge::ANNOTATION_SEEN.into(),
+                    "2026-01-01T00:00:10.000000000Z".into(),
+                ),
                 (super::super::merge::ANNOTATION_SOURCE.into(), "file".into()),
             ]
             .into(),

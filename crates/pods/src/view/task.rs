@@ -3,9 +3,9 @@
 use super::translate::{self, LABEL_POD_UID};
 use super::{ListedPod, Observation, RuntimePods, Turn, ViewHandle, termination};
 use crate::runtime::{Runtime, RuntimeFault};
+use ::cri::RuntimeEvent;
 use api::ids::PodUid;
 use engine::runtime::{ContainerRunState, ContainerView, RuntimePod};
-use ::cri::RuntimeEvent;
 use ports::{Clock, OnExit, Tasks};
 use proto::cri_v1 as cri;
 use std::collections::BTreeMap;
@@ -395,7 +395,9 @@ async fn look(
         }
         let over = translate::run_state(listed.state) == ContainerRunState::Exited;
         let known = before.as_ref().and_then(|b| {
-            b.containers.iter().find(|c| c.id.as_str() == listed.id && c.state == ContainerRunState::Exited)
+            b.containers
+                .iter()
+                .find(|c| c.id.as_str() == listed.id && c.state == ContainerRunState::Exited)
         });
         if let (true, Some(known)) = (over, known) {
             // An exited container does not change any more.

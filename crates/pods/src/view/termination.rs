@@ -104,6 +104,7 @@ mod tests {
         assert!(tail(&link, 10).is_err());
         sys::fs::write(dir.join("file"), "0123456789").unwrap();
         assert_eq!(tail(&dir.join("file"), 4).unwrap(), b"6789");
-        sys::removal::remove_tree(Path::new("/proc"), &dir, sys::removal::Contents::Everything).unwrap();
+        sys::removal::remove_tree(Path::new("/proc"), &dir, sys::removal::Contents::Everything)
+            .unwrap();
     }
 }

@@ -131,10 +131,8 @@ pub(crate) fn container(status: &cri::ContainerStatus, sandbox: &str) -> Contain
         stop_signal: stop_signal(status.stop_signal),
         termination_message_path: annotation("io.kubernetes.container.terminationMessagePath")
             .to_owned(),
-        termination_message_policy: annotation(
-            "io.kubernetes.container.terminationMessagePolicy",
-        )
-        .to_owned(),
+        termination_message_policy: annotation("io.kubernetes.container.terminationMessagePolicy")
+            .to_owned(),
         restored: restored(&status.annotations),
     }
 }

@@ -5,13 +5,15 @@
 
 use super::kill::Killer;
 use super::{PodWorker, failed};
-use engine::status::{StartError, is_terminal};
 use api::core::v1::{Container, Pod};
 use api::ids::ContainerId;
 use engine::pod::kill;
 use engine::pod::life::{Outcome, Work};
-use engine::pod::{ContainerKind, KillContainer, KillReason, OnFailure, PodPlan, StartContainer, StartGate};
+use engine::pod::{
+    ContainerKind, KillContainer, KillReason, OnFailure, PodPlan, StartContainer, StartGate,
+};
 use engine::runtime::RuntimePod;
+use engine::status::{StartError, is_terminal};
 use jiff::Timestamp;
 use ports::{EventSeverity, EventTarget, NodeEvent, PodMounts};
 use std::sync::Arc;

@@ -31,7 +31,11 @@ impl PodWorker {
     }
 
     /// The file for a container's termination message, 0666; `None` when it cannot be made.
-    pub(super) async fn termination_file(&self, pod: &Pod, container: &Container) -> Option<String> {
+    pub(super) async fn termination_file(
+        &self,
+        pod: &Pod,
+        container: &Container,
+    ) -> Option<String> {
         if container.termination_message_path.as_deref().unwrap_or_default().is_empty() {
             return None;
         }
@@ -92,8 +96,11 @@ impl PodWorker {
             sys::fs::write(&path, bytes)?;
             // Containers have the file itself mounted: it is rewritten in place, never replaced.
             let mode = std::fs::Permissions::from_mode(0o644);
-            std::fs::set_permissions(&path, mode)
-                .map_err(|source| sys::fs::FsError { operation: "chmod", path, source })
+            std::fs::set_permissions(&path, mode).map_err(|source| sys::fs::FsError {
+                operation: "chmod",
+                path,
+                source,
+            })
         });
         flat(written.await)
     }

@@ -44,7 +44,9 @@ impl Killer<'_> {
         for sandbox in &plan.sandboxes {
             match self.shared.runtime.stop_sandbox(sandbox.as_str()).await {
                 Ok(()) => self.timeline.note("sandbox stopped", sandbox.as_str()),
-                Err(fault) => faults.push(format!("failed to stop sandbox {:?}: {fault}", sandbox.as_str())),
+                Err(fault) => {
+                    faults.push(format!("failed to stop sandbox {:?}: {fault}", sandbox.as_str()))
+                }
             }
         }
         if faults.is_empty() { Ok(()) } else { Err(faults.join(", ")) }
@@ -94,7 +96,9 @@ impl Killer<'_> {
                         "PreStopHook failed".to_owned(),
                     );
                 }
-                None => self.timeline.note_container("preStop hook overran the grace period", name, ""),
+                None => {
+                    self.timeline.note_container("preStop hook overran the grace period", name, "")
+                }
             }
         }
         if let (Some(stopped), Some(_)) = (stopped, budget().window())
@@ -196,7 +200,13 @@ impl Killer<'_> {
             .unwrap_or_else(|| Container { name: stop.target.name.clone(), ..Container::default() })
     }
 
-    fn event(&self, stop: &StopContainer, severity: EventSeverity, reason: &'static str, message: String) {
+    fn event(
+        &self,
+        stop: &StopContainer,
+        severity: EventSeverity,
+        reason: &'static str,
+        message: String,
+    ) {
         if !self.with_events {
             return;
         }

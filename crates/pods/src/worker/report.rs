@@ -63,12 +63,7 @@ impl PodWorker {
             shared.clock.now(),
         );
         if generated.deadline_exceeded {
-            self.emit(
-                pod,
-                EventSeverity::Normal,
-                "DeadlineExceeded",
-                DEADLINE_MESSAGE.to_owned(),
-            );
+            self.emit(pod, EventSeverity::Normal, "DeadlineExceeded", DEADLINE_MESSAGE.to_owned());
         }
         for id in &generated.probe_now {
             shared.prober.probe_now(&self.uid, id);

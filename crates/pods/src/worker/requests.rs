@@ -1,8 +1,7 @@
 //! Gathering what CRI requests are made of: resolver, environment, mounts, placement.
 
-use super::execute::{Ground, fault};
 use super::PodWorker;
-use engine::status::StartError;
+use super::execute::{Ground, fault};
 use crate::images::{EnsureImage, EnsuredImage};
 use api::core::v1::{Container, Pod};
 use engine::pod::StartContainer;
@@ -13,6 +12,7 @@ use engine::request::env::{self, EnvFile, EnvInput, EnvObjects, ObjectMiss, envi
 use engine::request::mounts::{MountInput, PlacementExtras, VolumeView, sub_paths};
 use engine::request::resources::CpuQuota;
 use engine::request::{ContainerInput, SandboxInput, sandbox_config};
+use engine::status::StartError;
 use ports::{
     ContainerExtras, EventSeverity, EventTarget, NodeEvent, ObjectError, PodMounts, SubPathRequest,
 };
@@ -75,9 +75,8 @@ impl PodWorker {
             None => None,
             Some(path) => {
                 let text = sys::blocking::run(move || sys::fs::read_to_string(path)).await;
-                let text = text
-                    .map_err(|e| e.to_string())?
-                    .map_err(|e| format!("{e}: {}", e.source))?;
+                let text =
+                    text.map_err(|e| e.to_string())?.map_err(|e| format!("{e}: {}", e.source))?;
                 Some(ResolvConf::parse(&text).map_err(|e| e.to_string())?)
             }
         };
@@ -316,8 +315,7 @@ impl PodWorker {
         for wanted in sub_paths(mounts).map_err(|e| e.to_string())? {
             let Some(volume) = ground.mounts.get(&wanted.volume) else { continue };
             let mount = container.volume_mounts.iter().flatten().nth(wanted.index);
-            let read_only =
-                volume.read_only || mount.and_then(|m| m.read_only).unwrap_or_default();
+            let read_only = volume.read_only || mount.and_then(|m| m.read_only).unwrap_or_default();
             let request = SubPathRequest {
                 pod_uid: self.uid.clone(),
                 volume_name: wanted.volume.clone(),

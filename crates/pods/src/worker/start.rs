@@ -3,12 +3,12 @@
 //! Promises: upstream's order, events and waiting reasons; an error text never shows a container id
 //! where a name will do.
 
+use super::PodWorker;
 use super::execute::{Ground, fault};
 use super::hooks::{self, HookTarget};
-use super::PodWorker;
-use engine::status::StartError;
 use api::core::v1::Container;
 use engine::pod::{KillContainer, KillReason, StartContainer, StartGate, kill};
+use engine::status::StartError;
 use ports::EventSeverity;
 
 impl PodWorker {
@@ -56,13 +56,7 @@ impl PodWorker {
             Err(fault) => {
                 // Image faults are shown by their reason alone.
                 let message = format!("Error: {}", fault.reason);
-                self.container_event(
-                    ground.pod,
-                    start,
-                    EventSeverity::Warning,
-                    "Failed",
-                    message,
-                );
+                self.container_event(ground.pod, start, EventSeverity::Warning, "Failed", message);
                 return Err(fault);
             }
         };
@@ -70,7 +64,11 @@ impl PodWorker {
         let config = match self.container_config(ground, container, attempt, &image).await {
             Ok(config) => config,
             Err(error) => {
-                return Err(self.start_failed(ground, start, fault("CreateContainerConfigError", error)));
+                return Err(self.start_failed(
+                    ground,
+                    start,
+                    fault("CreateContainerConfigError", error),
+                ));
             }
         };
         self.shared.actuated.record_container(&self.uid, container);
@@ -80,20 +78,17 @@ impl PodWorker {
         let id = match created {
             Ok(id) => id,
             Err(error) => {
-                return Err(self.start_failed(ground, start, fault("CreateContainerError", error.message)));
+                return Err(self.start_failed(
+                    ground,
+                    start,
+                    fault("CreateContainerError", error.message),
+                ));
             }
         };
-        let created =
-            self.shared.placement.container_created(ground.pod, container, &id).await;
+        let created = self.shared.placement.container_created(ground.pod, container, &id).await;
         if let Err(error) = created {
             let message = format!("Internal PreStartContainer hook failed: {error}");
-            self.container_event(
-                ground.pod,
-                start,
-                EventSeverity::Warning,
-                "Failed",
-                message,
-            );
+            self.container_event(ground.pod, start, EventSeverity::Warning, "Failed", message);
             return Err(fault("PreStartHookError", error.to_string()));
         }
         self.start_event(ground, start, "Created", "Container created");
@@ -137,8 +132,7 @@ impl PodWorker {
         container: &Container,
         id: &str,
     ) -> Result<(), StartError> {
-        let Some(handler) = container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref())
-        else {
+        let Some(handler) = container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref()) else {
             return Ok(());
         };
         let ip = ground.ips.first().map(String::as_str).unwrap_or_default();
@@ -175,8 +169,8 @@ impl PodWorker {
         if let Some(newest) = ground.runtime.newest(&container.name) {
             return u32::try_from(newest.restart_count.saturating_add(1)).unwrap_or_default();
         }
-        let folder = std::path::PathBuf::from(&ground.sandbox_config.log_directory)
-            .join(&container.name);
+        let folder =
+            std::path::PathBuf::from(&ground.sandbox_config.log_directory).join(&container.name);
         let names = sys::blocking::run(move || sys::fs::list_dir(folder)).await;
         let names = names.ok().and_then(Result::ok).unwrap_or_default();
         names
@@ -203,4 +197,3 @@ impl PodWorker {
         }
     }
 }
-

@@ -122,10 +122,10 @@ impl PodWorker {
         let spec = pod.spec.as_ref();
         let never = spec.and_then(|s| s.restart_policy.as_deref()) == Some("Never");
         let own_rules = spec.is_some_and(|s| {
-            s.containers
-                .iter()
-                .chain(s.init_containers.iter().flatten())
-                .any(|c| c.restart_policy.as_deref().is_some_and(|p| p != "Never") || c.restart_policy_rules.is_some())
+            s.containers.iter().chain(s.init_containers.iter().flatten()).any(|c| {
+                c.restart_policy.as_deref().is_some_and(|p| p != "Never")
+                    || c.restart_policy_rules.is_some()
+            })
         });
         !never || own_rules
     }
