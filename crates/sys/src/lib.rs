@@ -18,4 +18,5 @@ pub mod process;
 pub mod removal;
 pub mod stats;
 pub mod systemd;
+pub mod tree;
 pub mod watch;
