@@ -1,10 +1,11 @@
 //! Repository chores: code generation and the tidy rules.
 //!
-//! `cargo run -p xtask -- codegen` rewrites the generated gRPC code; `cargo test -p xtask` fails when
-//! that code has drifted from its `.proto` files or when the tree breaks a rule of the house.
+//! `cargo run -p xtask -- codegen` rewrites the generated gRPC code, `-- tidy` checks the rules of the tree.
+//! `cargo test -p xtask` fails when the generated code has drifted from its `.proto` files or a rule is broken.
 #![forbid(unsafe_code)]
 
 mod codegen;
+mod tidy;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -27,8 +28,9 @@ fn main() -> ExitCode {
 fn run(mut args: impl Iterator<Item = String>) -> Result<()> {
     match args.next().as_deref() {
         Some("codegen") => codegen::write(&workspace_root()),
-        Some(other) => bail!("unknown chore {other:?}; there is: codegen"),
-        None => bail!("usage: cargo run -p xtask -- codegen"),
+        Some("tidy") => tidy::check(&workspace_root()),
+        Some(other) => bail!("unknown chore {other:?}; there are: codegen, tidy"),
+        None => bail!("usage: cargo run -p xtask -- codegen|tidy"),
     }
 }
 
