@@ -106,7 +106,15 @@ impl PodApi for ApiPods {
         }
         let api = self.api(namespace);
         let (params, patch) = (PatchParams::default(), Patch::Strategic(&patch));
-        Ok(slim(self.lane.ask(api.patch_status(name, &params, &patch)).await.map_err(sorted)?))
+        let answer = self.lane.ask(api.patch_status(name, &params, &patch)).await;
+        match answer.map_err(sorted) {
+            Ok(pod) => Ok(slim(pod)),
+            // The UID in the patch is the server's reason: another pod has the name now.
+            Err(PodApiError::Invalid(text)) if text.contains("metadata.uid: ") => {
+                Err(PodApiError::NotFound(text))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     async fn create(&self, pod: &Pod) -> Result<Arc<Pod>, PodApiError> {

@@ -69,6 +69,15 @@ impl Collector {
         &self.runtime
     }
 
+    /// Waits until the runtime was asked once, but not for ever: without its answer a node that is
+    /// ready would be reported as not ready after every restart.
+    pub(crate) async fn runtime_asked(&mut self) {
+        let asked = self.health.wait_for(|health| health.asked);
+        if tokio::time::timeout(CALL_DEADLINE, asked).await.is_err() {
+            tracing::warn!("the runtime has not answered yet");
+        }
+    }
+
     /// Waits until something that others tell has changed. Cancel-safe.
     pub(crate) async fn changed(&mut self) {
         tokio::select! {

@@ -131,6 +131,7 @@ impl Heartbeat {
     }
 
     async fn rounds(&mut self) {
+        self.collector.runtime_asked().await;
         if self.config.registration == Registration::Register {
             self.register().await;
         }

@@ -57,6 +57,8 @@ impl RuntimeProbe for cri::RuntimeClient {
 /// The runtime as last seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeHealth {
+    /// Whether it was asked at least once, with whatever outcome.
+    pub asked: bool,
     /// When it last said that it is ready.
     pub ready_at: Option<Instant>,
     /// Whether the last question was answered.
@@ -78,6 +80,7 @@ pub struct RuntimeHealth {
 impl Default for RuntimeHealth {
     fn default() -> Self {
         Self {
+            asked: false,
             ready_at: None,
             answers: false,
             error: None,
@@ -170,6 +173,7 @@ pub(crate) async fn watch_runtime(
     loop {
         let before = health.clone();
         ask(&*runtime, &mut health).await;
+        health.asked = true;
         let changed = health.differs(&before);
         out.send_if_modified(|published| {
             published.clone_from(&health);

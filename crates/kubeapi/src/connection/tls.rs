@@ -1,11 +1,15 @@
 //! TLS settings towards the API server: whom we trust, who we are.
 
 use super::ConnectionError;
-use super::identity::ClientIdentity;
+use super::identity::{ClientIdentity, validity};
 use super::kubeconfig::Kubeconfig;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::server::ParsedCertificate;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use std::sync::Arc;
@@ -35,29 +39,105 @@ pub(crate) fn client_config(
     let builder = if kubeconfig.insecure {
         builder.dangerous().with_custom_certificate_verifier(Arc::new(TrustAnyone(provider())))
     } else {
-        builder.with_root_certificates(roots(kubeconfig)?)
+        let roots = roots(kubeconfig)?;
+        let verifier = TrustRoots::new(roots).map_err(authority)?;
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
     };
     Ok(builder.with_client_cert_resolver(identity))
 }
 
-fn roots(kubeconfig: &Kubeconfig) -> Result<RootCertStore, ConnectionError> {
-    let authority = |e: String| ConnectionError::Authority(e);
-    let mut store = RootCertStore::empty();
+fn roots(kubeconfig: &Kubeconfig) -> Result<Vec<CertificateDer<'static>>, ConnectionError> {
     if let Some(pem) = kubeconfig.authority_pem()? {
-        for certificate in CertificateDer::pem_slice_iter(&pem) {
-            let certificate = certificate.map_err(|e| authority(e.to_string()))?;
-            store.add(certificate).map_err(|e| authority(e.to_string()))?;
-        }
-        if store.is_empty() {
+        let authority = |e: String| ConnectionError::Authority(e);
+        let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+        let certificates = certificates.map_err(|e| authority(e.to_string()))?;
+        if certificates.is_empty() {
             return Err(authority("no certificate in the PEM data".into()));
         }
-        return Ok(store);
+        return Ok(certificates);
     }
-    let Some(pem) = SYSTEM_BUNDLES.iter().find_map(|path| sys::fs::read(path).ok()) else {
-        return Ok(store);
-    };
-    store.add_parsable_certificates(CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok));
-    Ok(store)
+    let pem = SYSTEM_BUNDLES.iter().find_map(|path| sys::fs::read(path).ok()).unwrap_or_default();
+    Ok(CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok).collect())
+}
+
+/// Trusts what the roots issued, and a root that is the server's own certificate: clusters in the
+/// field use one self-signed certificate for both, which Go accepts and webpki alone does not.
+#[derive(Debug)]
+struct TrustRoots {
+    issued: Arc<WebPkiServerVerifier>,
+    roots: Vec<CertificateDer<'static>>,
+}
+
+impl TrustRoots {
+    fn new(roots: Vec<CertificateDer<'static>>) -> Result<Self, String> {
+        let mut store = RootCertStore::empty();
+        let (added, _) = store.add_parsable_certificates(roots.iter().cloned());
+        if added == 0 {
+            return Err("no usable certificate".into());
+        }
+        let issued = WebPkiServerVerifier::builder_with_provider(Arc::new(store), provider())
+            .build()
+            .map_err(|e| e.to_string())?;
+        Ok(Self { issued, roots })
+    }
+
+    /// The certificate is itself a root: name and time remain to be checked.
+    fn verify_root(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        server_name: &ServerName<'_>,
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+        let bad = |_| rustls::Error::InvalidCertificate(CertificateError::BadEncoding);
+        let (not_before, not_after) = validity(end_entity).map_err(bad)?;
+        let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        if now < not_before.as_second() {
+            return Err(rustls::Error::InvalidCertificate(CertificateError::NotValidYet));
+        }
+        if now > not_after.as_second() {
+            return Err(rustls::Error::InvalidCertificate(CertificateError::Expired));
+        }
+        Ok(ServerCertVerified::assertion())
+    }
+}
+
+impl ServerCertVerifier for TrustRoots {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if self.roots.iter().any(|root| root.as_ref() == end_entity.as_ref()) {
+            return self.verify_root(end_entity, server_name, now);
+        }
+        self.issued.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.issued.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.issued.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.issued.supported_verify_schemes()
+    }
 }
 
 /// `insecure-skip-tls-verify`: signatures are checked, names and issuers are not.
