@@ -7,6 +7,8 @@
 //! `now` is an argument and state is a value that the caller keeps.
 #![forbid(unsafe_code)]
 
+pub mod admission;
+pub mod allocation;
 pub mod cgroup;
 pub mod image;
 pub mod node;
