@@ -4,28 +4,20 @@
 //! shows what a failure owes to the machine. All pods share one node; each counts as one test.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "prints results as the standard test runner does")]
+#![expect(clippy::expect_used, clippy::disallowed_methods, reason = "a test in real time")]
 
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::Context;
-use serde_json::{Value, json};
-use testkit::real::{
-    ControlPlane, ControlPlaneOptions, KubeletKind, TestNode, eventually, eventually_some,
-};
-use tests::compare::{Difference, Observed, compare};
+use testkit::real::KubeletKind;
+use tests::bed::Bed;
+use tests::compare::Difference;
 use tests::differences::is_on_purpose;
-use tests::golden::{Golden, NAMESPACE, load_all, objects, short_status};
-use tests::normal::Names;
-use tests::observe::Observer;
+use tests::golden::{Golden, load_all};
 
 /// Pods in flight at a time: most only wait, but two cores start no more than a few at once.
 const AT_ONCE: usize = 8;
-
-/// The longest any record takes to its last state, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -61,21 +53,8 @@ fn main() -> ExitCode {
 /// Run them all on one node; how many failed.
 fn run_all(goldens: &[Golden]) -> usize {
     let kind = KubeletKind::from_env().expect("KUBELET");
-    let control =
-        Arc::new(ControlPlane::start(&ControlPlaneOptions::default()).expect("control plane"));
-    for object in objects() {
-        control.create(&object).expect("objects of the golden pods");
-    }
-    let observer = Observer::start(&control, NAMESPACE).expect("watches");
-    let node = TestNode::builder()
-        .kubelet(kind)
-        .join(&control)
-        .image("e2e-test-images/agnhost:2.63.0")
-        .record()
-        .start()
-        .expect("node");
+    let bed = Bed::start(kind).expect("a node and its control plane");
     let next = AtomicUsize::new(0);
-    let bed = Bed { control: &control, observer: &observer, node: &node };
     let mut results: Vec<(usize, anyhow::Result<Vec<Difference>>)> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..AT_ONCE)
             .map(|_| {
@@ -127,105 +106,4 @@ fn show(golden: &Golden, difference: &Difference) {
         "---- {}: {}\n  golden:\n    {}\n  observed:\n    {}",
         golden.name, difference.at, difference.golden, difference.observed
     );
-}
-
-#[derive(Clone, Copy)]
-struct Bed<'a> {
-    control: &'a ControlPlane,
-    observer: &'a Observer,
-    node: &'a TestNode,
-}
-
-impl Bed<'_> {
-    fn run(&self, golden: &Golden) -> anyhow::Result<Vec<Difference>> {
-        let name = golden.name.as_str();
-        self.control.create(&golden.manifest())?;
-        self.reach_recorded_state(golden)?;
-        let before = self.observer.pod(name).context("pod was never seen")?;
-        let uid = before["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-        self.control.kubectl(["delete", "pod", name, "-n", NAMESPACE, "--wait=false"])?;
-        eventually(PATIENCE, "the deleted pod is gone", || self.observer.is_gone(name))?;
-        self.wait_for_removed_containers(golden, &uid)?;
-        let recorder = self.node.recorder().context("no recorder")?;
-        let calls = recorder.calls();
-        let mut names = Names::learn(self.node, &before, &calls);
-        names.learn_addresses(&before["status"]);
-        let status = names.apply(&before["status"]);
-        let events = self.observer.events(&uid);
-        let observed = Observed {
-            cri: names.calls(&uid, &calls),
-            steps: self.observer.steps(name),
-            status,
-            events: events.iter().map(|event| names.apply(&shape(event))).collect(),
-        };
-        Ok(compare(golden, &observed))
-    }
-
-    /// Wait for the state that the record had before the deletion; on the way, change the pod as
-    /// the record's client did. A pod that never gets there is compared as it is.
-    fn reach_recorded_state(&self, golden: &Golden) -> anyhow::Result<()> {
-        let target = short_status(&golden.status);
-        let reached = |rounds: usize| {
-            let steps = self.observer.steps(&golden.name);
-            steps.last() == Some(&target)
-                && steps.iter().filter(|step| **step == target).count() >= rounds
-        };
-        if let Some((subresource, patch)) = golden.change_while_running() {
-            let ready = json!(["True", ""]);
-            eventually(PATIENCE, "the pod is ready", || {
-                let steps = self.observer.steps(&golden.name);
-                steps.last().is_some_and(|step| step["conditions"]["Ready"] == ready)
-            })?;
-            let (patch, subresource) = (patch.to_string(), format!("--subresource={subresource}"));
-            let args = ["patch", "pod", &golden.name, "-n", NAMESPACE, &subresource, "-p", &patch];
-            self.control.kubectl(args)?;
-        }
-        let rounds = golden.rounds_before_delete();
-        drop(eventually(PATIENCE, "the recorded state", || reached(rounds)));
-        self.wait_for_probes(golden)
-    }
-
-    /// Probes of the record that have not run yet get a moment to do so.
-    fn wait_for_probes(&self, golden: &Golden) -> anyhow::Result<()> {
-        let recorder = self.node.recorder().context("no recorder")?;
-        let pod = self.observer.pod(&golden.name).context("pod was never seen")?;
-        let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
-        let probes = |calls: &[Value]| -> Vec<Value> {
-            calls.iter().filter(|call| call["method"] == "ExecSync").cloned().collect()
-        };
-        let expected = probes(&golden.cri);
-        let all_seen = || {
-            let calls = recorder.calls();
-            let own = probes(&Names::learn(self.node, &pod, &calls).calls(uid, &calls));
-            expected.iter().all(|probe| own.contains(probe))
-        };
-        drop(eventually(Duration::from_secs(3), "all recorded probes", all_seen));
-        Ok(())
-    }
-
-    /// The containers of a deleted pod are removed soon after; give that its time.
-    fn wait_for_removed_containers(&self, golden: &Golden, uid: &str) -> anyhow::Result<()> {
-        let recorder = self.node.recorder().context("no recorder")?;
-        let expected = golden.cri.iter().filter(|call| call["method"] == "RemoveContainer").count();
-        let removed = || {
-            let calls = recorder.calls();
-            let pod = json!({ "metadata": { "uid": uid } });
-            let own = Names::learn(self.node, &pod, &calls).calls(uid, &calls);
-            let removed = own.iter().filter(|call| call["method"] == "RemoveContainer").count();
-            (removed >= expected).then_some(())
-        };
-        drop(eventually_some(Duration::from_secs(5), "its containers are removed", removed));
-        Ok(())
-    }
-}
-
-/// An event in the goldens' form.
-fn shape(event: &Value) -> Value {
-    json!({
-        "count": event["count"],
-        "field": event["involvedObject"]["fieldPath"].as_str().unwrap_or_default(),
-        "message": event["message"],
-        "reason": event["reason"],
-        "type": event["type"],
-    })
 }

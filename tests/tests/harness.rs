@@ -1,5 +1,6 @@
 //! The harness itself, before anything is trusted to it: both runtimes, the API server, clean-up.
 #![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test on the real machine")]
 
 use std::path::Path;
 use std::process::Command;
@@ -8,6 +9,8 @@ use std::sync::Arc;
 use serde_json::json;
 use testkit::eventually;
 use testkit::real::{ControlPlane, ControlPlaneOptions, KubeletKind, RuntimeLine, TestNode};
+use tests::bed::Bed;
+use tests::golden::load_all;
 
 /// Start a sandbox straight over CRI and give its id.
 fn run_sandbox(node: &TestNode) -> String {
@@ -63,6 +66,15 @@ fn go_kubelet_registers_and_becomes_ready() {
     assert_eq!(node.kubelet_get("/healthz").unwrap(), (200, "ok".to_owned()));
     node.stop_kubelet();
     assert!(node.kubelet_get("/healthz").is_err());
+}
+
+/// Before the recorder and the comparison are trusted with our kubelet, they must find the Go
+/// kubelet equal to its own record.
+#[test]
+fn go_kubelet_reproduces_its_own_record() {
+    let basic = load_all().unwrap().into_iter().find(|golden| golden.name == "basic").unwrap();
+    let bed = Bed::start(KubeletKind::Go).unwrap();
+    assert_eq!(bed.run(&basic).unwrap(), []);
 }
 
 #[test]

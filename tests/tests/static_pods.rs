@@ -1,6 +1,7 @@
 //! Static pods on a standalone node, under either kubelet (`KUBELET=go|rubelet`) and either line of
 //! the runtime: what a manifest folder promises.
 #![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test on the real machine")]
 
 use std::time::Duration;
 

@@ -1,0 +1,136 @@
+//! Where golden pods are run: one node that records, shared by many pods at a time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use serde_json::{Value, json};
+use testkit::real::{ControlPlane, ControlPlaneOptions, KubeletKind, TestNode, eventually};
+
+use crate::compare::{Difference, Observed, compare};
+use crate::golden::{Golden, NAMESPACE, objects, short_status};
+use crate::normal::Names;
+use crate::observe::Observer;
+
+/// The longest any record takes to its last state, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A node with a recorder, its control plane with the objects that golden pods need, and watches.
+#[derive(Debug)]
+pub struct Bed {
+    // In the order in which they must go.
+    observer: Observer,
+    node: TestNode,
+    control: Arc<ControlPlane>,
+}
+
+impl Bed {
+    /// Start everything.
+    pub fn start(kind: KubeletKind) -> anyhow::Result<Bed> {
+        let control = Arc::new(ControlPlane::start(&ControlPlaneOptions::default())?);
+        for object in objects() {
+            control.create(&object)?;
+        }
+        let observer = Observer::start(&control, NAMESPACE)?;
+        let node = TestNode::builder()
+            .kubelet(kind)
+            .join(&control)
+            .image("e2e-test-images/agnhost:2.63.0")
+            .record()
+            .start()?;
+        Ok(Bed { observer, node, control })
+    }
+
+    /// Give one golden pod to the kubelet, take it through the record's life, and compare.
+    pub fn run(&self, golden: &Golden) -> anyhow::Result<Vec<Difference>> {
+        let name = golden.name.as_str();
+        self.control.create(&golden.manifest())?;
+        self.reach_recorded_state(golden)?;
+        let before = self.observer.pod(name).context("pod was never seen")?;
+        let uid = before["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+        self.control.kubectl(["delete", "pod", name, "-n", NAMESPACE, "--wait=false"])?;
+        eventually(PATIENCE, "the deleted pod is gone", || self.observer.is_gone(name))?;
+        self.wait_for_removed_containers(golden, &uid)?;
+        let recorder = self.node.recorder().context("no recorder")?;
+        let calls = recorder.calls();
+        let mut names = Names::learn(&self.node, &before, &calls);
+        names.learn_addresses(&before["status"]);
+        let status = names.apply(&before["status"]);
+        let events = self.observer.events(&uid);
+        let observed = Observed {
+            cri: names.calls(&uid, &calls),
+            steps: self.observer.steps(name),
+            status,
+            events: events.iter().map(|event| names.apply(&shape(event))).collect(),
+        };
+        Ok(compare(golden, &observed))
+    }
+
+    /// Wait for the state that the record had before the deletion; on the way, change the pod as
+    /// the record's client did. A pod that never gets there is compared as it is.
+    fn reach_recorded_state(&self, golden: &Golden) -> anyhow::Result<()> {
+        let target = short_status(&golden.status);
+        let reached = |rounds: usize| {
+            let steps = self.observer.steps(&golden.name);
+            steps.last() == Some(&target)
+                && steps.iter().filter(|step| **step == target).count() >= rounds
+        };
+        if let Some((subresource, patch)) = golden.change_while_running() {
+            let ready = json!(["True", ""]);
+            eventually(PATIENCE, "the pod is ready", || {
+                let steps = self.observer.steps(&golden.name);
+                steps.last().is_some_and(|step| step["conditions"]["Ready"] == ready)
+            })?;
+            let (patch, subresource) = (patch.to_string(), format!("--subresource={subresource}"));
+            let args = ["patch", "pod", &golden.name, "-n", NAMESPACE, &subresource, "-p", &patch];
+            self.control.kubectl(args)?;
+        }
+        let rounds = golden.rounds_before_delete();
+        drop(eventually(PATIENCE, "the recorded state", || reached(rounds)));
+        self.wait_for_probes(golden)
+    }
+
+    /// Probes of the record that have not run yet get a moment to do so.
+    fn wait_for_probes(&self, golden: &Golden) -> anyhow::Result<()> {
+        let recorder = self.node.recorder().context("no recorder")?;
+        let pod = self.observer.pod(&golden.name).context("pod was never seen")?;
+        let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
+        let probes = |calls: &[Value]| -> Vec<Value> {
+            calls.iter().filter(|call| call["method"] == "ExecSync").cloned().collect()
+        };
+        let expected = probes(&golden.cri);
+        let all_seen = || {
+            let calls = recorder.calls();
+            let own = probes(&Names::learn(&self.node, &pod, &calls).calls(uid, &calls));
+            expected.iter().all(|probe| own.contains(probe))
+        };
+        drop(eventually(Duration::from_secs(3), "all recorded probes", all_seen));
+        Ok(())
+    }
+
+    /// The containers of a deleted pod are removed soon after; give that its time.
+    fn wait_for_removed_containers(&self, golden: &Golden, uid: &str) -> anyhow::Result<()> {
+        let recorder = self.node.recorder().context("no recorder")?;
+        let expected = golden.cri.iter().filter(|call| call["method"] == "RemoveContainer").count();
+        let removed = || {
+            let calls = recorder.calls();
+            let pod = json!({ "metadata": { "uid": uid } });
+            let own = Names::learn(&self.node, &pod, &calls).calls(uid, &calls);
+            let removed = own.iter().filter(|call| call["method"] == "RemoveContainer").count();
+            removed >= expected
+        };
+        drop(eventually(Duration::from_secs(5), "its containers are removed", removed));
+        Ok(())
+    }
+}
+
+/// An event in the goldens' form.
+fn shape(event: &Value) -> Value {
+    json!({
+        "count": event["count"],
+        "field": event["involvedObject"]["fieldPath"].as_str().unwrap_or_default(),
+        "message": event["message"],
+        "reason": event["reason"],
+        "type": event["type"],
+    })
+}
