@@ -1,18 +1,127 @@
 //! Composition root: builds handles, wires channels, supervises, shuts down in order.
+//!
+//! Owns: the order of start and stop. Promises: nothing is half-started: a fault before the main
+//! tasks run ends the process with one message; after that only a task that nothing works without
+//! can end it. Containers are never touched on the way out.
+//!
+//! Deliberately absent: policy.
 #![forbid(unsafe_code)]
 
-/// Why the agent ended other than by a signal.
+mod host;
+mod iptables;
+mod layout;
+mod lifecycle;
+mod runtime;
+mod settings;
+mod watchdog;
+mod wire;
+
+pub use host::HostError;
+pub use runtime::RuntimeError;
+pub use watchdog::WatchdogError;
+
+use config::Config;
+use lifecycle::Ending;
+use ports::{OnExit, Tasks};
+use telemetry::log::LogHandle;
+
+/// Why the agent could not start or had to end.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// A part could not be built.
+    /// The service manager's watchdog settings make no sense.
+    #[error(transparent)]
+    Watchdog(#[from] WatchdogError),
+    /// The lock file.
     #[error("{0}")]
-    Start(String),
+    Lock(String),
+    /// The machine.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// The container runtime.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    /// A folder that must be there.
+    #[error(transparent)]
+    Layout(#[from] sys::fs::FsError),
+    /// The cgroup tree.
+    #[error(transparent)]
+    Cgroups(#[from] resources::cgroups::CgroupSetupError),
+    /// The way to the API server.
+    #[error("{0}")]
+    Api(String),
+    /// Image pulls.
+    #[error(transparent)]
+    Images(#[from] pods::images::ImagesError),
+    /// A checkpoint that cannot be trusted.
+    #[error(transparent)]
+    Checkpoint(#[from] pods::CheckpointError),
+    /// Signals cannot be received.
+    #[error("cannot listen for signals")]
+    Signals(#[source] std::io::Error),
+    /// A task that nothing works without has ended.
+    #[error("{0}")]
+    Task(String),
 }
 
-/// Runs the agent until a signal ends it.
-pub async fn run(
-    config: config::Config,
-    _logs: telemetry::log::LogHandle,
-) -> Result<(), AgentError> {
-    Err(AgentError::Start(format!("nothing serves {} yet", config.runtime.endpoint)))
+/// Runs the agent until a signal, lock contention or a fatal fault ends it.
+pub async fn run(config: Config, _logs: LogHandle) -> Result<(), AgentError> {
+    let tasks = Tasks::new();
+    let outcome = run_with(&config, &tasks).await;
+    tasks.shutdown().await;
+    match outcome? {
+        Ending::Signal | Ending::LockContention => Ok(()),
+        Ending::TaskFailed => Err(AgentError::Task(tasks.fatal().unwrap_or_default())),
+    }
+}
+
+async fn run_with(config: &Config, tasks: &Tasks) -> Result<Ending, AgentError> {
+    tracing::info!(kubeletVersion = config.version, "Kubelet version");
+    let variable = |name| std::env::var(name).ok();
+    let watchdog = watchdog::period(
+        variable("WATCHDOG_USEC").as_deref(),
+        variable("WATCHDOG_PID").as_deref(),
+        std::process::id(),
+    )?;
+    let mut signal = std::pin::pin!(lifecycle::signalled());
+    if let Some(address) = config.server.healthz {
+        let health = server::health::serve(address, tasks.clone());
+        tasks.spawn("health", OnExit::Fine, health);
+    }
+    let mut contention: futures::future::BoxFuture<'_, ()> = Box::pin(std::future::pending());
+    let mut _lock = None;
+    if let Some(file) = &config.node.lock_file {
+        _lock = Some(lifecycle::lock(&file.path).await.map_err(AgentError::Lock)?);
+        if file.exit_on_contention {
+            contention = Box::pin(lifecycle::contention(&file.path, tasks.token()));
+        }
+    }
+    let started = tokio::select! {
+        // A start that is given up leaves tasks behind; the caller ends them.
+        started = wire::start(config, tasks) => started?,
+        // Cancel-safe: the signal is seen once and ends everything.
+        signalled = &mut signal => {
+            signalled.map_err(AgentError::Signals)?;
+            return Ok(Ending::Signal);
+        }
+    };
+    if let Some(socket) = variable("NOTIFY_SOCKET") {
+        if let Err(error) = sys::systemd::notify(&socket, "READY=1") {
+            tracing::debug!(err = %error, "service manager not notified");
+        }
+        if let Some(period) = watchdog {
+            let dog = watchdog::run(socket, period, started.checks(), tasks.token());
+            tasks.spawn("watchdog", OnExit::Fine, dog);
+        }
+    }
+    tracing::info!("Started kubelet");
+    let cancelled = tasks.token();
+    Ok(tokio::select! {
+        // Cancel-safe: each of these only waits.
+        signalled = &mut signal => {
+            signalled.map_err(AgentError::Signals)?;
+            Ending::Signal
+        }
+        () = &mut contention => Ending::LockContention,
+        () = cancelled.cancelled() => Ending::TaskFailed,
+    })
 }

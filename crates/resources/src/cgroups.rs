@@ -7,8 +7,10 @@
 //! Deliberately absent: numbers (`engine::cgroup`), files (`sys::cgroup`).
 
 mod driver;
+mod none;
 
 pub use driver::{CgroupDriver, DriverError};
+pub use none::NoPodCgroups;
 
 use api::core::v1::Pod;
 use api::ids::PodUid;

@@ -1,6 +1,10 @@
 //! The node's resources.
 //!
-//! Owns: the cgroup tree. Decisions and numbers are in `engine`, files in `sys`.
+//! Owns: the cgroup tree and the placement of pods on exclusive resources. Decisions and numbers
+//! are in `engine`, files in `sys`.
 #![forbid(unsafe_code)]
 
 pub mod cgroups;
+mod unplaced;
+
+pub use unplaced::Unplaced;

@@ -15,6 +15,7 @@ pub mod mount;
 pub mod mountinfo;
 pub mod ownership;
 pub mod process;
+pub mod propagation;
 pub mod removal;
 pub mod stats;
 pub mod systemd;

@@ -52,6 +52,11 @@ pub fn machine(proc: &Path, sys: &Path, etc: &Path) -> Result<Machine, FsError> 
     })
 }
 
+/// The machine's own host name.
+pub fn hostname() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
 /// The kernel's release, `Unknown` if it does not say.
 pub fn uname_release() -> String {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();

@@ -1,0 +1,128 @@
+//! What the machine is, read once at start, and the checks that refuse to start on it.
+
+use config::Config;
+use engine::cgroup::Driver;
+use ports::Roots;
+use std::sync::Arc;
+use sys::cgroup::Cgroups;
+use sys::host::Machine;
+
+/// The machine at start.
+#[derive(Debug, Clone)]
+pub(crate) struct Host {
+    pub(crate) cgroups: Arc<Cgroups>,
+    pub(crate) machine: Machine,
+    pub(crate) hostname: String,
+    /// Huge page sizes as the kernel's files name them (`2MB`).
+    pub(crate) page_sizes: Vec<String>,
+    pub(crate) selinux: bool,
+    pub(crate) swap_controller: bool,
+    pub(crate) thermal_throttle: Vec<String>,
+}
+
+/// Why this machine cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// No usable cgroups.
+    #[error(transparent)]
+    Cgroups(#[from] sys::cgroup::CgroupHostError),
+    /// A fact could not be read.
+    #[error("cannot read machine facts")]
+    Facts(#[from] sys::fs::FsError),
+    /// The host name is empty.
+    #[error("empty hostname is invalid")]
+    NoHostname,
+    /// Swap is on and `failSwapOn` forbids it.
+    #[error(
+        "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false"
+    )]
+    SwapOn,
+}
+
+impl Host {
+    /// Reads the machine.
+    pub(crate) fn read(config: &Config, roots: &Roots) -> Result<Self, HostError> {
+        let cgroups = Arc::new(Cgroups::detect(&roots.sys, &roots.proc)?);
+        let machine = sys::host::machine(&roots.proc, &roots.sys, &roots.etc)?;
+        let hostname = match &config.node.hostname_override {
+            Some(name) => name.clone(),
+            None => sys::host::hostname(),
+        };
+        let hostname = hostname.trim().to_lowercase();
+        if hostname.is_empty() {
+            return Err(HostError::NoHostname);
+        }
+        let swaps = sys::fs::read_to_string(roots.proc.join("swaps")).unwrap_or_default();
+        if config.pods.fail_swap_on && swaps.lines().filter(|l| !l.trim().is_empty()).count() > 1 {
+            return Err(HostError::SwapOn);
+        }
+        let swap_controller = if cgroups.is_v2() {
+            let own = own_cgroup(roots);
+            cgroups.has("", &own, "memory.swap.max")
+        } else {
+            cgroups.has("memory", "/", "memory.memsw.limit_in_bytes")
+        };
+        Ok(Self {
+            page_sizes: page_sizes(roots),
+            selinux: roots.sys.join("fs/selinux/enforce").is_file(),
+            thermal_throttle: thermal_throttle(roots, machine.cores),
+            swap_controller,
+            cgroups,
+            machine,
+            hostname,
+        })
+    }
+}
+
+/// The driver as the configuration names it.
+pub(crate) fn configured_driver(config: &Config) -> Driver {
+    match config.resources.cgroup_driver {
+        config::CgroupDriver::Cgroupfs => Driver::Cgroupfs,
+        config::CgroupDriver::Systemd => Driver::Systemd,
+    }
+}
+
+/// Our own cgroup on the unified hierarchy.
+fn own_cgroup(roots: &Roots) -> String {
+    let text = sys::fs::read_to_string(roots.proc.join("self/cgroup")).unwrap_or_default();
+    let line = text.lines().find_map(|l| l.strip_prefix("0::"));
+    line.unwrap_or("/").to_owned()
+}
+
+fn page_sizes(roots: &Roots) -> Vec<String> {
+    let folder = roots.sys.join("kernel/mm/hugepages");
+    let names = sys::fs::list_dir(folder).unwrap_or_default();
+    names.iter().filter_map(|n| page_size_name(n)).collect()
+}
+
+/// `hugepages-2048kB` is `2MB`.
+fn page_size_name(folder: &str) -> Option<String> {
+    let kib: u64 = folder.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+    Some(match kib {
+        k if k % (1024 * 1024) == 0 => format!("{}GB", k / (1024 * 1024)),
+        k if k % 1024 == 0 => format!("{}MB", k / 1024),
+        k => format!("{k}KB"),
+    })
+}
+
+fn thermal_throttle(roots: &Roots, cores: u64) -> Vec<String> {
+    (0..cores)
+        .map(|cpu| format!("devices/system/cpu/cpu{cpu}/thermal_throttle"))
+        .filter(|path| roots.sys.join(path).is_dir())
+        .map(|path| format!("/sys/{path}"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::page_size_name;
+
+    #[test]
+    fn page_sizes_are_named_as_the_kernel_names_their_files() {
+        let name = |folder| page_size_name(folder).unwrap_or_default();
+        assert_eq!(name("hugepages-64kB"), "64KB");
+        assert_eq!(name("hugepages-2048kB"), "2MB");
+        assert_eq!(name("hugepages-1048576kB"), "1GB");
+        assert_eq!(name("other"), "");
+    }
+}

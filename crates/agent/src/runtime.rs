@@ -1,0 +1,79 @@
+//! The connection to the container runtime and what it says of itself at start.
+
+use config::Config;
+use cri::{ClientConfig, Endpoint, RuntimeClient};
+use engine::cgroup::Driver;
+use proto::cri_v1::CgroupDriver as RuntimeDriver;
+use std::sync::Arc;
+use std::time::Duration;
+
+const DRIVER_TRIES: u32 = 3;
+const DRIVER_PAUSE: Duration = Duration::from_secs(2);
+
+/// Why there is no runtime to work with.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    /// The endpoint cannot be dialled at all.
+    #[error(transparent)]
+    Endpoint(#[from] cri::EndpointError),
+    /// It does not speak CRI v1.
+    #[error(transparent)]
+    Validate(#[from] cri::ValidateError),
+    /// It did not tell its cgroup driver.
+    #[error("failed to get runtime configuration")]
+    Config(#[source] Box<cri::CriError>),
+    /// It named a driver that we do not know.
+    #[error("runtime returned an unknown cgroup driver {0}")]
+    UnknownDriver(i32),
+}
+
+/// Connects and checks both services.
+pub(crate) async fn connect(
+    config: &Config,
+    observer: Arc<dyn cri::CallObserver>,
+) -> Result<RuntimeClient, RuntimeError> {
+    let endpoint = Endpoint::parse(&config.runtime.endpoint)?;
+    let image = match config.runtime.image_endpoint.as_str() {
+        "" => None,
+        text => Some(Endpoint::parse(text)?),
+    };
+    let client_config = ClientConfig {
+        request_timeout: config.runtime.request_timeout,
+        list_streaming: config.gates.enabled("CRIListStreaming"),
+        observer,
+    };
+    let client = RuntimeClient::new(client_config, &endpoint, image.as_ref());
+    client.validate().await?;
+    Ok(client)
+}
+
+/// The cgroup driver: the runtime's where it says one, else the configured one.
+pub(crate) async fn cgroup_driver(
+    client: &RuntimeClient,
+    configured: Driver,
+) -> Result<Driver, RuntimeError> {
+    let mut tries = 0;
+    let answer = loop {
+        tries += 1;
+        match client.runtime_config().await {
+            Ok(answer) => break answer,
+            Err(error) if error.is_unimplemented() => {
+                tracing::info!("CRI implementation should be updated to support RuntimeConfig. Falling back to using cgroupDriver from kubelet config.");
+                return Ok(configured);
+            }
+            Err(error) if tries >= DRIVER_TRIES => {
+                return Err(RuntimeError::Config(Box::new(error)));
+            }
+            Err(error) => {
+                tracing::error!(err = %error, "Failed to get runtime config");
+                tokio::time::sleep(DRIVER_PAUSE).await;
+            }
+        }
+    };
+    let Some(linux) = answer.linux else { return Ok(configured) };
+    match RuntimeDriver::try_from(linux.cgroup_driver) {
+        Ok(RuntimeDriver::Systemd) => Ok(Driver::Systemd),
+        Ok(RuntimeDriver::Cgroupfs) => Ok(Driver::Cgroupfs),
+        Err(_) => Err(RuntimeError::UnknownDriver(linux.cgroup_driver)),
+    }
+}

@@ -1,0 +1,345 @@
+//! The one configuration, spelled out for each subsystem.
+//!
+//! Feature gates end here: what follows are plain fields.
+
+use crate::host::Host;
+use config::{Config, SecretsVerification, SwapBehavior};
+use engine::cgroup::{CgroupName, Driver, Limits, PodLimitPolicy, shares};
+use engine::image::record::VerificationPolicy;
+use engine::node::{NodeSettings, Reservation};
+use engine::pod::PodGates;
+use engine::pod::backoff::BackOffCurve;
+use engine::request::RequestSettings;
+use engine::request::hostname::HostnameOverride;
+use engine::request::resources::{CgroupVersion, MemoryQos, MemoryReservation, ResourceSettings};
+use engine::request::security::SecuritySettings;
+use engine::status::StatusGates;
+use kubeapi::{ConnectionConfig, ObjectsConfig, Rate, Strategy};
+use node::{HeartbeatConfig, LeaseConfig, NodeConfig, Registration};
+use pods::images::{DockerConfigPlaces, ImagesConfig};
+use pods::{AdmissionConfig, GcPolicy, PodsConfig, UrlSourceConfig, ViewConfig};
+use ports::Roots;
+use resources::cgroups::CgroupTreeConfig;
+use std::net::IpAddr;
+use std::time::Duration;
+use units::Quantity;
+use volumes::VolumesConfig;
+
+/// Probes that may start per second, over all pods: spreads the crowd after a restart.
+const PROBES_PER_SECOND: u32 = 1000;
+
+/// Places on disk.
+pub(crate) fn roots(config: &Config) -> Roots {
+    Roots {
+        kubelet: config.dirs.root.clone(),
+        pod_logs: config.dirs.pod_logs.clone(),
+        ..Roots::default()
+    }
+}
+
+fn pod_gates(config: &Config) -> PodGates {
+    let on = |gate| config.gates.enabled(gate);
+    PodGates {
+        container_restart_rules: on("ContainerRestartRules"),
+        restart_all_containers: on("RestartAllContainersOnContainerExits"),
+        resize: on("InPlacePodVerticalScaling"),
+        resize_init_containers: on("InPlacePodVerticalScalingInitContainers"),
+        resize_pod_level: on("InPlacePodLevelResourcesVerticalScaling"),
+    }
+}
+
+fn status_gates(config: &Config) -> StatusGates {
+    let on = |gate| config.gates.enabled(gate);
+    StatusGates {
+        pod: pod_gates(config),
+        pod_level_resources: on("PodLevelResources"),
+        stop_signals: on("ContainerStopSignals"),
+        user: on("SupplementalGroupsPolicy"),
+        volume_mounts: on("RecursiveReadOnlyMounts"),
+        ready_to_start: on("PodReadyToStartContainersCondition"),
+        change_on_restart: on("ChangeContainerStatusOnKubeletRestart"),
+        observed_generation: on("PodObservedGenerationTracking"),
+    }
+}
+
+fn request(config: &Config, host: &Host) -> RequestSettings {
+    let v2 = host.cgroups.is_v2();
+    let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    let memory_qos = (v2 && config.gates.enabled("MemoryQoS")).then(|| MemoryQos {
+        reservation: if config.resources.tiered_memory_reservation {
+            MemoryReservation::Tiered
+        } else {
+            MemoryReservation::None
+        },
+        throttling_factor: config.resources.memory_throttling_factor,
+        allocatable_memory: allocatable(config, host, "memory", bytes(host.machine.memory_bytes)),
+        page_size: 4096,
+    });
+    RequestSettings {
+        kubelet_root: config.dirs.root.display().to_string(),
+        pod_logs_dir: config.dirs.pod_logs.display().to_string(),
+        cluster_domain: config.dns.cluster_domain.clone(),
+        hostname_override: if config.gates.enabled("HostnameOverride") {
+            HostnameOverride::Honoured
+        } else {
+            HostnameOverride::Ignored
+        },
+        stop_signals: config.gates.enabled("ContainerStopSignals"),
+        selinux_enabled: host.selinux,
+        resources: ResourceSettings {
+            cgroup: if v2 { CgroupVersion::V2 } else { CgroupVersion::V1 },
+            cfs_period: config.pods.cpu_cfs_quota.then_some(config.pods.cpu_cfs_quota_period),
+            single_process_oom_kill: config.pods.single_process_oom_kill.unwrap_or(!v2),
+            pod_level_resources: config.gates.enabled("PodLevelResources"),
+            memory_capacity: bytes(host.machine.memory_bytes),
+            swap_capacity: bytes(host.machine.swap_bytes),
+            swap_controller: host.swap_controller,
+            limited_swap: config.pods.swap_behavior == SwapBehavior::LimitedSwap,
+            memory_qos,
+            hugepage_sizes: host.page_sizes.clone(),
+        },
+        security: SecuritySettings {
+            seccomp_default: config.runtime.seccomp_default,
+            seccomp_root: config.dirs.root.join("seccomp").display().to_string(),
+            thermal_throttle_paths: host.thermal_throttle.clone(),
+        },
+    }
+}
+
+/// Addresses of `--node-ip`; what does not parse was reported by `config`.
+pub(crate) fn node_ips(config: &Config) -> Vec<IpAddr> {
+    config.node.node_ip.split(',').filter_map(|ip| ip.trim().parse().ok()).collect()
+}
+
+/// The pod subsystem.
+pub(crate) fn pods(config: &Config, host: &Host, roots: &Roots, runtime_name: &str) -> PodsConfig {
+    let sources = &config.sources;
+    let headers = sources.url_headers.iter();
+    PodsConfig {
+        node_name: host.hostname.clone(),
+        roots: roots.clone(),
+        static_pod_path: sources.path.clone(),
+        file_check_frequency: sources.file_check_frequency,
+        static_pod_url: sources.url.clone().map(|url| UrlSourceConfig {
+            url,
+            headers: headers
+                .flat_map(|(name, values)| values.iter().map(move |v| (name.clone(), v.clone())))
+                .collect(),
+            period: sources.http_check_frequency,
+        }),
+        refuse_api_references: config.gates.enabled("PreventStaticPodAPIReferences"),
+        sync_frequency: sources.sync_frequency,
+        request: request(config, host),
+        resolv_conf: config.dns.resolv_conf.clone(),
+        cluster_dns: config.dns.cluster_dns.iter().filter_map(|ip| ip.parse().ok()).collect(),
+        node_ips: node_ips(config),
+        env_files: config.gates.enabled("EnvFiles"),
+        gates: pod_gates(config),
+        status_gates: status_gates(config),
+        crash_loop: BackOffCurve::new(
+            config.pods.initial_restart_back_off,
+            config.pods.max_restart_back_off,
+        ),
+        view: ViewConfig::default(),
+        gc: GcPolicy {
+            min_age: config.container_gc.minimum_age,
+            max_per_container: config.container_gc.max_per_container.and_then(count),
+            max_containers: config.container_gc.max_total.and_then(count),
+        },
+        version: major_minor(&config.version),
+        runtime_name: runtime_name.to_owned(),
+        admission: AdmissionConfig {
+            allowed_unsafe_sysctls: config.pods.allowed_unsafe_sysctls.clone(),
+        },
+        probes_per_second: PROBES_PER_SECOND,
+        seed: u64::from(std::process::id()),
+    }
+}
+
+fn count(number: u32) -> Option<usize> {
+    usize::try_from(number).ok()
+}
+
+/// `1.36` of `v1.36.4+…`.
+fn major_minor(version: &str) -> String {
+    let mut parts = version.trim_start_matches('v').split('.');
+    format!("{}.{}", parts.next().unwrap_or_default(), parts.next().unwrap_or_default())
+}
+
+/// What is left of a resource for pods before eviction thresholds.
+fn allocatable(config: &Config, _host: &Host, resource: &str, capacity: i64) -> i64 {
+    let reserved = |map: &std::collections::BTreeMap<String, Quantity>| {
+        map.get(resource).map_or(0, |q| if resource == "cpu" { q.milli_value() } else { q.value() })
+    };
+    let reservations = &config.resources.reservations;
+    capacity.saturating_sub(reserved(&reservations.system)).saturating_sub(reserved(&reservations.kube))
+}
+
+/// The cgroup tree.
+pub(crate) fn cgroup_tree(config: &Config, host: &Host, driver: Driver) -> CgroupTreeConfig {
+    let enforced = config.resources.enforcement.pods;
+    let left = |resource: &str, capacity: i64| {
+        if enforced { allocatable(config, host, resource, capacity) } else { capacity }
+    };
+    let cores = i64::try_from(host.machine.cores).unwrap_or(i64::MAX);
+    let memory = i64::try_from(host.machine.memory_bytes).unwrap_or(i64::MAX);
+    CgroupTreeConfig {
+        root: CgroupName::parse(driver, &config.resources.cgroup_root),
+        policy: PodLimitPolicy {
+            cfs_quota: config.pods.cpu_cfs_quota,
+            period_us: u64::try_from(config.pods.cpu_cfs_quota_period.as_micros())
+                .unwrap_or(u64::MAX),
+            pids: config.pods.pids_limit.unwrap_or(-1),
+        },
+        kubepods: Limits {
+            cpu_shares: Some(shares(left("cpu", cores.saturating_mul(1000)))),
+            memory_bytes: Some(left("memory", memory)),
+            ..Limits::default()
+        },
+        pod_level_resources: config.gates.enabled("PodLevelResources"),
+    }
+}
+
+/// Image pulls.
+pub(crate) fn images(config: &Config) -> ImagesConfig {
+    let pulls = &config.image_pulls;
+    let serial = config.kubelet.serialize_image_pulls.unwrap_or(true);
+    ImagesConfig {
+        serialize_pulls: serial,
+        max_parallel_pulls: pulls.max_parallel.and_then(count),
+        registry_qps: pulls.qps.map_or(0.0, f64::from),
+        registry_burst: pulls.burst,
+        verification: verification(&pulls.verification),
+        kubelet_root: config.dirs.root.clone(),
+        docker_config: DockerConfigPlaces::of_node(
+            config.dirs.root.clone(),
+            std::env::current_dir().unwrap_or_else(|_| "/".into()),
+            std::env::home_dir(),
+        ),
+        providers: None,
+        handler_in_calls: config.gates.enabled("RuntimeClassInImageCriApi"),
+    }
+}
+
+fn verification(policy: &SecretsVerification) -> Option<VerificationPolicy> {
+    Some(match policy {
+        SecretsVerification::NeverVerify => VerificationPolicy::NeverVerify,
+        SecretsVerification::NeverVerifyPreloadedImages => {
+            VerificationPolicy::NeverVerifyPreloadedImages
+        }
+        SecretsVerification::NeverVerifyAllowlistedImages(list) => {
+            VerificationPolicy::NeverVerifyAllowlistedImages(list.iter().map(String::as_str).collect())
+        }
+        SecretsVerification::AlwaysVerify => VerificationPolicy::AlwaysVerify,
+        SecretsVerification::Off => return None,
+    })
+}
+
+/// Volumes.
+pub(crate) fn volumes(config: &Config, host: &Host, roots: &Roots) -> VolumesConfig {
+    VolumesConfig {
+        standalone: config.standalone(),
+        controller_attaches: config.node.controller_attach_detach,
+        volume_plugin_dir: config.dirs.volume_plugins.clone(),
+        cluster_trust_bundles: config.gates.enabled("ClusterTrustBundleProjection"),
+        pod_certificates: config.gates.enabled("PodCertificateRequest"),
+        selinux: host.selinux,
+        ..VolumesConfig::new(roots.clone(), host.hostname.clone())
+    }
+}
+
+/// The way to the API server.
+pub(crate) fn connection(config: &Config) -> ConnectionConfig {
+    let Some(api) = &config.api else { return ConnectionConfig::default() };
+    let rate = |qps: u32, burst: u32| Rate::from_config(clamp(qps), clamp(burst));
+    ConnectionConfig {
+        user_agent: format!("kubelet/{} (linux/{}) rubelet", config.version, architecture()),
+        rate: rate(api.qps, api.burst),
+        event_rate: rate(api.event_qps, api.event_burst),
+        heartbeat_deadline: api.heartbeat_timeout,
+        ..ConnectionConfig::default()
+    }
+}
+
+fn clamp(number: u32) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+/// Objects that pods refer to.
+pub(crate) fn objects(config: &Config, host: &Host) -> Option<ObjectsConfig> {
+    let strategy = match config.api.as_ref()?.change_detection {
+        config::ChangeDetection::Get => Strategy::Get,
+        config::ChangeDetection::Cache => Strategy::Cache,
+        config::ChangeDetection::Watch | config::ChangeDetection::Unknown(_) => Strategy::Watch,
+    };
+    Some(ObjectsConfig {
+        node_name: host.hostname.clone(),
+        strategy,
+        sync_frequency: config.sources.sync_frequency,
+    })
+}
+
+/// Go's name of the architecture.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// The node.
+pub(crate) fn node(config: &Config, host: &Host, roots: &Roots) -> NodeConfig {
+    let node = &config.node;
+    NodeConfig {
+        settings: NodeSettings {
+            node_name: host.hostname.clone(),
+            hostname: host.hostname.clone(),
+            architecture: architecture().to_owned(),
+            kubelet_version: config.version.clone(),
+            node_ips: node_ips(config),
+            external_cloud: node.external_cloud,
+            provider_id: node.provider_id.clone(),
+            labels: node.labels.clone(),
+            taints: node
+                .taints
+                .iter()
+                .map(|(key, value, effect)| api::core::v1::Taint {
+                    key: key.clone(),
+                    value: (!value.is_empty()).then(|| value.clone()),
+                    effect: effect.clone(),
+                    time_added: None,
+                })
+                .collect(),
+            controller_attach: node.controller_attach_detach,
+            max_pods: i64::from(config.pods.max_pods),
+            pods_per_core: config.pods.pods_per_core.map_or(0, i64::from),
+            port: config.server.https.map_or(0, |a| i32::from(a.port())),
+            max_images: node.status_max_images.map_or(-1, |n| i32::try_from(n).unwrap_or(i32::MAX)),
+            local_storage_isolation: config.pods.local_storage_isolation,
+            reservation: Reservation::new(
+                config.resources.reservations.system.clone(),
+                config.resources.reservations.kube.clone(),
+                &config.eviction.hard,
+            ),
+            report_swap: config.gates.enabled("NodeSwap"),
+            report_runtime_handlers: config.gates.enabled("RecursiveReadOnlyMounts")
+                || config.gates.enabled("UserNamespacesSupport"),
+            report_features: config.gates.enabled("SupplementalGroupsPolicy"),
+            declared_features: None,
+        },
+        roots: roots.clone(),
+        heartbeat: HeartbeatConfig {
+            registration: if node.register { Registration::Register } else { Registration::ByOthers },
+            update_frequency: node.status_update_frequency,
+            report_frequency: node.status_report_frequency,
+            ..HeartbeatConfig::default()
+        },
+        lease: LeaseConfig {
+            duration_seconds: i32::try_from(node.lease_duration.as_secs()).unwrap_or(i32::MAX),
+        },
+    }
+}
+
+/// How long a single start-up call to the API server may take.
+pub(crate) const CONNECT_DEADLINE: Duration = Duration::from_secs(30);

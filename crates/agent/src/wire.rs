@@ -1,0 +1,297 @@
+//! Who is built from what, and who hears whom.
+
+use crate::host::{Host, configured_driver};
+use crate::watchdog::Check;
+use crate::{AgentError, iptables, layout, runtime, settings};
+use config::Config;
+use cri::{RuntimeClient, RuntimeOperations};
+use futures::future::BoxFuture;
+use kubeapi::{
+    ApiEvents, ApiObjects, ApiPods, ApiStorage, Connection, EventLog, EventsConfig, Kubeconfig,
+    PodWatchEvent, StandaloneObjects, watch_pods,
+};
+use node::{NodeInputs, NodeParts, RuntimeHealth};
+use pods::images::{ImageMetrics, Images, ImagesDeps};
+use pods::{PodsDeps, PodsHandle, RuntimeHandlers};
+use ports::{
+    Clock, EventSeverity, EventTarget, Events, NodeEvent, NodeView, Objects, OnExit, PodApi,
+    PodCgroups, PodsSnapshot, Roots, StorageApi, SystemClock, Tasks,
+};
+use resources::Unplaced;
+use resources::cgroups::{CgroupDriver, CgroupTree, NoPodCgroups};
+use std::sync::Arc;
+use telemetry::metrics::Registry;
+use tokio::sync::{mpsc, watch};
+use volumes::VolumesDeps;
+
+/// What runs, for those who watch over it.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pods: PodsHandle,
+}
+
+impl Started {
+    /// Checks that must pass for the service manager to hear from us.
+    pub(crate) fn checks(&self) -> Vec<(&'static str, Check)> {
+        let health = self.pods.view_health();
+        let check: Check = Arc::new(move || health.borrow().check());
+        vec![("syncloop", check)]
+    }
+}
+
+/// The API server's side of things; in standalone mode the stand-ins.
+struct Cluster {
+    connection: Option<Connection>,
+    objects: Arc<dyn Objects>,
+    events: Arc<dyn Events>,
+    storage: Option<Arc<dyn StorageApi>>,
+    pods: Option<Arc<dyn PodApi>>,
+    pod_sets: Option<mpsc::Receiver<Vec<Arc<api::core::v1::Pod>>>>,
+}
+
+/// Builds and starts everything. Tasks that were started before a fault are ended by the caller.
+pub(crate) fn start<'a>(
+    config: &'a Config,
+    tasks: &'a Tasks,
+) -> BoxFuture<'a, Result<Started, AgentError>> {
+    Box::pin(start_all(config, tasks))
+}
+
+async fn start_all(config: &Config, tasks: &Tasks) -> Result<Started, AgentError> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let roots = settings::roots(config);
+    let registry = Registry::new();
+    let host = Host::read(config, &roots)?;
+    let client = runtime::connect(config, Arc::new(RuntimeOperations::new(&registry))).await?;
+    let driver = runtime::cgroup_driver(&client, configured_driver(config)).await?;
+    layout::make(&roots, config.gates.enabled("ContainerCheckpoint"))?;
+    share_root(&roots);
+    own_process(config, &roots);
+
+    let (view_out, view) = watch::channel(Arc::new(NodeView::default()));
+    let cluster = cluster(config, &host, &view, &clock, tasks).await?;
+    cluster.events.emit(NodeEvent {
+        target: EventTarget::Node,
+        severity: EventSeverity::Normal,
+        reason: "Starting",
+        message: "Starting kubelet.".to_owned(),
+    });
+    if !host.cgroups.is_v2() {
+        cluster.events.emit(NodeEvent {
+            target: EventTarget::Node,
+            severity: EventSeverity::Warning,
+            reason: "CgroupV1",
+            message: CGROUP_V1.to_owned(),
+        });
+    }
+    let cgroups = cgroup_tree(config, &host, driver, tasks).await?;
+
+    let (snapshots, snapshot) = watch::channel(PodsSnapshot::default());
+    let volumes = volumes::start(
+        settings::volumes(config, &host, &roots),
+        VolumesDeps {
+            pods: snapshot,
+            objects: Arc::clone(&cluster.objects),
+            storage: cluster.storage,
+            events: Arc::clone(&cluster.events),
+            node: view.clone(),
+            clock: Arc::clone(&clock),
+            tasks: tasks.clone(),
+        },
+    );
+    let node = node::start(
+        settings::node(config, &host, &roots),
+        NodeParts {
+            connection: cluster.connection,
+            runtime: Arc::new(client.clone()),
+            inputs: NodeInputs { volumes: volumes.watch_facts(), ..NodeInputs::default() },
+            events: Arc::clone(&cluster.events),
+            clock: Arc::clone(&clock),
+            view: view_out,
+        },
+        tasks,
+    );
+    let images = Images::start(
+        settings::images(config),
+        ImagesDeps {
+            calls: Arc::new(client.clone()),
+            objects: Arc::clone(&cluster.objects),
+            events: Arc::clone(&cluster.events),
+            clock: Arc::clone(&clock),
+            tasks: tasks.clone(),
+            metrics: ImageMetrics::new(&registry),
+        },
+    )
+    .await?;
+    let runtime_name = runtime_name(&client).await;
+    let pods = pods::start(
+        settings::pods(config, &host, &roots, &runtime_name),
+        PodsDeps {
+            handlers: handlers(node.runtime_health(), tasks),
+            runtime: client,
+            images: Arc::new(images),
+            volumes: Arc::new(volumes),
+            cgroups,
+            placement: Arc::new(Unplaced),
+            objects: cluster.objects,
+            events: cluster.events,
+            node: view,
+            api: cluster.pods,
+            api_pods: cluster.pod_sets,
+            published: snapshots,
+            clock,
+        },
+        tasks,
+    )
+    .await?;
+    if config.node.make_iptables_util_chains {
+        tasks.spawn("iptables", OnExit::Fine, iptables::run(tasks.token()));
+    }
+    Ok(Started { pods })
+}
+
+const CGROUP_V1: &str = "cgroup v1 support is in maintenance mode, please migrate to cgroup v2";
+
+async fn cluster(
+    config: &Config,
+    host: &Host,
+    view: &watch::Receiver<Arc<NodeView>>,
+    clock: &Arc<dyn Clock>,
+    tasks: &Tasks,
+) -> Result<Cluster, AgentError> {
+    let (Some(api), Some(objects)) = (&config.api, settings::objects(config, host)) else {
+        return Ok(Cluster {
+            connection: None,
+            objects: Arc::new(StandaloneObjects::default()),
+            events: Arc::new(EventLog),
+            storage: None,
+            pods: None,
+            pod_sets: None,
+        });
+    };
+    let fault = |e: &dyn std::error::Error| AgentError::Api(telemetry::chain(e));
+    let kubeconfig = Kubeconfig::read(&api.kubeconfig).map_err(|e| fault(&e))?;
+    let connection = Connection::new(&kubeconfig, &settings::connection(config))
+        .await
+        .map_err(|e| fault(&e))?;
+    let follow = connection.clone().follow_files(kubeconfig, tasks.token());
+    tasks.spawn("kubeconfig-files", OnExit::Fine, follow);
+    let name = host.hostname.clone();
+    let (events, sending) = ApiEvents::new(
+        &connection,
+        EventsConfig { node_name: name.clone() },
+        Arc::clone(clock),
+        tasks.token(),
+    );
+    tasks.spawn("events", OnExit::Exit, sending);
+    let objects =
+        ApiObjects::start(&connection, &objects, view.clone(), Arc::clone(clock), tasks);
+    Ok(Cluster {
+        objects: Arc::new(objects),
+        events: Arc::new(events),
+        storage: Some(Arc::new(ApiStorage::new(&connection, name.clone()))),
+        pods: Some(Arc::new(ApiPods::new(&connection))),
+        pod_sets: Some(pod_sets(connection.clone(), name, tasks)),
+        connection: Some(connection),
+    })
+}
+
+/// Complete pod sets from the API server, newest only.
+fn pod_sets(
+    connection: Connection,
+    name: String,
+    tasks: &Tasks,
+) -> mpsc::Receiver<Vec<Arc<api::core::v1::Pod>>> {
+    let (out, mut watched) = watch::channel::<Option<PodWatchEvent>>(None);
+    tasks.spawn("pod-watch", OnExit::Exit, watch_pods(connection, name, out, tasks.token()));
+    let (sender, receiver) = mpsc::channel(1);
+    tasks.spawn("pod-sets", OnExit::Exit, async move {
+        while watched.changed().await.is_ok() {
+            let set = watched.borrow_and_update().clone();
+            if let Some(set) = set
+                && sender.send(set.pods.values().cloned().collect()).await.is_err()
+            {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+async fn cgroup_tree(
+    config: &Config,
+    host: &Host,
+    driver: engine::cgroup::Driver,
+    tasks: &Tasks,
+) -> Result<Arc<dyn PodCgroups>, AgentError> {
+    if !config.resources.cgroups_per_qos {
+        return Ok(Arc::new(NoPodCgroups));
+    }
+    let maker = CgroupDriver::new(driver, Arc::clone(&host.cgroups), host.page_sizes.clone());
+    let tree = CgroupTree::set_up(maker, settings::cgroup_tree(config, host, driver)).await?;
+    tasks.spawn("qos-cgroups", OnExit::Fine, tree.clone().run(tasks.token()));
+    Ok(Arc::new(tree))
+}
+
+/// What each runtime handler can do, as requests need it.
+fn handlers(
+    mut health: watch::Receiver<RuntimeHealth>,
+    tasks: &Tasks,
+) -> watch::Receiver<RuntimeHandlers> {
+    let (out, handlers) = watch::channel(RuntimeHandlers::default());
+    tasks.spawn("runtime-handlers", OnExit::Fine, async move {
+        loop {
+            let seen = supported(&health.borrow_and_update());
+            out.send_if_modified(|known| {
+                let changed = *known != seen;
+                *known = seen;
+                changed
+            });
+            if health.changed().await.is_err() {
+                return;
+            }
+        }
+    });
+    handlers
+}
+
+fn supported(health: &RuntimeHealth) -> RuntimeHandlers {
+    let named = |wanted: fn(&engine::node::RuntimeHandlerFacts) -> bool| {
+        health.handlers.iter().filter(|h| wanted(h)).map(|h| h.name.clone()).collect()
+    };
+    RuntimeHandlers {
+        recursive_read_only: named(|h| h.recursive_read_only == Some(true)),
+        user_namespaces: named(|h| h.user_namespaces == Some(true)),
+    }
+}
+
+/// The prefix of container ids.
+async fn runtime_name(client: &RuntimeClient) -> String {
+    match client.version("0.1.0").await {
+        Ok(version) => version.runtime_name,
+        Err(error) => {
+            tracing::warn!(err = %error, "the runtime did not tell its name");
+            "containerd".to_owned()
+        }
+    }
+}
+
+/// Makes mounts below the root directory visible to containers that ask for it.
+fn share_root(roots: &Roots) {
+    if let Err(error) = sys::propagation::make_shared(&roots.kubelet, &roots.proc) {
+        tracing::warn!(err = %error, path = %roots.kubelet.display(), "root directory is not a shared mount; mount propagation will not work");
+    }
+}
+
+/// OOM score and file limit of this process; what is not allowed is only logged.
+fn own_process(config: &Config, roots: &Roots) {
+    if let Err(error) = sys::process::set_own_oom_score(&roots.proc, config.node.oom_score_adj) {
+        tracing::info!(err = %error.source, "Failed to ApplyOOMScoreAdj");
+    }
+    if let Err(error) = sys::process::set_open_files_limit(config.node.max_open_files) {
+        tracing::info!(err = %error, "Failed to set rlimit on max file handles");
+    }
+    if !sys::process::is_root() {
+        tracing::error!("Kubelet running with insufficient permissions");
+    }
+}

@@ -1,0 +1,37 @@
+//! Pods without cgroups of ours (`cgroupsPerQOS: false`): the runtime's default parent.
+
+use api::core::v1::Pod;
+use api::ids::PodUid;
+use async_trait::async_trait;
+use ports::{CgroupError, PodCgroups};
+
+/// No tree: every pod "has" its cgroup and nothing is ever made or removed.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoPodCgroups;
+
+#[async_trait]
+impl PodCgroups for NoPodCgroups {
+    async fn exists(&self, _pod: &Pod) -> bool {
+        true
+    }
+
+    async fn ensure(&self, _pod: &Pod) -> Result<(), CgroupError> {
+        Ok(())
+    }
+
+    async fn resize(&self, _pod: &Pod) -> Result<(), CgroupError> {
+        Ok(())
+    }
+
+    async fn memory_usage(&self, _pod: &Pod) -> Option<u64> {
+        None
+    }
+
+    async fn remove(&self, _uid: &PodUid) -> Result<(), CgroupError> {
+        Ok(())
+    }
+
+    fn parent(&self, _pod: &Pod) -> String {
+        String::new()
+    }
+}
