@@ -5,8 +5,8 @@
 use crate::host::Host;
 use config::{Config, SecretsVerification, SwapBehavior};
 use engine::cgroup::{CgroupName, Driver, Limits, PodLimitPolicy, shares};
-use engine::image::record::VerificationPolicy;
-use engine::node::{NodeSettings, Reservation};
+use engine::image::record::{AllowList, VerificationPolicy};
+use engine::node::{NodeSettings, Reservation, Threshold};
 use engine::pod::PodGates;
 use engine::pod::backoff::BackOffCurve;
 use engine::request::RequestSettings;
@@ -21,7 +21,6 @@ use pods::{AdmissionConfig, GcPolicy, PodsConfig, UrlSourceConfig, ViewConfig};
 use ports::Roots;
 use resources::cgroups::CgroupTreeConfig;
 use std::net::IpAddr;
-use std::time::Duration;
 use units::Quantity;
 use volumes::VolumesConfig;
 
@@ -228,7 +227,9 @@ fn verification(policy: &SecretsVerification) -> Option<VerificationPolicy> {
             VerificationPolicy::NeverVerifyPreloadedImages
         }
         SecretsVerification::NeverVerifyAllowlistedImages(list) => {
-            VerificationPolicy::NeverVerifyAllowlistedImages(list.iter().map(String::as_str).collect())
+            // Validated by `config`; an empty list verifies everything, so the fallback is safe.
+            let list = AllowList::parse(list).unwrap_or_default();
+            VerificationPolicy::NeverVerifyAllowlistedImages(list)
         }
         SecretsVerification::AlwaysVerify => VerificationPolicy::AlwaysVerify,
         SecretsVerification::Off => return None,
@@ -288,6 +289,15 @@ fn architecture() -> &'static str {
     }
 }
 
+/// A hard eviction threshold that node allocatable keeps back; `config` has checked its form.
+fn threshold(config: &Config, signal: &str) -> Option<Threshold> {
+    let text = config.eviction.hard.get(signal)?;
+    match text.strip_suffix('%') {
+        Some(percent) => percent.parse::<f32>().ok().map(|p| Threshold::Share(p / 100.0)),
+        None => text.parse::<Quantity>().ok().map(Threshold::Amount),
+    }
+}
+
 /// The node.
 pub(crate) fn node(config: &Config, host: &Host, roots: &Roots) -> NodeConfig {
     let node = &config.node;
@@ -317,11 +327,12 @@ pub(crate) fn node(config: &Config, host: &Host, roots: &Roots) -> NodeConfig {
             port: config.server.https.map_or(0, |a| i32::from(a.port())),
             max_images: node.status_max_images.map_or(-1, |n| i32::try_from(n).unwrap_or(i32::MAX)),
             local_storage_isolation: config.pods.local_storage_isolation,
-            reservation: Reservation::new(
-                config.resources.reservations.system.clone(),
-                config.resources.reservations.kube.clone(),
-                &config.eviction.hard,
-            ),
+            reservation: Reservation {
+                system: config.resources.reservations.system.clone(),
+                kube: config.resources.reservations.kube.clone(),
+                memory_eviction: threshold(config, "memory.available"),
+                storage_eviction: threshold(config, "nodefs.available"),
+            },
             report_swap: config.gates.enabled("NodeSwap"),
             report_runtime_handlers: config.gates.enabled("RecursiveReadOnlyMounts")
                 || config.gates.enabled("UserNamespacesSupport"),
@@ -340,6 +351,3 @@ pub(crate) fn node(config: &Config, host: &Host, roots: &Roots) -> NodeConfig {
         },
     }
 }
-
-/// How long a single start-up call to the API server may take.
-pub(crate) const CONNECT_DEADLINE: Duration = Duration::from_secs(30);

@@ -162,14 +162,16 @@ async fn cluster(
     let (Some(api), Some(objects)) = (&config.api, settings::objects(config, host)) else {
         return Ok(Cluster {
             connection: None,
-            objects: Arc::new(StandaloneObjects::default()),
+            objects: Arc::new(StandaloneObjects),
             events: Arc::new(EventLog),
             storage: None,
             pods: None,
             pod_sets: None,
         });
     };
-    let fault = |e: &dyn std::error::Error| AgentError::Api(telemetry::chain(e));
+    let fault = |e: &(dyn std::error::Error + 'static)| {
+        AgentError::Api(telemetry::Chain(e).to_string())
+    };
     let kubeconfig = Kubeconfig::read(&api.kubeconfig).map_err(|e| fault(&e))?;
     let connection = Connection::new(&kubeconfig, &settings::connection(config))
         .await
