@@ -77,8 +77,8 @@ impl Host {
 /// The driver as the configuration names it.
 pub(crate) fn configured_driver(config: &Config) -> Driver {
     match config.resources.cgroup_driver {
-        config::CgroupDriver::Cgroupfs => Driver::Cgroupfs,
-        config::CgroupDriver::Systemd => Driver::Systemd,
+        config::resolved::CgroupDriver::Cgroupfs => Driver::Cgroupfs,
+        config::resolved::CgroupDriver::Systemd => Driver::Systemd,
     }
 }
 

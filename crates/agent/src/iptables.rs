@@ -23,7 +23,11 @@ pub(crate) async fn run(cancel: CancellationToken) {
         match sync(tool).await {
             Ok(()) => families.push(tool),
             Err(error) => {
-                tracing::info!(tool, err = error, "no iptables support for this family; its chains are not kept");
+                tracing::info!(
+                    tool,
+                    err = error,
+                    "no iptables support for this family; its chains are not kept"
+                );
             }
         }
     }
@@ -58,9 +62,22 @@ async fn sync(tool: &str) -> Result<(), String> {
     }
     ensure_chain(tool, "filter", FIREWALL).await?;
     let rule = [
-        "-m", "comment", "--comment", "block incoming localnet connections", "-d", "127.0.0.0/8",
-        "!", "-s", "127.0.0.0/8", "-m", "conntrack", "!", "--ctstate", "RELATED,ESTABLISHED,DNAT",
-        "-j", "DROP",
+        "-m",
+        "comment",
+        "--comment",
+        "block incoming localnet connections",
+        "-d",
+        "127.0.0.0/8",
+        "!",
+        "-s",
+        "127.0.0.0/8",
+        "-m",
+        "conntrack",
+        "!",
+        "--ctstate",
+        "RELATED,ESTABLISHED,DNAT",
+        "-j",
+        "DROP",
     ];
     ensure_rule(tool, FIREWALL, "-A", &rule).await?;
     for chain in ["OUTPUT", "INPUT"] {
@@ -77,7 +94,8 @@ async fn ensure_chain(tool: &str, table: &str, chain: &str) -> Result<(), String
 }
 
 async fn ensure_rule(tool: &str, chain: &str, add: &str, rule: &[&str]) -> Result<(), String> {
-    let with = |verb| ["-w", "5", "-t", "filter", verb, chain].iter().chain(rule).copied().collect();
+    let with =
+        |verb| ["-w", "5", "-t", "filter", verb, chain].iter().chain(rule).copied().collect();
     let check: Vec<&str> = with("-C");
     if run_tool(tool, &check).await.is_ok() {
         return Ok(());

@@ -58,7 +58,9 @@ pub(crate) async fn cgroup_driver(
         match client.runtime_config().await {
             Ok(answer) => break answer,
             Err(error) if error.is_unimplemented() => {
-                tracing::info!("CRI implementation should be updated to support RuntimeConfig. Falling back to using cgroupDriver from kubelet config.");
+                tracing::info!(
+                    "CRI implementation should be updated to support RuntimeConfig. Falling back to using cgroupDriver from kubelet config."
+                );
                 return Ok(configured);
             }
             Err(error) if tries >= DRIVER_TRIES => {

@@ -3,7 +3,8 @@
 //! Feature gates end here: what follows are plain fields.
 
 use crate::host::Host;
-use config::{Config, SecretsVerification, SwapBehavior};
+use config::Config;
+use config::resolved::{SecretsVerification, SwapBehavior};
 use engine::cgroup::{CgroupName, Driver, Limits, PodLimitPolicy, shares};
 use engine::image::record::{AllowList, VerificationPolicy};
 use engine::node::{NodeSettings, Reservation, Threshold};
@@ -171,7 +172,9 @@ fn allocatable(config: &Config, _host: &Host, resource: &str, capacity: i64) -> 
         map.get(resource).map_or(0, |q| if resource == "cpu" { q.milli_value() } else { q.value() })
     };
     let reservations = &config.resources.reservations;
-    capacity.saturating_sub(reserved(&reservations.system)).saturating_sub(reserved(&reservations.kube))
+    capacity
+        .saturating_sub(reserved(&reservations.system))
+        .saturating_sub(reserved(&reservations.kube))
 }
 
 /// The cgroup tree.
@@ -269,9 +272,10 @@ fn clamp(number: u32) -> i32 {
 /// Objects that pods refer to.
 pub(crate) fn objects(config: &Config, host: &Host) -> Option<ObjectsConfig> {
     let strategy = match config.api.as_ref()?.change_detection {
-        config::ChangeDetection::Get => Strategy::Get,
-        config::ChangeDetection::Cache => Strategy::Cache,
-        config::ChangeDetection::Watch | config::ChangeDetection::Unknown(_) => Strategy::Watch,
+        config::resolved::ChangeDetection::Get => Strategy::Get,
+        config::resolved::ChangeDetection::Cache => Strategy::Cache,
+        config::resolved::ChangeDetection::Watch
+        | config::resolved::ChangeDetection::Unknown(_) => Strategy::Watch,
     };
     Some(ObjectsConfig {
         node_name: host.hostname.clone(),
@@ -341,7 +345,11 @@ pub(crate) fn node(config: &Config, host: &Host, roots: &Roots) -> NodeConfig {
         },
         roots: roots.clone(),
         heartbeat: HeartbeatConfig {
-            registration: if node.register { Registration::Register } else { Registration::ByOthers },
+            registration: if node.register {
+                Registration::Register
+            } else {
+                Registration::ByOthers
+            },
             update_frequency: node.status_update_frequency,
             report_frequency: node.status_report_frequency,
             ..HeartbeatConfig::default()

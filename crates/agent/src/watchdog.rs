@@ -16,7 +16,9 @@ pub enum WatchdogError {
     )]
     NotANumber(String),
     /// `WATCHDOG_USEC` is zero or negative.
-    #[error("create health checker: configure watchdog: error WATCHDOG_USEC must be a positive number")]
+    #[error(
+        "create health checker: configure watchdog: error WATCHDOG_USEC must be a positive number"
+    )]
     NotPositive,
     /// The time is too short to be kept.
     #[error("create health checker: configure watchdog timeout too small: {0}")]
@@ -30,8 +32,7 @@ pub(crate) fn period(
     own_pid: u32,
 ) -> Result<Option<Duration>, WatchdogError> {
     let Some(usec) = usec.filter(|u| !u.is_empty()) else { return Ok(None) };
-    let number: i64 =
-        usec.parse().map_err(|_| WatchdogError::NotANumber(usec.to_owned()))?;
+    let number: i64 = usec.parse().map_err(|_| WatchdogError::NotANumber(usec.to_owned()))?;
     let micros = u64::try_from(number).ok().filter(|n| *n > 0).ok_or(WatchdogError::NotPositive)?;
     if let Some(pid) = pid.filter(|p| !p.is_empty())
         && pid.parse() != Ok(own_pid)
@@ -62,7 +63,11 @@ pub(crate) async fn run(
         }
         let failed = checks.iter().find_map(|(name, check)| check().err().map(|e| (name, e)));
         if let Some((name, reason)) = failed {
-            tracing::error!(check = name, err = reason, "Do not notify watchdog this iteration as the kubelet is reportedly not healthy");
+            tracing::error!(
+                check = name,
+                err = reason,
+                "Do not notify watchdog this iteration as the kubelet is reportedly not healthy"
+            );
         } else if let Err(error) = sys::systemd::notify(&socket, "WATCHDOG=1") {
             tracing::error!(err = %error, "Failed to notify systemd watchdog");
         }

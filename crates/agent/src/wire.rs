@@ -34,7 +34,10 @@ impl Started {
     /// Checks that must pass for the service manager to hear from us.
     pub(crate) fn checks(&self) -> Vec<(&'static str, Check)> {
         let health = self.pods.view_health();
-        let check: Check = Arc::new(move || health.borrow().check());
+        let check: Check = Arc::new(move || match &health.borrow().audit_error {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        });
         vec![("syncloop", check)]
     }
 }
@@ -104,7 +107,7 @@ async fn start_all(config: &Config, tasks: &Tasks) -> Result<Started, AgentError
         NodeParts {
             connection: cluster.connection,
             runtime: Arc::new(client.clone()),
-            inputs: NodeInputs { volumes: volumes.watch_facts(), ..NodeInputs::default() },
+            inputs: NodeInputs { volumes: volumes.watch_facts(tasks), ..NodeInputs::default() },
             events: Arc::clone(&cluster.events),
             clock: Arc::clone(&clock),
             view: view_out,
@@ -169,13 +172,11 @@ async fn cluster(
             pod_sets: None,
         });
     };
-    let fault = |e: &(dyn std::error::Error + 'static)| {
-        AgentError::Api(telemetry::Chain(e).to_string())
-    };
+    let fault =
+        |e: &(dyn std::error::Error + 'static)| AgentError::Api(telemetry::Chain(e).to_string());
     let kubeconfig = Kubeconfig::read(&api.kubeconfig).map_err(|e| fault(&e))?;
-    let connection = Connection::new(&kubeconfig, &settings::connection(config))
-        .await
-        .map_err(|e| fault(&e))?;
+    let connection =
+        Connection::new(&kubeconfig, &settings::connection(config)).await.map_err(|e| fault(&e))?;
     let follow = connection.clone().follow_files(kubeconfig, tasks.token());
     tasks.spawn("kubeconfig-files", OnExit::Fine, follow);
     let name = host.hostname.clone();
@@ -186,8 +187,7 @@ async fn cluster(
         tasks.token(),
     );
     tasks.spawn("events", OnExit::Exit, sending);
-    let objects =
-        ApiObjects::start(&connection, &objects, view.clone(), Arc::clone(clock), tasks);
+    let objects = ApiObjects::start(&connection, &objects, view.clone(), Arc::clone(clock), tasks);
     Ok(Cluster {
         objects: Arc::new(objects),
         events: Arc::new(events),
@@ -262,8 +262,8 @@ fn supported(health: &RuntimeHealth) -> RuntimeHandlers {
         health.handlers.iter().filter(|h| wanted(h)).map(|h| h.name.clone()).collect()
     };
     RuntimeHandlers {
-        recursive_read_only: named(|h| h.recursive_read_only == Some(true)),
-        user_namespaces: named(|h| h.user_namespaces == Some(true)),
+        recursive_read_only: named(|h| h.recursive_read_only_mounts),
+        user_namespaces: named(|h| h.user_namespaces),
     }
 }
 

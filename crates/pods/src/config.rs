@@ -121,6 +121,8 @@ pub struct PodsDeps {
     pub api_pods: Option<mpsc::Receiver<Vec<Arc<Pod>>>>,
     /// What each runtime handler can do.
     pub handlers: watch::Receiver<crate::shared::RuntimeHandlers>,
+    /// Where the current pods are published for everybody else.
+    pub published: watch::Sender<ports::PodsSnapshot>,
     /// Wall time.
     pub clock: Arc<dyn Clock>,
 }

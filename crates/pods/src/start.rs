@@ -22,7 +22,7 @@ use crate::status::publisher::PublisherTask;
 use crate::view::{ViewHandle, ViewTask};
 use api::core::v1::Pod;
 use engine::pod::life::LifeConfig;
-use ports::{OnExit, PodSource, PodsSnapshot, Tasks};
+use ports::{OnExit, PodSource, Tasks};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
@@ -89,7 +89,8 @@ pub async fn start(
         started_at,
         config,
     });
-    let (published, watched) = watch::channel(PodsSnapshot::default());
+    let published = deps.published;
+    let watched = published.subscribe();
     let (sets, set_inbox) = mpsc::channel(SETS);
     let (requests, request_inbox) = mpsc::channel(SETS);
     let faults = watch::Sender::new(ManifestFaults::default());

@@ -13,7 +13,9 @@ use api::core::v1::Pod;
 use api::ids::PodUid;
 use async_trait::async_trait;
 use engine::volumes::used_volumes;
-use ports::{OnExit, PluginHandler, PodMounts, SubPathRequest, VolumeError, VolumeFacts, Volumes};
+use ports::{
+    OnExit, PluginHandler, PodMounts, SubPathRequest, Tasks, VolumeError, VolumeFacts, Volumes,
+};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,10 +66,23 @@ impl VolumesHandle {
         Arc::clone(&self.published.borrow().facts)
     }
 
-    /// Changes whenever what node status reports may have changed; read it with [`Self::facts`].
-    pub fn changed(&self) -> impl Future<Output = bool> + Send + 'static {
+    /// What node status reports about volumes, followed by a task among `tasks`.
+    pub fn watch_facts(&self, tasks: &Tasks) -> watch::Receiver<VolumeFacts> {
         let mut published = self.published.clone();
-        async move { published.changed().await.is_ok() }
+        let (out, facts) = watch::channel(VolumeFacts::clone(&self.facts()));
+        tasks.spawn("volume-facts", OnExit::Fine, async move {
+            while published.changed().await.is_ok() {
+                let seen = Arc::clone(&published.borrow_and_update().facts);
+                out.send_if_modified(|known| {
+                    let changed = *known != *seen;
+                    if changed {
+                        *known = VolumeFacts::clone(&seen);
+                    }
+                    changed
+                });
+            }
+        });
+        facts
     }
 
     /// What takes CSI drivers into use; give it to [`crate::watch_plugins`] for `CSIPlugin`.
