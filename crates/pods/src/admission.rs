@@ -12,6 +12,7 @@ pub(crate) mod resize;
 use crate::shared::Shared;
 use crate::sources::desired::uid_of;
 use api::core::v1::Pod;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Settings of admission.
@@ -65,8 +66,19 @@ impl Admission {
     pub(crate) fn note_resize(&mut self, _pod: &Arc<Pod>, _shared: &Shared) {}
 }
 
-/// The reason as events carry it: a fixed text.
+/// The reason as events carry it: a text that lives as long as we do. There are few of them (checks
+/// and resource names of this node); beyond a bound they are told as unexpected.
 pub(crate) fn static_reason(reason: &str) -> &'static str {
-    let _ = reason;
-    "UnexpectedAdmissionError"
+    static KNOWN: std::sync::Mutex<BTreeSet<&'static str>> = std::sync::Mutex::new(BTreeSet::new());
+    const BOUND: usize = 256;
+    let Ok(mut known) = KNOWN.lock() else { return "UnexpectedAdmissionError" };
+    if let Some(text) = known.get(reason) {
+        return text;
+    }
+    if known.len() >= BOUND {
+        return "UnexpectedAdmissionError";
+    }
+    let text: &'static str = Box::leak(reason.to_owned().into_boxed_str());
+    known.insert(text);
+    text
 }
