@@ -200,10 +200,11 @@ async fn a_broken_manifest_is_named_while_the_others_run() {
 async fn a_container_never_runs_twice_whatever_the_events_say() {
     let world = World::new();
     // Slow creation and lost answers: each is a chance to start a second copy.
-    world.cri.inject(Fault::on(cri::Call::CreateContainer).times(2).fail_after_effect(
-        cri::Code::Unavailable,
-        "connection lost",
-    ));
+    world.cri.inject(
+        Fault::on(cri::Call::CreateContainer)
+            .times(2)
+            .fail_after_effect(cri::Code::Unavailable, "connection lost"),
+    );
     world.cri.inject(Fault::on(cri::Call::ListContainers).times(20).delay(Duration::from_secs(2)));
     world.api.put(simple("web"));
     let agent = world.start(Sources::Api).await;
@@ -341,8 +342,7 @@ async fn init_containers_run_one_after_another_before_the_rest() {
             w.api.phase("web").as_deref() == Some("Running")
         })
         .await;
-    let order: Vec<String> =
-        world.cri.containers().iter().map(|c| c.name().to_owned()).collect();
+    let order: Vec<String> = world.cri.containers().iter().map(|c| c.name().to_owned()).collect();
     assert_eq!(order.len(), 3, "{order:?}");
     agent.crash().await;
 }

@@ -6,10 +6,10 @@ use api::core::v1::{
 use api::ids::PodUid;
 use api::node::v1::RuntimeClass;
 use async_trait::async_trait;
+use engine::request::RequestSettings;
 use engine::request::hostname::HostnameOverride;
 use engine::request::resources::{CgroupVersion, ResourceSettings};
 use engine::request::security::SecuritySettings;
-use engine::request::RequestSettings;
 use pods::images::{EnsureImage, EnsuredImage, ImageFault};
 use pods::{
     AdmissionConfig, GcPolicy, ImageSource, PodsConfig, PodsDeps, PodsHandle, RuntimeHandlers,
@@ -18,8 +18,8 @@ use pods::{
 use ports::{
     CgroupError, Clock, ContainerExtras, Events, MountedVolume, NodeEvent, NodeView, ObjectError,
     Objects, Placement, PlacementError, PlacementRejection, PodApi, PodApiError, PodCgroups,
-    PodMounts, Pods, PodsSnapshot, Roots, SubPathRequest, Tasks, TokenRequest, TokenResponse, VolumeError,
-    Volumes,
+    PodMounts, Pods, PodsSnapshot, Roots, SubPathRequest, Tasks, TokenRequest, TokenResponse,
+    VolumeError, Volumes,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -655,7 +655,8 @@ fn apply(target: &mut serde_json::Value, patch: &serde_json::Value) {
                 target.as_object_mut().unwrap().remove(key);
             }
             (serde_json::Value::Array(elements), Some(by)) => {
-                let list = target.as_object_mut().unwrap().entry(key).or_insert(serde_json::json!([]));
+                let list =
+                    target.as_object_mut().unwrap().entry(key).or_insert(serde_json::json!([]));
                 let list = list.as_array_mut().unwrap();
                 for element in elements {
                     let found = list.iter().position(|e| e[by] == element[by]);
