@@ -8,3 +8,9 @@ pub mod paused_clock;
     reason = "blocking code on the real machine: real time, real files, own threads"
 )]
 pub mod real;
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a driver on the real machine: real files, its own tasks"
+)]
+pub mod csi_driver;

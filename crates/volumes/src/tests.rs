@@ -2,6 +2,8 @@
 
 mod bed;
 mod content;
+mod csi;
 mod life;
+mod storage;
 
 use bed::{Bed, pod};

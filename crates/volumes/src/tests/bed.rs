@@ -1,5 +1,6 @@
 //! A node of its own for each test: a temporary root, fake objects, recorded events.
 
+use super::storage::FakeStorage;
 use crate::{VolumesConfig, VolumesDeps, VolumesHandle};
 use api::core::v1::{
     ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service,
@@ -9,8 +10,8 @@ use api::node::v1::RuntimeClass;
 use async_trait::async_trait;
 use ports::{
     Events, NodeEvent, NodeView, ObjectChange, ObjectError, ObjectKind, Objects, PodEntry, PodLife,
-    PodMounts, PodSource, PodsSnapshot, Roots, SystemClock, Tasks, TokenRequest, TokenResponse,
-    Volumes,
+    PodMounts, PodSource, PodsSnapshot, Roots, StorageApi, SystemClock, Tasks, TokenRequest,
+    TokenResponse, Volumes,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,7 @@ pub(super) struct FakeObjects {
     pub(super) claims: Mutex<BTreeMap<String, Arc<PersistentVolumeClaim>>>,
     pub(super) volumes: Mutex<BTreeMap<String, Arc<PersistentVolume>>>,
     pub(super) tokens: AtomicU32,
+    pub(super) node: Mutex<Arc<Node>>,
     changes: broadcast::Sender<ObjectChange>,
 }
 
@@ -47,6 +49,7 @@ impl FakeObjects {
             claims: Mutex::default(),
             volumes: Mutex::default(),
             tokens: AtomicU32::new(0),
+            node: Mutex::default(),
             changes: broadcast::channel(64).0,
         }
     }
@@ -101,7 +104,7 @@ impl Objects for FakeObjects {
         get(&self.volumes, "persistentvolumes", name)
     }
     async fn node_now(&self) -> Result<Arc<Node>, ObjectError> {
-        Ok(Arc::default())
+        Ok(Arc::clone(&self.node.lock().unwrap()))
     }
     async fn token(&self, request: &TokenRequest) -> Result<TokenResponse, ObjectError> {
         let number = self.tokens.load(Ordering::Relaxed);
@@ -135,11 +138,14 @@ impl RecordedEvents {
 pub(super) struct Bed {
     pub(super) root: PathBuf,
     pub(super) objects: Arc<FakeObjects>,
+    pub(super) storage: Arc<FakeStorage>,
     pub(super) events: Arc<RecordedEvents>,
     pub(super) pods: watch::Sender<PodsSnapshot>,
     pub(super) node: watch::Sender<Arc<NodeView>>,
     pub(super) handle: VolumesHandle,
     pub(super) tasks: Tasks,
+    config: VolumesConfig,
+    deps: VolumesDeps,
 }
 
 impl Bed {
@@ -149,52 +155,39 @@ impl Bed {
         std::fs::create_dir_all(&root).unwrap();
         let (pods, _) = watch::channel(PodsSnapshot::default());
         let node: Node = serde_json::from_value(serde_json::json!({
-            "metadata": {"name": "node"},
+            "metadata": {"name": "node", "uid": "node-uid", "labels": {"zone": "a"}},
             "status": {"allocatable": {"memory": "64Mi", "cpu": "2"}}
         }))
         .unwrap();
-        let view = NodeView { node: Some(Arc::new(node)), ..NodeView::default() };
-        let (node, _) = watch::channel(Arc::new(view));
         let objects = Arc::new(FakeObjects::new());
+        let node = Arc::new(node);
+        *objects.node.lock().unwrap() = Arc::clone(&node);
+        let view = NodeView { node: Some(node), ..NodeView::default() };
+        let (node, _) = watch::channel(Arc::new(view));
+        let storage = Arc::new(FakeStorage::new(Arc::clone(&objects)));
         let events = Arc::new(RecordedEvents::default());
         let tasks = Tasks::new();
-        let handle = Self::begin(&root, &objects, &events, &pods, &node, &tasks);
-        Self { root, objects, events, pods, node, handle, tasks }
-    }
-
-    fn begin(
-        root: &Path,
-        objects: &Arc<FakeObjects>,
-        events: &Arc<RecordedEvents>,
-        pods: &watch::Sender<PodsSnapshot>,
-        node: &watch::Sender<Arc<NodeView>>,
-        tasks: &Tasks,
-    ) -> VolumesHandle {
-        let roots = Roots { kubelet: root.join("kubelet"), ..Roots::default() };
         let deps = VolumesDeps {
             pods: pods.subscribe(),
-            objects: Arc::clone(objects) as Arc<dyn Objects>,
-            storage: None,
-            events: Arc::clone(events) as Arc<dyn Events>,
+            objects: Arc::clone(&objects) as Arc<dyn Objects>,
+            storage: Some(Arc::clone(&storage) as Arc<dyn StorageApi>),
+            events: Arc::clone(&events) as Arc<dyn Events>,
             node: node.subscribe(),
             clock: Arc::new(SystemClock),
             tasks: tasks.clone(),
         };
-        crate::start(VolumesConfig::new(roots, "node"), deps)
+        let roots = Roots { kubelet: root.join("kubelet"), ..Roots::default() };
+        let config = VolumesConfig::new(roots, "node");
+        let handle = crate::start(config.clone(), deps.clone());
+        Self { root, objects, storage, events, pods, node, handle, tasks, config, deps }
     }
 
     /// The subsystem dies and comes back; the disk stays.
     pub(super) async fn restart(&mut self) {
         self.tasks.shutdown().await;
         self.tasks = Tasks::new();
-        self.handle = Self::begin(
-            &self.root,
-            &self.objects,
-            &self.events,
-            &self.pods,
-            &self.node,
-            &self.tasks,
-        );
+        self.deps.tasks = self.tasks.clone();
+        self.handle = crate::start(self.config.clone(), self.deps.clone());
     }
 
     /// Shows these pods to the subsystem.
@@ -231,6 +224,46 @@ impl Bed {
             .expect("not released")
             .unwrap();
         self.show(&[]);
+    }
+
+    /// The controller attaches these volumes; the node reports them in use.
+    pub(super) fn attach(&self, names: &[&str]) {
+        let mut node = (*Arc::clone(&self.objects.node.lock().unwrap())).clone();
+        let status = node.status.get_or_insert_default();
+        status.volumes_in_use = Some(names.iter().map(|n| (*n).to_owned()).collect());
+        status.volumes_attached = Some(
+            names
+                .iter()
+                .map(|n| api::core::v1::AttachedVolume {
+                    name: (*n).to_owned(),
+                    device_path: String::new(),
+                })
+                .collect(),
+        );
+        let node = Arc::new(node);
+        *self.objects.node.lock().unwrap() = Arc::clone(&node);
+        self.node.send_replace(Arc::new(NodeView { node: Some(node), ..NodeView::default() }));
+    }
+
+    /// A claim bound to a persistent volume with this spec.
+    pub(super) fn claim(&self, name: &str, spec: serde_json::Value) {
+        let mut pv = serde_json::json!({
+            "metadata": {"name": format!("pv-{name}")},
+            "spec": {"capacity": {"storage": "16Mi"}, "accessModes": ["ReadWriteOnce"],
+                "claimRef": {"uid": format!("{name}-uid")}}
+        });
+        for (key, value) in spec.as_object().unwrap() {
+            pv["spec"][key] = value.clone();
+        }
+        let claim = serde_json::json!({
+            "metadata": {"name": name, "namespace": "ns", "uid": format!("{name}-uid")},
+            "spec": {"volumeName": format!("pv-{name}")},
+            "status": {"phase": "Bound", "capacity": {"storage": "16Mi"}}
+        });
+        let (pv, claim) =
+            (serde_json::from_value(pv).unwrap(), serde_json::from_value(claim).unwrap());
+        self.objects.volumes.lock().unwrap().insert(format!("pv-{name}"), Arc::new(pv));
+        self.objects.claims.lock().unwrap().insert(name.to_owned(), Arc::new(claim));
     }
 
     pub(super) fn pod_dir(&self, uid: &str) -> PathBuf {
