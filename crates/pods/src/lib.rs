@@ -15,6 +15,7 @@ mod handle;
 mod housekeeping;
 pub mod images;
 mod lives;
+pub mod logs;
 mod probe_client;
 mod prober;
 mod runtime;

@@ -10,6 +10,7 @@ pub mod blocking;
 pub mod cgroup;
 pub mod fs;
 pub mod host;
+pub mod logs;
 pub mod loop_device;
 pub mod mount;
 pub mod mountinfo;

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cpuset;
+pub mod cri_log;
 pub mod duration;
 pub mod gojson;
 pub mod hash;
