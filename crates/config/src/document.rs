@@ -2,6 +2,7 @@
 //!
 //! Promises: only the first YAML document counts; the last of duplicate keys wins and is told.
 
+use crate::value::kind_of;
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use std::cell::RefCell;
@@ -50,12 +51,7 @@ pub(crate) fn document_type(document: &Document) -> Result<DocumentType, String>
         Value::Object(object) => object,
         Value::Null => return Ok(DocumentType::default()),
         other => {
-            let kind = match other {
-                Value::Bool(_) => "bool",
-                Value::Number(_) => "number",
-                Value::String(_) => "string",
-                _ => "array",
-            };
+            let kind = kind_of(other);
             return Err(format!(
                 "couldn't get version/kind; json parse error: json: cannot unmarshal {kind} into \
                  Go value of type struct {{ APIVersion string \
@@ -78,17 +74,6 @@ pub(crate) fn document_type(document: &Document) -> Result<DocumentType, String>
         return Err(format!("unexpected GroupVersion string: {}", found.api_version));
     }
     Ok(found)
-}
-
-fn kind_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
 }
 
 fn read_json(text: &str) -> Result<Document, String> {
@@ -142,12 +127,14 @@ fn duplicate_key(error: &serde_saphyr::Error) -> Option<String> {
     Some(format!("yaml: unmarshal errors:\n  line {line}: key {} already set in map", quote(key)))
 }
 
+/// As Go's YAML reader words it: the line is left out for the first one.
 fn yaml_error(error: &serde_saphyr::Error) -> String {
     let text = error.without_snippet().to_string();
     let first = text.lines().next().unwrap_or_default();
+    let first = first.split(" at line ").next().unwrap_or_default();
     match line_of(error) {
-        Some(line) => format!("error converting YAML to JSON: yaml: line {line}: {first}"),
-        None => format!("error converting YAML to JSON: yaml: {first}"),
+        Some(line) if line > 1 => format!("yaml: line {line}: {first}"),
+        _ => format!("yaml: {first}"),
     }
 }
 
@@ -272,7 +259,7 @@ mod tests {
     #[test]
     fn broken_text_is_an_error_with_a_line() {
         let error = read(b"a: 1\n  b: 2\n").unwrap_err();
-        assert!(error.starts_with("error converting YAML to JSON: yaml: line "), "{error}");
+        assert!(error.starts_with("yaml: line "), "{error}");
         assert!(read(b"{\"a\": ").is_err());
     }
 }

@@ -19,6 +19,8 @@ mod load;
 mod log;
 mod origin;
 pub mod resolved;
+#[cfg(test)]
+mod testing;
 mod text;
 mod validate;
 mod value;
@@ -27,7 +29,7 @@ mod version;
 pub use flags::KubeletFlags;
 pub use gates::Gates;
 pub use kubelet::KubeletConfiguration;
-pub use load::{LoadError, Loaded, Request, load};
+pub use load::{Effective, LoadError, Loaded, Request, load};
 pub use log::{LogLine, LogValue, Severity};
 pub use origin::Origin;
 pub use resolved::Config;

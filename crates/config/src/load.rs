@@ -47,8 +47,23 @@ pub struct Loaded {
     pub lines: Vec<LogLine>,
     /// How to log, once that is known to be good; until then text at the lowest verbosity.
     pub logging: Option<Logging>,
+    /// The settings in force, once they are known; also there when they are found to be wrong.
+    pub effective: Option<Box<Effective>>,
     /// What to do, or why not.
     pub result: Result<Request, LoadError>,
+}
+
+/// The settings in force, before they are typed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Effective {
+    /// The configuration document, defaults included.
+    pub kubelet: KubeletConfiguration,
+    /// Settings that only flags have.
+    pub flags: KubeletFlags,
+    /// Feature gates.
+    pub gates: Gates,
+    /// Where each value of the document comes from, by dotted path.
+    pub origins: BTreeMap<String, Origin>,
 }
 
 /// Resolves a command line (without the program's name).
@@ -61,14 +76,20 @@ where
     let mut kubelet = flag_defaults();
     let mut own = KubeletFlags::default();
     let (notices, fault) = flags::validate_uses(&parsed, &mut kubelet, &mut own);
-    let mut loader =
-        Loader { files, cgroups, lines: Vec::new(), logging: None, gates: Gates::default() };
+    let mut loader = Loader {
+        files,
+        cgroups,
+        lines: Vec::new(),
+        logging: None,
+        effective: None,
+        gates: Gates::default(),
+    };
     let result = match fault {
         Some(fault) => Err(format!("failed to parse kubelet flag: {fault}")),
         None => loader.request(&parsed, kubelet, own),
     };
-    let (lines, logging) = (loader.lines, loader.logging);
-    Loaded { notices, lines, logging, result: result.map_err(LoadError) }
+    let Loader { lines, logging, effective, .. } = loader;
+    Loaded { notices, lines, logging, effective, result: result.map_err(LoadError) }
 }
 
 /// The configuration flags start from.
@@ -85,6 +106,7 @@ struct Loader<'a> {
     cgroups: CgroupVersion,
     lines: Vec<LogLine>,
     logging: Option<Logging>,
+    effective: Option<Box<Effective>>,
     gates: Gates,
 }
 
@@ -256,6 +278,15 @@ impl Loader<'_> {
         layers: &Layers<'_>,
         skipped: Vec<String>,
     ) -> Result<Request, String> {
+        kubelet.kind.clear();
+        kubelet.api_version.clear();
+        let origins = layers.origins(&kubelet);
+        self.effective = Some(Box::new(Effective {
+            kubelet: kubelet.clone(),
+            flags: own.clone(),
+            gates: self.gates.clone(),
+            origins: origins.clone(),
+        }));
         let faults = logging_faults(&kubelet.logging, &self.gates);
         if !faults.is_empty() {
             return Err(format!("initialize logging: {}", aggregate(&faults)));
@@ -286,15 +317,12 @@ impl Loader<'_> {
                 .with("file", path),
             );
         }
-        kubelet.kind.clear();
-        kubelet.api_version.clear();
-        let shown = units::gojson::to_string(&kubelet.masked()).unwrap_or_default();
+        let (config, lines) = Config::resolve(kubelet, own, self.gates.clone(), origins)?;
+        self.lines.extend(lines);
+        let shown = units::gojson::to_string(&config.kubelet.masked()).unwrap_or_default();
         self.lines.push(
             LogLine::at(Severity::Info(5), "KubeletConfiguration").with("configuration", shown),
         );
-        let origins: BTreeMap<String, Origin> = layers.origins(&kubelet);
-        let config = Config::resolve(kubelet, own, self.gates.clone(), origins)
-            .map_err(|fault| format!("failed to run Kubelet: {fault}"))?;
         Ok(Request::Run(Box::new(config)))
     }
 }
@@ -302,8 +330,8 @@ impl Loader<'_> {
 /// Kinds of our group that are no configuration.
 const OTHER_KINDS: [(&str, &[&str]); 4] = [
     ("CredentialProviderConfig", &["v1alpha1", "v1beta1", "v1"]),
-    ("ImagePullIntent", &["v1alpha1", "v1beta1"]),
-    ("ImagePulledRecord", &["v1alpha1", "v1beta1"]),
+    ("ImagePullIntent", &["v1beta1"]),
+    ("ImagePulledRecord", &["v1beta1"]),
     ("SerializedNodeConfigSource", &["v1beta1"]),
 ];
 

@@ -8,6 +8,7 @@
 
 mod parse;
 mod sections;
+mod tls;
 
 pub use sections::{
     ApiClient, Authorization, CgroupDriver, ChangeDetection, ContainerGc, ContainerLogs,
@@ -16,10 +17,12 @@ pub use sections::{
     Runtime, SecretsVerification, Server, Shutdown, Sources, SwapBehavior, TopologyPolicy,
     TopologyScope, Tracing, Webhook,
 };
+pub use tls::TlsVersion;
 
 use crate::flags::{KubeletFlags, VersionRequest};
 use crate::gates::Gates;
 use crate::kubelet::KubeletConfiguration;
+use crate::log::LogLine;
 use crate::origin::Origin;
 use crate::version::REPORTED_VERSION;
 use serde_json::Value;
@@ -75,25 +78,31 @@ pub struct Config {
 }
 
 impl Config {
-    /// Types a validated configuration.
+    /// Types a validated configuration; also answers what to log about it.
     pub(crate) fn resolve(
-        kubelet: KubeletConfiguration,
+        mut kubelet: KubeletConfiguration,
         flags: KubeletFlags,
         gates: Gates,
         origins: BTreeMap<String, Origin>,
-    ) -> Result<Self, String> {
+    ) -> Result<(Self, Vec<LogLine>), String> {
+        let self_signed = parse::name_certificate(&mut kubelet, &flags);
         let k = &kubelet;
         let version = match &flags.version {
             VersionRequest::Report(version) => version.clone(),
             _ => REPORTED_VERSION.to_owned(),
         };
-        let resources = parse::resources(k, &flags, &gates)?;
-        parse::check_construction(k, &flags)?;
-        Ok(Self {
+        let (tls_min_version, lines) = tls::check(k)
+            .map_err(|fault| format!("failed to construct kubelet dependencies: {fault}"))?;
+        let failed = |fault: String| format!("failed to run Kubelet: {fault}");
+        parse::check_callers(k, &flags).map_err(failed)?;
+        let resources = parse::resources(k, &flags, &gates).map_err(failed)?;
+        parse::check_construction(k, &flags).map_err(failed)?;
+        let certificate = parse::Certificate { self_signed, tls_min_version };
+        let config = Self {
             version,
             dirs: parse::dirs(k, &flags),
             logging: Logging::of(k),
-            server: parse::server(k)?,
+            server: parse::server(k, certificate).map_err(failed)?,
             api: parse::api(k, &flags),
             runtime: parse::runtime(k, &flags),
             node: parse::node(k, &flags),
@@ -105,14 +114,15 @@ impl Config {
             image_pulls: parse::image_pulls(k, &flags),
             image_gc: parse::image_gc(k),
             container_gc: parse::container_gc(&flags),
-            container_logs: parse::container_logs(k)?,
+            container_logs: parse::container_logs(k).map_err(failed)?,
             shutdown: parse::shutdown(k),
             tracing: k.tracing.as_ref().map(parse::tracing),
             kubelet,
             flags,
             gates,
             origins,
-        })
+        };
+        Ok((config, lines))
     }
 
     /// The document served at `/configz`, under its key.

@@ -92,43 +92,25 @@ impl Decoder {
         Self { reading, path: String::new(), structs: Vec::new(), unknown: Vec::new(), error: None }
     }
 
-    fn fail(&mut self, text: String) {
+    pub(crate) fn fail(&mut self, text: String) {
         self.error.get_or_insert(text);
     }
 
     /// A type mismatch: `json: cannot unmarshal string into Go struct field T.path of type int32`.
     fn mismatch(&mut self, value: &Value, go_type: &str) {
         let kind = match value {
-            Value::Null => "null".to_owned(),
-            Value::Bool(_) => "bool".to_owned(),
             Value::Number(number) if integer_type(go_type) => format!("number {number}"),
-            Value::Number(_) => "number".to_owned(),
-            Value::String(_) => "string".to_owned(),
-            Value::Array(_) => "array".to_owned(),
-            Value::Object(_) => "object".to_owned(),
+            other => kind_of(other).to_owned(),
         };
         let go_type = printed_type(go_type);
-        // A custom decoder of another package reports its own error, to which only the standard
-        // library adds the field.
-        let inner = go_type == "string" && self.path.ends_with('\u{0}');
-        let text = match (self.structs.last(), inner) {
-            (Some(name), false) => format!(
+        let text = match self.structs.last() {
+            Some(name) => format!(
                 "json: cannot unmarshal {kind} into Go struct field {name}.{} of type {go_type}",
-                self.path
+                printed_path(&self.path)
             ),
-            _ => format!("json: cannot unmarshal {kind} into Go value of type {go_type}"),
+            None => format!("json: cannot unmarshal {kind} into Go value of type {go_type}"),
         };
         self.fail(text);
-    }
-
-    /// A mismatch inside a type that decodes itself through a string.
-    fn mismatch_inside(&mut self, value: &Value, go_type: &str) {
-        if self.reading == Reading::Merged {
-            return self.mismatch(value, go_type);
-        }
-        self.path.push('\u{0}');
-        self.mismatch(value, go_type);
-        self.path.pop();
     }
 
     /// Decodes the members of an object through `take`, which returns false for an unknown key.
@@ -175,11 +157,40 @@ fn integer_type(go_type: &str) -> bool {
     ["int32", "int64", "VerbosityLevel"].contains(&go_type.trim_start_matches('*'))
 }
 
+/// The path as Go prints it in type errors: without list positions, with the struct that two
+/// logging options are embedded through.
+fn printed_path(path: &str) -> String {
+    let mut printed = String::with_capacity(path.len());
+    for (index, part) in path.split('.').enumerate() {
+        if index > 0 {
+            printed.push('.');
+        }
+        if part == "splitStream" {
+            printed.push_str("OutputRoutingOptions.");
+        }
+        printed.push_str(part.split('[').next().unwrap_or_default());
+    }
+    printed
+}
+
+/// What kind of JSON value it is, in Go's words.
+pub(crate) fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
 /// The type as Go prints it: pointers vanish, named types carry their package.
 fn printed_type(go_type: &str) -> String {
     let bare = go_type.trim_start_matches('*');
     match bare {
         "VerbosityLevel" | "TaintEffect" => format!("v1.{bare}"),
+        "metav1.Time" => "string".to_owned(),
         _ if bare.starts_with(|c: char| c.is_ascii_uppercase()) => format!("v1beta1.{bare}"),
         _ => bare.to_owned(),
     }
@@ -260,14 +271,15 @@ impl GoValue for f64 {
 }
 
 impl GoValue for GoDuration {
+    /// Go's own decoder of durations takes null for an empty text, which is none.
     fn decode(&mut self, value: &Value, _: &str, decoder: &mut Decoder) {
         match value {
-            Value::Null => {}
+            Value::Null => decoder.fail("time: invalid duration \"\"".to_owned()),
             Value::String(text) => match text.parse() {
                 Ok(duration) => *self = duration,
                 Err(error) => decoder.fail(error.to_string()),
             },
-            other => decoder.mismatch_inside(other, "string"),
+            other => decoder.mismatch(other, "string"),
         }
     }
 }

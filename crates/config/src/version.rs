@@ -11,11 +11,26 @@ pub const REPORTED_VERSION: &str = concat!("v1.36.4+rubelet.", env!("CARGO_PKG_V
 
 /// Whether a version given by `--version=v…` may be reported: the release part must be ours.
 pub(crate) fn check_reported(version: &str) -> Result<(), String> {
-    let release = version.split(['-', '+']).next().unwrap_or_default();
-    if !is_semantic(version) {
+    if version == KUBERNETES_VERSION {
+        return Ok(());
+    }
+    let numbers = version.strip_prefix('v').unwrap_or(version);
+    let end = numbers.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(numbers.len());
+    let release = numbers.get(..end).unwrap_or_default().trim_end_matches('.');
+    if release.is_empty() || release.starts_with('.') {
         return Err(format!("could not parse {} as version", quote(version)));
     }
-    if release != KUBERNETES_VERSION {
+    if release.split('.').count() != 3 {
+        return Err(format!("illegal version string {}", quote(version)));
+    }
+    let extra = numbers.get(release.len()..).unwrap_or_default();
+    if !extra.is_empty() && !extra.starts_with(['-', '+']) {
+        return Err(format!(
+            "could not parse pre-release/metadata ({extra}) in version {}",
+            quote(version)
+        ));
+    }
+    if Some(release) != KUBERNETES_VERSION.strip_prefix('v') {
         return Err(format!(
             "version {} must match major/minor/patch of default version {}",
             quote(version),
@@ -23,14 +38,6 @@ pub(crate) fn check_reported(version: &str) -> Result<(), String> {
         ));
     }
     Ok(())
-}
-
-fn is_semantic(version: &str) -> bool {
-    let Some(version) = version.strip_prefix('v') else { return false };
-    let release = version.split(['-', '+']).next().unwrap_or_default();
-    let numbers: Vec<&str> = release.split('.').collect();
-    numbers.len() == 3
-        && numbers.iter().all(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// What `--version=raw` prints: Go's dump of the build.

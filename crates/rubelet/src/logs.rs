@@ -42,6 +42,7 @@ pub(crate) fn write(line: &LogLine) {
             featureGate = text("featureGate"),
             value = value,
             file = text("file"),
+            cipher = text("cipher"),
             configuration = text("configuration"),
             "{message}"
         ),

@@ -39,17 +39,21 @@ fn main() -> ExitCode {
         Command::Run => show::Form::Yaml,
     };
     let loaded = config::load(args, &Disk, cgroup_version());
-    let Loaded { notices, lines, logging, result } = loaded;
+    let Loaded { notices, lines, logging, effective, result } = loaded;
     for notice in notices {
         // A closed standard error is no reason not to run.
         let _ = writeln!(std::io::stderr(), "{notice}");
     }
     let handle = logs::init(logging.as_ref());
     lines.iter().for_each(logs::write);
+    // Settings are shown even when they are wrong; what is wrong follows.
+    if let (Command::Config, Some(effective)) = (command, &effective) {
+        let _ = print(&show::effective(effective, form));
+    }
     let finished = match (result, command) {
         (Err(error), _) => Err(error.to_string()),
         (Ok(Request::Print(text)), _) => print(&text),
-        (Ok(Request::Run(config)), Command::Config) => print(&show::effective(&config, form)),
+        (Ok(Request::Run(_)), Command::Config) => Ok(()),
         (Ok(Request::Run(config)), Command::Run) => run(*config, handle),
     };
     match finished {

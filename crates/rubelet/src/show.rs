@@ -3,7 +3,7 @@
 //! Promises: the YAML form is itself a configuration file; origins are comments.
 
 use config::kubelet::{API_VERSION, KIND};
-use config::{Config, Origin};
+use config::{Effective, Origin, REPORTED_VERSION};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -39,7 +39,7 @@ impl Form {
 }
 
 /// The settings in force.
-pub(crate) fn effective(config: &Config, form: Form) -> String {
+pub(crate) fn effective(config: &Effective, form: Form) -> String {
     let document = config.kubelet.masked().to_json();
     match form {
         Form::Yaml => yaml(config, &document),
@@ -53,7 +53,7 @@ pub(crate) fn effective(config: &Config, form: Form) -> String {
                     .states()
                     .map(|(gate, on)| (gate.name.to_owned(), on))
                     .collect::<BTreeMap<_, _>>(),
-                "version": config.version,
+                "version": REPORTED_VERSION,
             });
             let mut text = serde_json::to_string_pretty(&whole).unwrap_or_default();
             text.push('\n');
@@ -62,7 +62,7 @@ pub(crate) fn effective(config: &Config, form: Form) -> String {
     }
 }
 
-fn yaml(config: &Config, document: &Value) -> String {
+fn yaml(config: &Effective, document: &Value) -> String {
     let mut text = format!("apiVersion: {API_VERSION}\nkind: {KIND}\n");
     if let Value::Object(object) = document {
         let mut object = object.clone();
@@ -115,7 +115,7 @@ fn branch(
 }
 
 /// Flags that were given and have no configuration field.
-fn own_flags(config: &Config) -> BTreeMap<&'static str, String> {
+fn own_flags(config: &Effective) -> BTreeMap<&'static str, String> {
     let given = &config.flags;
     let default = config::KubeletFlags::default();
     let mut flags = BTreeMap::new();

@@ -347,7 +347,7 @@ fn csv(text: &str) -> Result<Vec<String>, String> {
                 None => (rest, None),
             };
             if let Some(at) = field.find('"') {
-                return Err(fault(column(rest) + at, "bare \" in non-quoted field"));
+                return Err(fault(column(rest) + at, "bare \" in non-quoted-field"));
             }
             fields.push(field.to_owned());
             match after {
@@ -392,7 +392,7 @@ mod tests {
         assert_eq!(csv("a,b").unwrap(), ["a", "b"]);
         assert_eq!(
             csv("\"a,b\",c\"").unwrap_err(),
-            "parse error on line 1, column 8: bare \" in non-quoted field"
+            "parse error on line 1, column 8: bare \" in non-quoted-field"
         );
         assert_eq!(csv("\"a\"\"x,b\",").unwrap(), ["a\"x,b", ""]);
         assert!(csv("\"a").unwrap_err().ends_with("extraneous or missing \" in quoted-field"));

@@ -1,9 +1,11 @@
 //! The nested parts of the configuration.
 
-use crate::value::{Decoder, GoValue, go_struct};
+use crate::text::compact_json;
+use crate::value::{Decoder, GoValue, go_struct, kind_of};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use units::strconv::quote;
 use units::{GoDuration, Quantity};
 
 go_struct! {
@@ -214,9 +216,22 @@ impl GoValue for FlushFrequency {
             self.duration.decode(value, go_type, decoder);
         } else {
             self.as_text = false;
-            let mut nanos = 0_i64;
-            nanos.decode(value, "int64", decoder);
-            self.duration = GoDuration::from_nanos(nanos);
+            match value.as_i64() {
+                Some(nanos) => self.duration = GoDuration::from_nanos(nanos),
+                None if value.is_null() => {}
+                None => {
+                    let raw = compact_json(value);
+                    let kind = match value {
+                        Value::Number(_) => format!("number {raw}"),
+                        other => kind_of(other).to_owned(),
+                    };
+                    decoder.fail(format!(
+                        "invalid duration {}: json: cannot unmarshal {kind} into Go value of type \
+                         time.Duration",
+                        quote(&raw)
+                    ));
+                }
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ use super::sections::{
     Runtime, SecretsVerification, Server, Shutdown, Sources, SwapBehavior, TopologyPolicy,
     TopologyScope, Tracing, Webhook, span,
 };
+use super::tls::TlsVersion;
 use crate::flags::KubeletFlags;
 use crate::gates::Gates;
 use crate::kubelet::{self, KubeletConfiguration};
@@ -59,7 +60,25 @@ impl Logging {
     }
 }
 
-pub(super) fn server(k: &KubeletConfiguration) -> Result<Server, String> {
+/// Names the self-signed certificate where nobody named one; answers whether it did.
+pub(super) fn name_certificate(k: &mut KubeletConfiguration, flags: &KubeletFlags) -> bool {
+    let self_signed =
+        !k.server_tls_bootstrap && k.tls_cert_file.is_empty() && k.tls_private_key_file.is_empty();
+    if self_signed {
+        k.tls_cert_file = clean_path(&format!("{}/kubelet.crt", flags.cert_dir));
+        k.tls_private_key_file = clean_path(&format!("{}/kubelet.key", flags.cert_dir));
+    }
+    self_signed
+}
+
+/// What was found out about serving before.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Certificate {
+    pub(super) self_signed: bool,
+    pub(super) tls_min_version: TlsVersion,
+}
+
+pub(super) fn server(k: &KubeletConfiguration, tls: Certificate) -> Result<Server, String> {
     let address = ip(&k.address);
     let at = |ip: Result<IpAddr, String>, port: i32| match u16::try_from(port).unwrap_or(0) {
         0 => Ok(None),
@@ -74,9 +93,10 @@ pub(super) fn server(k: &KubeletConfiguration) -> Result<Server, String> {
         read_only: at(address, k.read_only_port)?,
         tls_cert_file: path(&k.tls_cert_file),
         tls_private_key_file: path(&k.tls_private_key_file),
+        tls_self_signed: tls.self_signed,
         tls_cipher_suites: k.tls_cipher_suites.clone(),
         tls_curve_preferences: k.tls_curve_preferences.clone(),
-        tls_min_version: k.tls_min_version.clone(),
+        tls_min_version: tls.tls_min_version,
         server_tls_bootstrap: k.server_tls_bootstrap,
         client_ca_file: path(&authentication.x509.client_ca_file),
         anonymous: authentication.anonymous.enabled.unwrap_or(false),
@@ -87,11 +107,10 @@ pub(super) fn server(k: &KubeletConfiguration) -> Result<Server, String> {
             .then(|| span(authentication.webhook.cache_ttl)),
         authorization: match k.authorization.mode.as_str() {
             "AlwaysAllow" => Authorization::AlwaysAllow,
-            "Webhook" => Authorization::Webhook(Webhook {
+            _ => Authorization::Webhook(Webhook {
                 cache_yes: span(webhook.cache_authorized_ttl),
                 cache_no: span(webhook.cache_unauthorized_ttl),
             }),
-            other => Authorization::Unknown(other.to_owned()),
         },
         debugging_handlers: k.enable_debugging_handlers.unwrap_or(true),
         profiling_handler: k.enable_profiling_handler.unwrap_or(true),
@@ -449,17 +468,33 @@ pub(super) fn tracing(tracing: &kubelet::Tracing) -> Tracing {
     }
 }
 
-/// What upstream checks while it builds its main object, and for the lock file.
-pub(super) fn check_construction(
-    k: &KubeletConfiguration,
-    flags: &KubeletFlags,
-) -> Result<(), String> {
+/// What upstream checks while it sets up the lock file, authentication and authorization.
+pub(super) fn check_callers(k: &KubeletConfiguration, flags: &KubeletFlags) -> Result<(), String> {
     if flags.exit_on_lock_contention && flags.lock_file.is_empty() {
         return Err("cannot exit on lock file contention: no lock file specified".to_owned());
     }
     if !flags.hostname_override.is_empty() && flags.hostname_override.trim().is_empty() {
         return Err("empty hostname is invalid".to_owned());
     }
+    let no_client = flags.kubeconfig.is_empty();
+    if no_client && k.authentication.webhook.enabled.unwrap_or(true) {
+        return Err("no client provided, cannot use webhook authentication".to_owned());
+    }
+    match k.authorization.mode.as_str() {
+        "AlwaysAllow" => Ok(()),
+        "Webhook" if no_client => {
+            Err("no client provided, cannot use webhook authorization".to_owned())
+        }
+        "Webhook" => Ok(()),
+        other => Err(format!("unknown authorization mode {other}")),
+    }
+}
+
+/// What upstream checks while it builds its main object.
+pub(super) fn check_construction(
+    k: &KubeletConfiguration,
+    flags: &KubeletFlags,
+) -> Result<(), String> {
     let construction = if flags.root_dir.is_empty() {
         "invalid root directory \"\"".to_owned()
     } else if k.sync_frequency.as_nanos() <= 0 {

@@ -1,5 +1,6 @@
 //! The sections of the resolved configuration.
 
+use super::tls::TlsVersion;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -61,8 +62,6 @@ pub enum Authorization {
     AlwaysAllow,
     /// What the API server says.
     Webhook(Webhook),
-    /// A mode nobody knows; the server refuses to start with it.
-    Unknown(String),
 }
 
 /// Health endpoint and HTTPS API.
@@ -74,16 +73,18 @@ pub struct Server {
     pub https: Option<SocketAddr>,
     /// The API without authentication; `None` when switched off.
     pub read_only: Option<SocketAddr>,
-    /// Certificate; empty for a generated or requested one.
+    /// Certificate; `None` when the cluster gives it.
     pub tls_cert_file: Option<PathBuf>,
     /// Key of the certificate.
     pub tls_private_key_file: Option<PathBuf>,
+    /// Nobody named a certificate: when neither file is readable, make a self-signed one there.
+    pub tls_self_signed: bool,
     /// Cipher suites by Go's names; empty for a safe set.
     pub tls_cipher_suites: Vec<String>,
     /// Key exchanges by Go's numbers; empty for a safe set.
     pub tls_curve_preferences: Vec<i32>,
-    /// Lowest TLS version by Go's name; empty for TLS 1.2.
-    pub tls_min_version: String,
+    /// Lowest TLS version.
+    pub tls_min_version: TlsVersion,
     /// Get the certificate from the cluster.
     pub server_tls_bootstrap: bool,
     /// Authorities of client certificates.
