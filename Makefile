@@ -38,6 +38,12 @@ parts:
 goldens: parts
 	cargo test --package tests --test goldens
 
+## make bench      pods started, restarted and ended, next to the runtime's own floor; KUBELET=go, PODS=n
+.PHONY: bench
+bench: parts
+	@cargo build --profile $(PROFILE) -p rubelet -p testkit --bins
+	@RUBELET_BIN=$(profile_dir)/rubelet $(profile_dir)/bench-pods
+
 ## make clean-run  remove what a killed `make run` or test left on this machine
 .PHONY: clean-run
 clean-run:

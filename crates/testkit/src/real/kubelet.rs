@@ -47,11 +47,18 @@ pub struct KubeletOptions {
     pub config: Value,
     /// More command-line arguments.
     pub args: Vec<String>,
+    /// `--v`: how much it logs.
+    pub verbosity: u8,
 }
 
 impl Default for KubeletOptions {
     fn default() -> Self {
-        KubeletOptions { node: "node1".to_owned(), config: json!({}), args: Vec::new() }
+        KubeletOptions {
+            node: "node1".to_owned(),
+            config: json!({}),
+            args: Vec::new(),
+            verbosity: 4,
+        }
     }
 }
 

@@ -182,7 +182,8 @@ impl TestNode {
         command.arg("--config").arg(config);
         command.arg("--root-dir").arg(self.root_dir());
         command.arg("--cert-dir").arg(self.root_dir().join("pki"));
-        command.args(["--hostname-override", &self.options.node, "--v", "4"]);
+        command.args(["--hostname-override", &self.options.node]);
+        command.arg(format!("--v={}", self.options.verbosity));
         if let Some(control) = &self.control {
             command.arg("--kubeconfig").arg(control.kubeconfig(&self.options.node));
         }

@@ -157,7 +157,7 @@ impl Slot {
         for log in logs.flatten().map(|entry| entry.path()) {
             #[expect(clippy::print_stderr, reason = "shown with the failing test")]
             {
-                eprintln!("==== {} (end)\n{}", log.display(), tail(&log, 40));
+                eprintln!("==== {} (end)\n{}", log.display(), tail(&log, 20));
             }
             if let Some(name) = log.file_name().filter(|_| copied) {
                 drop(std::fs::copy(&log, kept.join(name)));
