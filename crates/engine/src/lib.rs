@@ -10,6 +10,7 @@
 pub mod admission;
 pub mod allocation;
 pub mod cgroup;
+pub mod eviction;
 pub mod image;
 pub mod node;
 pub mod pod;

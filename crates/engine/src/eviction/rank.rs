@@ -1,0 +1,95 @@
+//! Whom to evict first.
+
+use super::threshold::Signal;
+use super::{FsLayout, FsUsage, PodUsage, PodUsages};
+use crate::resources::pod_requests;
+use api::core::v1::{Pod, Volume};
+use std::cmp::Reverse;
+use units::Quantity;
+
+/// Indexes of the pods in the order in which they go.
+pub fn rank(signal: Signal, layout: FsLayout, pods: &[&Pod], usages: &PodUsages) -> Vec<usize> {
+    let mut keyed: Vec<(Key, usize)> = pods
+        .iter()
+        .enumerate()
+        .map(|(index, pod)| {
+            let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+            (key(signal, layout, pod, usages.get(uid)), index)
+        })
+        .collect();
+    keyed.sort();
+    keyed.into_iter().map(|(_, index)| index).collect()
+}
+
+/// Smaller goes first: without stats; beyond its request; of low priority; with much use.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    has_stats: bool,
+    within_request: bool,
+    priority: i32,
+    excess: Reverse<i128>,
+}
+
+fn key(signal: Signal, layout: FsLayout, pod: &Pod, usage: Option<&PodUsage>) -> Key {
+    let priority = pod.spec.as_ref().and_then(|s| s.priority).unwrap_or_default();
+    let requests = pod_requests(pod);
+    let request =
+        |name: &str| i128::from(requests.get(name).copied().unwrap_or(Quantity::ZERO).value());
+    let used = |value: Option<u64>| i128::from(value.unwrap_or_default());
+    let Some(usage) = usage else {
+        return Key { has_stats: false, within_request: false, priority, excess: Reverse(0) };
+    };
+    let (within_request, excess) = match signal.resource() {
+        "memory" => {
+            let memory = used(usage.memory);
+            (memory <= request("memory"), memory - request("memory"))
+        }
+        "pids" => (true, used(usage.processes)),
+        resource => {
+            let disk = disk_usage(signal, layout, pod, usage);
+            let amount = used(if resource == "inodes" { disk.inodes } else { disk.bytes });
+            // Upstream subtracts the storage request from inodes as well.
+            (amount <= request(resource), amount - request("ephemeral-storage"))
+        }
+    };
+    Key { has_stats: true, within_request, priority, excess: Reverse(excess) }
+}
+
+/// What of a pod lies on the filesystem of the signal.
+fn disk_usage(signal: Signal, layout: FsLayout, pod: &Pod, usage: &PodUsage) -> FsUsage {
+    let filesystem = signal.filesystem().unwrap_or_default();
+    let (root_fs, rest) = match (layout, filesystem) {
+        (FsLayout::One, _) => (true, true),
+        (FsLayout::DedicatedImages, "nodefs") => (false, true),
+        (FsLayout::DedicatedImages, _) => (true, false),
+        (FsLayout::Split, "imagefs") => (false, false),
+        (FsLayout::Split, _) => (true, true),
+    };
+    let mut parts = Vec::new();
+    for container in &usage.containers {
+        if root_fs {
+            parts.push(container.root_fs);
+        }
+        if rest {
+            parts.push(container.logs);
+        }
+    }
+    if rest {
+        let volumes = pod.spec.as_ref().and_then(|s| s.volumes.as_ref());
+        let local = volumes.into_iter().flatten().filter(|v| is_local(v));
+        parts.extend(local.filter_map(|v| usage.volumes.get(&v.name)).copied());
+    }
+    let sum = |pick: fn(&FsUsage) -> Option<u64>| {
+        Some(parts.iter().filter_map(pick).fold(0_u64, u64::saturating_add))
+    };
+    FsUsage { bytes: sum(|p| p.bytes), inodes: sum(|p| p.inodes) }
+}
+
+/// Volumes whose content is on the node's disk.
+pub(super) fn is_local(volume: &Volume) -> bool {
+    let on_disk = |medium: Option<&str>| medium.unwrap_or_default().is_empty();
+    volume.host_path.is_some()
+        || volume.config_map.is_some()
+        || volume.git_repo.is_some()
+        || volume.empty_dir.as_ref().is_some_and(|e| on_disk(e.medium.as_deref()))
+}
