@@ -10,11 +10,15 @@
 mod desc;
 mod exposition;
 mod family;
+mod process;
 mod registry;
 mod scrape;
+mod standard;
 
 pub use desc::{Desc, Kind, Stability, exponential_buckets, linear_buckets};
 pub use exposition::CONTENT_TYPE;
 pub use family::{Counter, CounterFamily, Gauge, GaugeFamily, Histogram, HistogramFamily};
+pub use process::register_process;
 pub use registry::Registry;
 pub use scrape::{FamilySamples, Sample, SampleValue, Scrape};
+pub use standard::{BuildInfo, register_build_info, register_features, register_own_counts};

@@ -1,6 +1,6 @@
 //! The set of metrics behind one endpoint.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::desc::{Desc, Kind};
 use super::exposition;
@@ -18,18 +18,27 @@ pub struct Registry {
 type Collect = dyn Fn(&mut Scrape) + Send + Sync;
 
 enum Source {
-    Counter(&'static str, CounterFamily),
-    Gauge(&'static str, GaugeFamily),
-    Histogram(&'static str, HistogramFamily),
+    Counter(Desc, CounterFamily),
+    Gauge(Desc, GaugeFamily),
+    Histogram(Desc, HistogramFamily),
     Collector(Arc<Collect>),
 }
 
+/// A registry that does not keep itself alive through its own collectors.
+pub(super) struct WeakRegistry(Weak<Mutex<Vec<Source>>>);
+
+impl WeakRegistry {
+    pub(super) fn upgrade(&self) -> Option<Registry> {
+        self.0.upgrade().map(|sources| Registry { sources })
+    }
+}
+
 impl Source {
-    fn name(&self) -> Option<(&'static str, Kind)> {
+    fn desc(&self) -> Option<(Desc, Kind)> {
         match self {
-            Self::Counter(name, _) => Some((name, Kind::Counter)),
-            Self::Gauge(name, _) => Some((name, Kind::Gauge)),
-            Self::Histogram(name, _) => Some((name, Kind::Histogram)),
+            Self::Counter(desc, _) => Some((*desc, Kind::Counter)),
+            Self::Gauge(desc, _) => Some((*desc, Kind::Gauge)),
+            Self::Histogram(desc, _) => Some((*desc, Kind::Histogram)),
             Self::Collector(_) => None,
         }
     }
@@ -50,7 +59,7 @@ impl Registry {
         })
         .unwrap_or_else(|| {
             let family = CounterFamily(Arc::new(Series::new(desc, CounterCell::default)));
-            self.add(&desc, Source::Counter(desc.name, family.clone()));
+            self.add(&desc, Source::Counter(desc, family.clone()));
             family
         })
     }
@@ -63,7 +72,7 @@ impl Registry {
         })
         .unwrap_or_else(|| {
             let family = GaugeFamily(Arc::new(Series::new(desc, GaugeCell::default)));
-            self.add(&desc, Source::Gauge(desc.name, family.clone()));
+            self.add(&desc, Source::Gauge(desc, family.clone()));
             family
         })
     }
@@ -79,7 +88,7 @@ impl Registry {
             let bounds: Arc<[f64]> = Arc::from(bounds);
             let make = move || HistogramCell::new(Arc::clone(&bounds));
             let family = HistogramFamily(Arc::new(Series::new(desc, make)));
-            self.add(&desc, Source::Histogram(desc.name, family.clone()));
+            self.add(&desc, Source::Histogram(desc, family.clone()));
             family
         })
     }
@@ -113,15 +122,26 @@ impl Registry {
         exposition::write(self.gather())
     }
 
+    /// The metrics declared so far, without those of collectors.
+    pub fn descs(&self) -> Vec<Desc> {
+        self.lock().iter().filter_map(|source| source.desc().map(|(desc, _)| desc)).collect()
+    }
+
+    pub(super) fn downgrade(&self) -> WeakRegistry {
+        WeakRegistry(Arc::downgrade(&self.sources))
+    }
+
     fn find<T>(&self, desc: &Desc, kind: Kind, pick: impl Fn(&Source) -> Option<T>) -> Option<T> {
         let sources = self.lock();
-        let known = sources.iter().find(|s| s.name() == Some((desc.name, kind)));
+        let known = sources
+            .iter()
+            .find(|s| s.desc().is_some_and(|(known, of)| known.name == desc.name && of == kind));
         known.and_then(pick)
     }
 
     fn add(&self, desc: &Desc, source: Source) {
         let mut sources = self.lock();
-        if sources.iter().any(|s| s.name().is_some_and(|(name, _)| name == desc.name)) {
+        if sources.iter().any(|s| s.desc().is_some_and(|(known, _)| known.name == desc.name)) {
             // Two kinds under one name cannot be printed; the first keeps it.
             tracing::error!(metric = desc.name, "metric declared with two kinds");
             return;
