@@ -3,6 +3,7 @@
 //! Each rule is a function from the tree to a list of faults, so that one run names them all.
 
 mod layers;
+mod metrics;
 mod source;
 
 use std::path::Path;

