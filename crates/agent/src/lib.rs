@@ -54,7 +54,7 @@ pub enum AgentError {
     Images(#[from] pods::images::ImagesError),
     /// A checkpoint that cannot be trusted.
     #[error(transparent)]
-    Checkpoint(#[from] pods::CheckpointError),
+    Checkpoint(#[from] pods::PodsError),
     /// Signals cannot be received.
     #[error("cannot listen for signals")]
     Signals(#[source] std::io::Error),

@@ -150,6 +150,9 @@ pub(crate) fn pods(config: &Config, host: &Host, roots: &Roots, runtime_name: &s
         runtime_name: runtime_name.to_owned(),
         admission: AdmissionConfig {
             allowed_unsafe_sysctls: config.pods.allowed_unsafe_sysctls.clone(),
+            pod_level_resources: config.gates.enabled("PodLevelResources"),
+            taint_comparison: config.gates.enabled("TaintTolerationComparisonOperators"),
+            ..AdmissionConfig::default()
         },
         probes_per_second: PROBES_PER_SECOND,
         seed: u64::from(std::process::id()),

@@ -1,69 +1,210 @@
 //! Whether a pod may run here, and with which resources.
 //!
-//! Owns: the chain of checks (decisions are `engine::admission`'s, allocation is placement's) and the
-//! checkpoint of what was admitted.
+//! Owns: the chain of checks (decisions are `engine::admission`'s, allocation is placement's), pods that
+//! wait for room, resizes that wait for room, and the checkpoint of what was admitted.
 //!
 //! Promises: a pod that was admitted before our restart is judged with the resources it was admitted
-//! with; an admitted pod is on disk before it starts.
+//! with; an admitted pod is on disk before it starts; waiting for room holds up nobody else.
 
 pub(crate) mod checkpoint;
 pub(crate) mod resize;
 
 use crate::shared::Shared;
 use crate::sources::desired::uid_of;
-use api::core::v1::Pod;
+use api::core::v1::{Node, Pod};
+use engine::admission::preempt::Victims;
+use engine::admission::resize::ResizePolicy;
+use engine::admission::sysctl::{NotNamespaced, SysctlPolicy};
+use engine::admission::{
+    self as rules, AdmissionView, Pressure, Rejection, Verdict, after_placement, before_placement,
+    fresh_node_may_help,
+};
+use ports::{NodeView, PressureCondition, Roots};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Settings of admission.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct AdmissionConfig {
     /// `allowedUnsafeSysctls`.
     pub allowed_unsafe_sysctls: Vec<String>,
+    /// What resizes are possible.
+    pub resize: ResizePolicy,
+    /// Gate PodLevelResources.
+    pub pod_level_resources: bool,
+    /// Features this node declares; `None` when the gate NodeDeclaredFeatures is off.
+    pub declared_features: Option<Vec<String>>,
+    /// Gate TaintTolerationComparisonOperators.
+    pub taint_comparison: bool,
 }
 
-/// A refused pod: reason and message of its status and event.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Refusal {
-    pub(crate) reason: String,
-    pub(crate) message: String,
+impl Default for AdmissionConfig {
+    fn default() -> Self {
+        Self {
+            allowed_unsafe_sysctls: Vec::new(),
+            resize: ResizePolicy::default(),
+            pod_level_resources: true,
+            declared_features: None,
+            taint_comparison: false,
+        }
+    }
 }
 
 /// The chain.
 #[derive(Debug)]
 pub(crate) struct Admission {
-    _config: AdmissionConfig,
+    config: rules::AdmissionConfig,
+}
+
+/// What admission says about a pod.
+#[derive(Debug)]
+pub(crate) enum Admitted {
+    /// It may run.
+    Yes,
+    /// It may run once these pods are ended.
+    After(Vec<Arc<Pod>>),
+    /// It may not.
+    No(Rejection),
 }
 
 impl Admission {
-    pub(crate) fn new(config: AdmissionConfig) -> Self {
-        Self { _config: config }
+    pub(crate) fn new(config: AdmissionConfig, roots: &Roots) -> Result<Self, NotNamespaced> {
+        let sysctls = SysctlPolicy::new(kernel(roots), &config.allowed_unsafe_sysctls)?;
+        Ok(Self {
+            config: rules::AdmissionConfig {
+                sysctls,
+                resize: config.resize,
+                app_armor: app_armor(roots),
+                pod_level_resources: config.pod_level_resources,
+                declared_features: config.declared_features,
+                taint_comparison: config.taint_comparison,
+            },
+        })
     }
 
-    /// Admits a pod beside the others that hold resources here.
+    /// Judges a new pod beside the others that hold resources here; stores what an admitted one gets.
     pub(crate) async fn admit(
-        &mut self,
+        &self,
         pod: &Arc<Pod>,
-        _others: &[Arc<Pod>],
+        others: &[Arc<Pod>],
         shared: &Shared,
-    ) -> Result<(), Refusal> {
+    ) -> Admitted {
         let uid = uid_of(pod);
         let allocated = match shared.allocated.get(&uid).and_then(|e| e.applied_to(pod)) {
             Some(changed) => Arc::new(changed),
             None => Arc::clone(pod),
         };
-        shared
-            .placement
-            .admit(&allocated)
-            .await
-            .map_err(|refused| Refusal { reason: refused.reason, message: refused.message })?;
-        shared.allocated.record_pod(&uid, &allocated);
-        shared.allocated.saved().await;
-        Ok(())
+        let node = shared.node.borrow().clone();
+        let others: Vec<&Pod> = others.iter().map(Arc::as_ref).collect();
+        let scene = Scene { pod: &allocated, resized_from: None, others: &others };
+        if let Err(rejection) = before_placement(&self.view(scene, &node, None, &pressure(&node))) {
+            return Admitted::No(rejection);
+        }
+        if let Err(refused) = shared.placement.admit(&allocated).await {
+            return Admitted::No(Rejection { reason: refused.reason, message: refused.message });
+        }
+        let scene = Scene { pod: &allocated, resized_from: None, others: &others };
+        match self.after(scene, &node, shared).await {
+            Verdict::Rejected(rejection) => Admitted::No(rejection),
+            Verdict::Preempt(Victims { pods, .. }) => Admitted::After(
+                pods.iter()
+                    .filter_map(|index| others.get(*index).map(|pod| Arc::new((*pod).clone())))
+                    .collect(),
+            ),
+            Verdict::Admitted => {
+                shared.allocated.record_pod(&uid, &allocated);
+                shared.allocated.saved().await;
+                Admitted::Yes
+            }
+        }
     }
 
-    /// Notes that a pod may want other resources than it has.
-    pub(crate) fn note_resize(&mut self, _pod: &Arc<Pod>, _shared: &Shared) {}
+    /// Judges a resize: the wished pod in place of the allocated one.
+    pub(crate) async fn admit_resize(
+        &self,
+        wished: &Arc<Pod>,
+        allocated: &Arc<Pod>,
+        others: &[Arc<Pod>],
+        shared: &Shared,
+    ) -> Result<(), Rejection> {
+        let node = shared.node.borrow().clone();
+        let others: Vec<&Pod> = others.iter().map(Arc::as_ref).collect();
+        let scene = Scene { pod: wished, resized_from: Some(allocated), others: &others };
+        before_placement(&self.view(scene, &node, None, &pressure(&node)))?;
+        let scene = Scene { pod: wished, resized_from: Some(allocated), others: &others };
+        match self.after(scene, &node, shared).await {
+            Verdict::Admitted => Ok(()),
+            Verdict::Rejected(rejection) => Err(rejection),
+            // A resize waits for room rather than ending others.
+            Verdict::Preempt(victims) => Err(Rejection {
+                reason: format!("OutOf{}", victims.signal),
+                message: format!("Node didn't have enough resource: {}", victims.signal),
+            }),
+        }
+    }
+
+    async fn after(&self, scene: Scene<'_>, node: &NodeView, shared: &Shared) -> Verdict {
+        let pressure = pressure(node);
+        let view = self.view(scene, node, None, &pressure);
+        let verdict = after_placement(&view);
+        if !matches!(verdict, Verdict::Rejected(_)) || !fresh_node_may_help(&view) {
+            return verdict;
+        }
+        // Labels may have changed since the node was last seen.
+        match shared.objects.node_now().await {
+            Ok(fresh) => after_placement(&self.view(scene, node, Some(&fresh), &pressure)),
+            Err(_) => verdict,
+        }
+    }
+
+    fn view<'a>(
+        &'a self,
+        scene: Scene<'a>,
+        node: &'a NodeView,
+        fresh: Option<&'a Node>,
+        pressure: &'a [Pressure],
+    ) -> AdmissionView<'a> {
+        AdmissionView {
+            pod: scene.pod,
+            resized_from: scene.resized_from,
+            others: scene.others,
+            node: fresh.or(node.node.as_deref()),
+            pressure,
+            shutting_down: node.shutting_down,
+            config: &self.config,
+        }
+    }
+}
+
+/// Who is judged, beside whom.
+#[derive(Debug, Clone, Copy)]
+struct Scene<'a> {
+    pod: &'a Pod,
+    resized_from: Option<&'a Pod>,
+    others: &'a [&'a Pod],
+}
+
+fn pressure(node: &NodeView) -> Vec<Pressure> {
+    let one = |condition: &PressureCondition| match condition {
+        PressureCondition::Memory => Pressure::Memory,
+        PressureCondition::Disk => Pressure::Disk,
+        PressureCondition::Pid => Pressure::Pid,
+    };
+    node.pressure.iter().map(one).collect()
+}
+
+/// Major and minor version of the running kernel; zero if it cannot be read.
+fn kernel(roots: &Roots) -> (u32, u32) {
+    let text = sys::fs::read_to_string(roots.proc.join("sys/kernel/osrelease")).unwrap_or_default();
+    let mut parts = text.split(['.', '-']).map(|part| part.trim().parse().unwrap_or_default());
+    (parts.next().unwrap_or_default(), parts.next().unwrap_or_default())
+}
+
+/// Whether AppArmor is on.
+fn app_armor(roots: &Roots) -> bool {
+    let enabled = sys::fs::read_to_string(roots.sys.join("module/apparmor/parameters/enabled"));
+    let mounted = sys::fs::try_exists(roots.sys.join("kernel/security/apparmor"));
+    enabled.is_ok_and(|text| text.starts_with('Y')) && mounted.unwrap_or_default()
 }
 
 /// The reason as events carry it: a text that lives as long as we do. There are few of them (checks
@@ -81,4 +222,20 @@ pub(crate) fn static_reason(reason: &str) -> &'static str {
     let text: &'static str = Box::leak(reason.to_owned().into_boxed_str());
     known.insert(text);
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_version_is_read_from_its_release() {
+        let dir = std::env::temp_dir().join(format!("rubelet-kernel-{}", std::process::id()));
+        sys::fs::create_dir_all(dir.join("sys/kernel"), 0o755).unwrap();
+        sys::fs::write(dir.join("sys/kernel/osrelease"), "6.8.0-45-generic\n").unwrap();
+        let roots = Roots { proc: dir.clone(), ..Roots::default() };
+        assert_eq!(kernel(&roots), (6, 8));
+        let all = sys::removal::Contents::Everything;
+        sys::removal::remove_tree(std::path::Path::new("/proc"), &dir, all).unwrap();
+    }
 }

@@ -5,7 +5,7 @@
 //! Promises: additions are admitted in order of creation; nothing is removed before every configured
 //! source has spoken; what it publishes is one consistent moment.
 
-use crate::admission::Admission;
+use crate::admission::{Admission, Admitted};
 use crate::shared::Shared;
 use crate::sources::SourceSet;
 use crate::sources::desired::{DesiredPods, is_mirror, uid_of};
@@ -13,6 +13,8 @@ use crate::sources::merge::{Change, MergeState};
 use crate::worker::PodWorker;
 use api::core::v1::Pod;
 use api::ids::PodUid;
+use engine::admission::preempt;
+use engine::admission::resize::{PendingResize, order};
 use engine::pod::life::{KillOptions, PodUpdate, StatusOverride, UpdateKind};
 use ports::{
     EventSeverity, EventTarget, KillRequest, NodeEvent, OnExit, PodEntry, PodLife, PodSource,
@@ -27,6 +29,9 @@ use tokio::time::Instant;
 /// How often leftovers are looked for (`kubelet: housekeepingPeriod`).
 const HOUSEKEEPING: Duration = Duration::from_secs(2);
 
+/// How often waiting resizes are tried when nothing else gives a reason.
+const RESIZE_RETRY: Duration = Duration::from_secs(180);
+
 /// A request to the task.
 #[derive(Debug)]
 pub(crate) enum Request {
@@ -38,6 +43,8 @@ pub(crate) enum Request {
     },
     /// A readiness or device change wants this pod synced.
     Sync(PodUid),
+    /// The victims of this pod have gone: judge it again.
+    Admit(PodUid),
 }
 
 /// The dispatcher.
@@ -49,6 +56,13 @@ pub(crate) struct DispatchTask {
     merge: MergeState,
     pub(crate) desired: DesiredPods,
     rejected: BTreeSet<PodUid>,
+    /// Pods that wait for others to end.
+    preempting: BTreeSet<PodUid>,
+    /// Pods that wish other resources than they have.
+    resizing: BTreeSet<PodUid>,
+    next_resizes: Instant,
+    /// Our own inbox, for tasks that report back.
+    again: mpsc::Sender<Request>,
     sets: mpsc::Receiver<SourceSet>,
     requests: mpsc::Receiver<Request>,
     published: watch::Sender<PodsSnapshot>,
@@ -64,12 +78,14 @@ pub(crate) struct DispatchParts {
     pub(crate) configured: BTreeSet<PodSource>,
     pub(crate) sets: mpsc::Receiver<SourceSet>,
     pub(crate) requests: mpsc::Receiver<Request>,
+    pub(crate) again: mpsc::Sender<Request>,
     pub(crate) published: watch::Sender<PodsSnapshot>,
 }
 
 impl DispatchTask {
     pub(crate) fn new(parts: DispatchParts) -> Self {
-        let DispatchParts { shared, admission, configured, sets, requests, published } = parts;
+        let DispatchParts { shared, admission, configured, sets, requests, again, published } =
+            parts;
         Self {
             housekeeping: crate::housekeeping::Housekeeping::new(Arc::clone(&shared)),
             shared,
@@ -78,6 +94,10 @@ impl DispatchTask {
             merge: MergeState::default(),
             desired: DesiredPods::default(),
             rejected: BTreeSet::new(),
+            preempting: BTreeSet::new(),
+            resizing: BTreeSet::new(),
+            next_resizes: Instant::now() + RESIZE_RETRY,
+            again,
             sets,
             requests,
             published,
@@ -99,12 +119,15 @@ impl DispatchTask {
             tokio::select! {
                 () = cancel.cancelled() => return, // cancel-safe: a token
                 Some(set) = self.sets.recv() => self.take_set(set).await, // cancel-safe: mpsc
-                Some(request) = self.requests.recv() => self.take_request(request), // cancel-safe: mpsc
+                Some(request) = self.requests.recv() => self.take_request(request).await, // cancel-safe: mpsc
                 Ok(()) = lives.changed() => {} // cancel-safe: a watch
                 Ok(()) = statuses.changed() => {} // cancel-safe: a watch
                 () = tokio::time::sleep_until(self.next_housekeeping) => { // cancel-safe: a field
                     if self.sources_ready() {
                         self.housekeep().await;
+                    }
+                    if Instant::now() >= self.next_resizes {
+                        self.retry_resizes().await;
                     }
                     self.next_housekeeping = Instant::now() + HOUSEKEEPING;
                 }
@@ -150,6 +173,7 @@ impl DispatchTask {
                 Change::Add(_) | Change::Remove(_) => {}
             }
         }
+        self.retry_resizes().await;
     }
 
     async fn add(&mut self, pod: Arc<Pod>) {
@@ -159,24 +183,142 @@ impl DispatchTask {
             return;
         }
         let uid = uid_of(&pod);
-        let timeline = self.shared.timelines.of(&pod);
-        timeline.note("seen", source_of(&pod).as_str());
+        self.shared.timelines.of(&pod).note("seen", source_of(&pod).as_str());
+        self.shared.resizes.seed(&pod);
         let ending = self.shared.lives.ask(|workers| workers.termination_requested(&uid));
-        if !ending && !api_terminal(&pod) {
+        if ending || api_terminal(&pod) {
+            self.push(UpdateKind::Create, &pod);
+        } else {
+            self.admit(pod).await;
+        }
+    }
+
+    /// Judges a pod that is new to us, or whose victims have gone.
+    async fn admit(&mut self, pod: Arc<Pod>) {
+        let uid = uid_of(&pod);
+        let timeline = self.shared.timelines.of(&pod);
+        let others = self.active_pods(&uid);
+        match self.admission.admit(&pod, &others, &self.shared).await {
+            Admitted::Yes => {
+                timeline.note("admitted", "");
+                self.preempting.remove(&uid);
+                self.note_wish(&pod);
+                self.push(UpdateKind::Create, &pod);
+            }
+            Admitted::After(victims) if self.preempting.insert(uid.clone()) => {
+                timeline.note("waiting for room", format!("{} pods end", victims.len()));
+                self.preempt(uid, &victims);
+            }
+            Admitted::After(_) => {
+                let message = "Unexpected error while attempting to recover from admission failure: \
+                               preemption: pods did not end in time";
+                self.refuse(&pod, "UnexpectedAdmissionError", message);
+            }
+            Admitted::No(refusal) => self.refuse(&pod, &refusal.reason, &refusal.message),
+        }
+    }
+
+    fn refuse(&mut self, pod: &Arc<Pod>, reason: &str, message: &str) {
+        let uid = uid_of(pod);
+        self.preempting.remove(&uid);
+        self.shared.timelines.of(pod).note("rejected", format!("{reason}: {message}"));
+        self.rejected.insert(uid);
+        self.shared.status.reject(pod, reason, message);
+        let reason = crate::admission::static_reason(reason);
+        self.event(pod, EventSeverity::Warning, reason, message.to_owned());
+    }
+
+    /// Ends the victims; the pod is judged again when they are gone.
+    fn preempt(&mut self, uid: PodUid, victims: &[Arc<Pod>]) {
+        let mut gone = Vec::new();
+        for victim in victims {
+            self.event(
+                victim,
+                EventSeverity::Warning,
+                preempt::REASON,
+                preempt::MESSAGE.to_owned(),
+            );
+            let options = KillOptions {
+                evict: true,
+                status: Some(preempt::status(victim.metadata.generation)),
+                ..KillOptions::default()
+            };
+            let grace = victim.spec.as_ref().and_then(|s| s.termination_grace_period_seconds);
+            let limit =
+                Duration::from_secs(grace.and_then(|g| u64::try_from(g).ok()).unwrap_or(30));
+            gone.push((self.end(victim, options), (limit * 3 / 2).max(Duration::from_secs(10))));
+        }
+        let again = self.again.clone();
+        self.shared.tasks.spawn("preemption", OnExit::Fine, async move {
+            for (ended, limit) in gone {
+                // A victim that does not end in time is found by the next judgement.
+                let _ = tokio::time::timeout(limit, ended).await;
+            }
+            // The task ends only with everything.
+            let _ = again.send(Request::Admit(uid)).await;
+        });
+    }
+
+    /// Notes whether a pod wishes other resources than it has.
+    fn note_wish(&mut self, pod: &Arc<Pod>) {
+        let uid = uid_of(pod);
+        let differs = self.shared.allocated.get(&uid).is_some_and(|e| e.applied_to(pod).is_some());
+        if differs {
+            self.resizing.insert(uid);
+        } else if self.resizing.remove(&uid) {
+            self.shared.resizes.settled(&uid);
+        }
+    }
+
+    /// Tries every waiting resize, most deserving first.
+    pub(crate) async fn retry_resizes(&mut self) {
+        self.next_resizes = Instant::now() + RESIZE_RETRY;
+        if self.resizing.is_empty() || !self.sources_ready() {
+            return;
+        }
+        let waiting: Vec<(Arc<Pod>, Arc<Pod>)> = self
+            .resizing
+            .iter()
+            .filter_map(|uid| self.desired.get(uid))
+            .map(|pod| (Arc::clone(pod), self.allocated(pod)))
+            .collect();
+        let pending: Vec<PendingResize<'_>> = waiting
+            .iter()
+            .map(|(wished, allocated)| PendingResize {
+                wished,
+                allocated,
+                since: self.shared.resizes.pending_since(&uid_of(wished)),
+            })
+            .collect();
+        self.resizing.retain(|uid| waiting.iter().any(|(pod, _)| uid_of(pod) == *uid));
+        for index in order(&pending) {
+            let Some((wished, allocated)) = waiting.get(index).cloned() else { continue };
+            let uid = uid_of(&wished);
+            if Arc::ptr_eq(&wished, &allocated) {
+                self.resizing.remove(&uid);
+                self.shared.resizes.settled(&uid);
+                continue;
+            }
             let others = self.active_pods(&uid);
-            match self.admission.admit(&pod, &others, &self.shared).await {
-                Ok(()) => timeline.note("admitted", ""),
+            let judged =
+                self.admission.admit_resize(&wished, &allocated, &others, &self.shared).await;
+            match judged {
+                Ok(()) => {
+                    self.shared.allocated.record_pod(&uid, &wished);
+                    self.shared.allocated.saved().await;
+                    self.resizing.remove(&uid);
+                    self.shared.resizes.accepted(&wished);
+                    self.shared.timelines.of(&wished).note("resize accepted", "");
+                }
                 Err(refusal) => {
-                    timeline.note("rejected", format!("{}: {}", refusal.reason, refusal.message));
-                    self.rejected.insert(uid);
-                    self.shared.status.reject(&pod, &refusal.reason, &refusal.message);
-                    let reason = crate::admission::static_reason(&refusal.reason);
-                    self.event(&pod, EventSeverity::Warning, reason, refusal.message);
-                    return;
+                    if !self.shared.resizes.refused(&wished, &refusal) {
+                        self.resizing.remove(&uid);
+                    }
+                    self.shared.timelines.of(&wished).note("resize waits", refusal.message);
                 }
             }
+            self.push(UpdateKind::Update, &wished);
         }
-        self.push(UpdateKind::Create, &pod);
     }
 
     fn update(&mut self, pod: &Arc<Pod>) {
@@ -185,7 +327,7 @@ impl DispatchTask {
             self.mirror_changed(pod);
             return;
         }
-        self.admission.note_resize(pod, &self.shared);
+        self.note_wish(pod);
         self.push(UpdateKind::Update, pod);
     }
 
@@ -206,6 +348,8 @@ impl DispatchTask {
             return;
         }
         self.rejected.remove(&uid_of(pod));
+        self.preempting.remove(&uid_of(pod));
+        self.resizing.remove(&uid_of(pod));
         self.shared.timelines.of(pod).note("removed from its source", "");
         // Before every source has spoken a missing pod may only be late; housekeeping repeats this.
         if self.sources_ready() {
@@ -222,7 +366,10 @@ impl DispatchTask {
 
     /// Hands an update to the pod's worker, which is started if needed.
     pub(crate) fn push(&mut self, kind: UpdateKind, pod: &Arc<Pod>) {
-        if self.rejected.contains(&uid_of(pod)) && kind == UpdateKind::Sync {
+        let uid = uid_of(pod);
+        if self.preempting.contains(&uid)
+            || (self.rejected.contains(&uid) && kind == UpdateKind::Sync)
+        {
             return;
         }
         let mut update = PodUpdate::of(kind, self.allocated(pod));
@@ -281,8 +428,14 @@ impl DispatchTask {
         !over || requested
     }
 
-    fn take_request(&mut self, request: Request) {
+    async fn take_request(&mut self, request: Request) {
         match request {
+            Request::Admit(uid) => {
+                if let Some(pod) = self.desired.get(&uid).cloned() {
+                    self.admit(pod).await;
+                }
+                self.preempting.remove(&uid);
+            }
             Request::Sync(uid) => {
                 if let Some(pod) = self.desired.get(&uid).cloned() {
                     self.push(UpdateKind::Sync, &pod);
@@ -318,6 +471,10 @@ impl DispatchTask {
             status: Some(status),
             completion: None,
         };
+        self.end(pod, options)
+    }
+
+    fn end(&mut self, pod: &Arc<Pod>, options: KillOptions) -> oneshot::Receiver<()> {
         let (signals, wait) = self.shared.lives.kill(self.allocated(pod), options);
         if let Some(signals) = signals {
             let timeline = self.shared.timelines.of(pod);
@@ -401,8 +558,9 @@ impl DispatchTask {
         &self.shared
     }
 
-    pub(crate) fn was_rejected(&self, uid: &PodUid) -> bool {
-        self.rejected.contains(uid)
+    /// Whether the pod must not get a worker by itself.
+    pub(crate) fn is_held_back(&self, uid: &PodUid) -> bool {
+        self.rejected.contains(uid) || self.preempting.contains(uid)
     }
 }
 

@@ -54,6 +54,7 @@ pub(crate) async fn run(task: &mut DispatchTask) {
     shared.allocated.retain(kept);
     shared.actuated.retain(kept);
     shared.timelines.retain(kept);
+    shared.resizes.retain(kept);
     delete_orphaned_mirrors(task);
     restart_missing_workers(task, &known.known.keys().cloned().collect());
     end_unknown_pods(task, &known.known.keys().cloned().collect());
@@ -71,7 +72,7 @@ fn restart_missing_workers(task: &mut DispatchTask, known: &BTreeSet<PodUid>) {
         .collect();
     for (uid, pod) in missing {
         let over = api_terminal(&pod) || task.shared().status.is_terminal(&uid);
-        if !over && !task.was_rejected(&uid) {
+        if !over && !task.is_held_back(&uid) {
             task.push(UpdateKind::Create, &pod);
         } else if pod.metadata.deletion_timestamp.is_some()
             && api_terminal(&pod)

@@ -37,6 +37,6 @@ pub use seams::ImageSource;
 pub use shared::RuntimeHandlers;
 pub use sources::ManifestFaults;
 pub use sources::http::UrlSourceConfig;
-pub use start::start;
+pub use start::{PodsError, start};
 pub use timeline::Step;
 pub use view::{ViewConfig, ViewHealth};

@@ -21,6 +21,7 @@ use crate::status::mirror::Mirrors;
 use crate::status::publisher::PublisherTask;
 use crate::view::{ViewHandle, ViewTask};
 use api::core::v1::Pod;
+use engine::admission::sysctl::NotNamespaced;
 use engine::pod::life::LifeConfig;
 use ports::{OnExit, PodSource, Tasks};
 use std::collections::BTreeSet;
@@ -30,12 +31,24 @@ use tokio::sync::{mpsc, watch};
 /// Sets that wait for the dispatcher (`kubelet: configCh`).
 const SETS: usize = 50;
 
+/// Why the pod subsystem cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum PodsError {
+    /// A state file cannot be used.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// `allowedUnsafeSysctls` names something that pods cannot have of their own.
+    #[error(transparent)]
+    Sysctl(#[from] NotNamespaced),
+}
+
 /// Starts the pod subsystem. Reads the checkpoints first; a damaged one stops the start.
 pub async fn start(
     config: PodsConfig,
     deps: PodsDeps,
     tasks: &Tasks,
-) -> Result<PodsHandle, CheckpointError> {
+) -> Result<PodsHandle, PodsError> {
+    let admission = Admission::new(config.admission.clone(), &config.roots)?;
     let runtime = Runtime::new(deps.runtime);
     let clock = deps.clock;
     let chance = Chance::seeded(config.seed);
@@ -97,7 +110,8 @@ pub async fn start(
     let watched_faults = faults.subscribe();
     let configured = start_sources(&shared, &view, sets, faults, deps.api_pods, tasks);
     let dispatch = DispatchTask::new(DispatchParts {
-        admission: Admission::new(shared.config.admission.clone()),
+        admission,
+        again: requests.clone(),
         shared: Arc::clone(&shared),
         configured,
         sets: set_inbox,

@@ -108,6 +108,7 @@ impl PodWorker {
                     };
                     let completed = self.shared.lives.complete(&self.uid, work.call, &outcome);
                     self.again_at = completed.again_in.map(|wait| Instant::now() + wait);
+                    self.keep_deadline(&work.pod);
                     if completed.done {
                         break;
                     }
@@ -129,6 +130,20 @@ impl PodWorker {
         self.shared.worker_ended(&self.uid);
         drop(self.follow);
         self.shared.view.forget(&self.uid);
+    }
+
+    /// An active deadline is an appointment too.
+    fn keep_deadline(&mut self, pod: &Pod) {
+        let seconds = pod.spec.as_ref().and_then(|s| s.active_deadline_seconds);
+        let status = self.shared.status.get(&self.uid);
+        let started = status.as_ref().and_then(|s| s.start_time.as_ref());
+        let (Some(seconds), Some(started)) = (seconds, started) else { return };
+        let passed = self.shared.clock.now().duration_since(started.0).as_secs();
+        let Ok(left) = u64::try_from(seconds.saturating_sub(passed)) else { return };
+        if left > 0 {
+            let end = Instant::now() + Duration::from_secs(left);
+            self.again_at = Some(self.again_at.map_or(end, |at| at.min(end)));
+        }
     }
 
     /// Waits for a reason to look again; `false` when everything ends.

@@ -1,10 +1,16 @@
-//! Resize conditions of pods, and what is told about resizes.
+//! Resizes: which wait, which are carried out, and what is told about them.
+//!
+//! Promises: the two resize conditions of a pod change only here; an event is posted when something an
+//! operator can see changed, not at every try.
 
 use crate::sources::desired::uid_of;
-use api::core::v1::{Pod, PodCondition};
+use api::core::v1::{Container, Pod, PodCondition, ResourceRequirements};
 use api::ids::PodUid;
-use engine::status::resize::ResizeConditions;
-use ports::{Clock, Events};
+use engine::admission::Rejection;
+use engine::admission::resize::INFEASIBLE;
+use engine::status::resize::{PendingReason, ResizeConditions};
+use ports::{Clock, EventSeverity, EventTarget, Events, NodeEvent};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -16,6 +22,25 @@ pub(crate) struct Resizes {
     events: Arc<dyn Events>,
 }
 
+/// What an event tells about a resize.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Told<'a> {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    init_containers: Vec<ToldContainer<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    containers: Vec<ToldContainer<'a>>,
+    generation: i64,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    error: &'a str,
+}
+
+#[derive(Debug, Serialize)]
+struct ToldContainer<'a> {
+    name: &'a str,
+    resources: ResourceRequirements,
+}
+
 impl Resizes {
     pub(crate) fn new(clock: Arc<dyn Clock>, events: Arc<dyn Events>) -> Self {
         Self { by_pod: Arc::default(), clock, events }
@@ -23,17 +48,131 @@ impl Resizes {
 
     /// The conditions in force.
     pub(crate) fn conditions(&self, uid: &PodUid) -> Vec<PodCondition> {
-        let known =
-            self.by_pod.lock().ok().and_then(|all| all.get(uid).map(ResizeConditions::list));
-        known.unwrap_or_default()
+        self.with(uid, |conditions| conditions.list())
     }
 
-    /// A resize was applied, or not.
-    pub(crate) fn actuated(&self, pod: &Arc<Pod>, result: &Result<(), String>) {
-        let _ = (&self.clock, &self.events);
-        if let (Err(error), Ok(mut all)) = (result, self.by_pod.lock()) {
-            let conditions = all.entry(uid_of(pod)).or_default();
-            conditions.set_in_progress(Some(error), pod.metadata.generation, self.clock.now());
+    /// Since when a resize waits.
+    pub(crate) fn pending_since(&self, uid: &PodUid) -> Option<jiff::Timestamp> {
+        self.with(uid, |conditions| conditions.pending_since())
+    }
+
+    /// Takes over the conditions that the API has of a pod that is new to us.
+    pub(crate) fn seed(&self, pod: &Pod) {
+        let Some(status) = &pod.status else { return };
+        let conditions = ResizeConditions::from_status(status, self.clock.now());
+        if let Ok(mut all) = self.by_pod.lock() {
+            all.entry(uid_of(pod)).or_insert(conditions);
         }
+    }
+
+    /// The wish is what the pod has.
+    pub(crate) fn settled(&self, uid: &PodUid) {
+        self.with(uid, ResizeConditions::clear_pending);
+    }
+
+    /// The wish was accepted and will be carried out.
+    pub(crate) fn accepted(&self, pod: &Arc<Pod>) {
+        let (generation, now) = (pod.metadata.generation, self.clock.now());
+        self.with(&uid_of(pod), |conditions| {
+            conditions.clear_pending();
+            conditions.clear_in_progress();
+            conditions.set_in_progress(None, generation, now);
+        });
+        self.tell(pod, EventSeverity::Normal, "ResizeStarted", "Pod resize started", "");
+    }
+
+    /// The wish must wait, or can never be granted here; says whether it stays in the queue.
+    pub(crate) fn refused(&self, pod: &Arc<Pod>, refusal: &Rejection) -> bool {
+        let infeasible = refusal.reason == INFEASIBLE;
+        let (reason, event) = if infeasible {
+            (PendingReason::Infeasible, "ResizeInfeasible")
+        } else {
+            (PendingReason::Deferred, "ResizeDeferred")
+        };
+        let (generation, now) = (pod.metadata.generation, self.clock.now());
+        let due = self.with(&uid_of(pod), |conditions| {
+            conditions.set_pending(reason, &refusal.message, generation, now)
+        });
+        if due {
+            let prefix = format!("Pod resize {}", refusal.reason);
+            self.tell(pod, EventSeverity::Warning, event, &prefix, &refusal.message);
+        }
+        !infeasible
+    }
+
+    /// What the runtime has differs from what was granted; an error says why it still does.
+    pub(crate) fn actuated(&self, pod: &Arc<Pod>, result: &Result<(), String>) {
+        let (generation, now) = (pod.metadata.generation, self.clock.now());
+        let error = result.as_ref().err().map(String::as_str);
+        let changed = self
+            .with(&uid_of(pod), |conditions| conditions.set_in_progress(error, generation, now));
+        if let (true, Some(error)) = (changed, error) {
+            self.tell(pod, EventSeverity::Warning, "ResizeError", "Pod resize error", error);
+        }
+    }
+
+    /// The runtime has what was granted.
+    pub(crate) fn completed(&self, pod: &Arc<Pod>) {
+        let uid = uid_of(pod);
+        let generation = self.with(&uid, |c| c.in_progress_generation());
+        if self.with(&uid, ResizeConditions::clear_in_progress) {
+            let mut told = (**pod).clone();
+            told.metadata.generation = generation.or(told.metadata.generation);
+            let told = Arc::new(told);
+            let text = "Pod resize completed";
+            self.tell(&told, EventSeverity::Normal, "ResizeCompleted", text, "");
+        }
+    }
+
+    /// Keeps the conditions of these pods.
+    pub(crate) fn retain(&self, keep: impl Fn(&PodUid) -> bool) {
+        if let Ok(mut all) = self.by_pod.lock() {
+            all.retain(|uid, _| keep(uid));
+        }
+    }
+
+    fn with<T: Default>(&self, uid: &PodUid, change: impl FnOnce(&mut ResizeConditions) -> T) -> T {
+        match self.by_pod.lock() {
+            Ok(mut all) => change(all.entry(uid.clone()).or_default()),
+            Err(_) => T::default(),
+        }
+    }
+
+    fn tell(
+        &self,
+        pod: &Arc<Pod>,
+        severity: EventSeverity,
+        reason: &'static str,
+        prefix: &str,
+        error: &str,
+    ) {
+        let spec = pod.spec.as_ref();
+        let list = |containers: &'static str| -> Vec<ToldContainer<'_>> {
+            let all: Vec<&Container> = match containers {
+                "init" => {
+                    spec.into_iter().flat_map(|s| s.init_containers.iter().flatten()).collect()
+                }
+                _ => spec.into_iter().flat_map(|s| &s.containers).collect(),
+            };
+            all.into_iter()
+                .map(|c| ToldContainer {
+                    name: &c.name,
+                    resources: c.resources.clone().unwrap_or_default(),
+                })
+                .collect()
+        };
+        let told = Told {
+            init_containers: list("init"),
+            containers: list("regular"),
+            generation: pod.metadata.generation.unwrap_or_default(),
+            error,
+        };
+        let details = serde_json::to_string(&told).unwrap_or_default();
+        self.events.emit(NodeEvent {
+            target: EventTarget::Pod { pod: Arc::clone(pod), field_path: None },
+            severity,
+            reason,
+            message: format!("{prefix}: {details}"),
+        });
     }
 }

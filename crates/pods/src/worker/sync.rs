@@ -68,6 +68,9 @@ impl PodWorker {
             },
             self.shared.clock.now(),
         );
+        if todo.resize.is_empty() && todo.kill.is_empty() {
+            self.shared.resizes.completed(pod);
+        }
         self.execute(work, &runtime, &mounts, todo).await
     }
 

@@ -1,6 +1,7 @@
 //! Pods from their first container to their last trace, over a fake runtime and paused time.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod decisions;
 mod world;
 
 use proto::cri_v1::StopContainerRequest;

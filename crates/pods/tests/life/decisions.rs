@@ -1,0 +1,237 @@
+//! Admission, resizes, probes, hooks and static pods end to end.
+
+use crate::world::{Sources, World, pod, simple};
+use proto::cri_v1::{StopContainerRequest, UpdateContainerResourcesRequest};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use testkit::fake_cri::ExecReply;
+
+fn with_cpu(name: &str, cpu: &str) -> api::core::v1::Pod {
+    let spec = serde_json::json!({
+        "containers": [{"name": "main", "image": "i:1", "resources": {"requests": {"cpu": cpu}}}]
+    });
+    pod(name, spec)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_does_not_fit_is_refused_with_the_numbers() {
+    let world = World::new();
+    world.api.put(with_cpu("small", "3"));
+    let agent = world.start(Sources::Api).await;
+    world.eventually("small runs", |w| w.api.phase("small").as_deref() == Some("Running")).await;
+    world.api.put(with_cpu("big", "2"));
+    world.eventually("big fails", |w| w.api.phase("big").as_deref() == Some("Failed")).await;
+    let status = world.api.pod("big").unwrap().status.unwrap();
+    assert_eq!(status.reason.as_deref(), Some("OutOfcpu"));
+    let message =
+        "Node didn't have enough resource: cpu, requested: 2000, used: 3000, capacity: 4000";
+    assert_eq!(status.message.unwrap(), format!("Pod was rejected: {message}"));
+    assert_eq!(world.messages("OutOfcpu"), [message]);
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_critical_pod_gets_the_room_of_a_lesser_one() {
+    let world = World::new();
+    world.api.put(with_cpu("small", "3"));
+    let agent = world.start(Sources::Api).await;
+    world.eventually("small runs", |w| w.api.phase("small").as_deref() == Some("Running")).await;
+    let mut critical = with_cpu("critical", "2");
+    critical.spec.as_mut().unwrap().priority = Some(2_000_000_000);
+    world.api.put(critical);
+    world.eventually("critical", |w| w.api.phase("critical").as_deref() == Some("Running")).await;
+    assert_eq!(world.messages("Preempting"), ["Preempted in order to admit critical pod"]);
+    world.eventually("small fails", |w| w.api.phase("small").as_deref() == Some("Failed")).await;
+    let status = world.api.pod("small").unwrap().status.unwrap();
+    assert_eq!(status.reason.as_deref(), Some("Preempting"));
+    assert!(status.conditions.unwrap().iter().any(|c| c.type_ == "DisruptionTarget"));
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resize_that_fits_reaches_the_container() {
+    let world = World::new();
+    world.api.put(with_cpu("web", "1"));
+    let agent = world.start(Sources::Api).await;
+    world.eventually("running", |w| w.api.phase("web").as_deref() == Some("Running")).await;
+    let resize = |cpu: &'static str| {
+        move |pod: &mut api::core::v1::Pod| {
+            let container = &mut pod.spec.as_mut().unwrap().containers[0];
+            container.resources =
+                serde_json::from_value(serde_json::json!({"requests": {"cpu": cpu}})).unwrap();
+            pod.metadata.generation = pod.metadata.generation.map(|g| g + 1);
+        }
+    };
+    world.api.change("web", resize("2"));
+    world.eventually("completed", |w| !w.messages("ResizeCompleted").is_empty()).await;
+    let updates = world.cri.requests_of::<UpdateContainerResourcesRequest>();
+    assert_eq!(updates[0].linux.as_ref().unwrap().cpu_shares, 2048);
+    assert_eq!(world.instances("main"), 1, "nothing was restarted");
+    let started = &world.messages("ResizeStarted")[0];
+    assert!(
+        started.starts_with("Pod resize started: {\"containers\":[{\"name\":\"main\""),
+        "{started}"
+    );
+
+    world.api.change("web", resize("9"));
+    world.eventually("deferred", |w| !w.messages("ResizeDeferred").is_empty()).await;
+    world
+        .eventually("condition", |w| {
+            let status = w.api.pod("web").unwrap().status.unwrap();
+            status.conditions.iter().flatten().any(|c| c.type_ == "PodResizePending")
+        })
+        .await;
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn readiness_survives_our_restart_and_follows_the_probe_after_it() {
+    let world = World::new();
+    let good = Arc::new(AtomicBool::new(true));
+    let answer = Arc::clone(&good);
+    world.cri.on_exec(move |_| ExecReply::exits(i32::from(!answer.load(Ordering::SeqCst))));
+    let spec = serde_json::json!({"containers": [{"name": "main", "image": "i:1",
+        "readinessProbe": {"exec": {"command": ["check"]}, "periodSeconds": 5, "failureThreshold": 2}}]});
+    world.api.put(pod("web", spec));
+    let first = world.start(Sources::Api).await;
+    world.eventually("ready", |_| first.is_ready("uid-web")).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    first.crash().await;
+    let patches = world.api.patches().len();
+    let second = world.start(Sources::Api).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let later = world.api.patches().split_off(patches);
+    assert!(later.is_empty(), "our restart was seen: {later:#?}");
+    good.store(false, Ordering::SeqCst);
+    world.eventually("unready", |_| !second.is_ready("uid-web")).await;
+    assert!(world.messages("Unhealthy").iter().all(|m| m.starts_with("Readiness probe failed: ")));
+    assert_eq!(world.running("main"), 1, "readiness restarts nothing");
+    second.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_liveness_probe_restarts_the_container_with_the_probes_grace() {
+    let world = World::new();
+    world.cri.on_exec(|_| ExecReply::exits(1));
+    let spec = serde_json::json!({"containers": [{"name": "main", "image": "i:1", "livenessProbe": {
+        "exec": {"command": ["check"]}, "periodSeconds": 1, "terminationGracePeriodSeconds": 4}}]});
+    world.api.put(pod("web", spec));
+    let agent = world.start(Sources::Api).await;
+    world.eventually("killed", |w| !w.messages("Killing").is_empty()).await;
+    assert_eq!(
+        world.messages("Killing")[0],
+        "Container main failed liveness probe, will be restarted"
+    );
+    world.eventually("restarted", |w| w.instances("main") >= 2).await;
+    assert_eq!(world.cri.requests_of::<StopContainerRequest>()[0].timeout, 4);
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_cannot_be_made_restarts_nothing() {
+    let world = World::new();
+    world.cri.on_exec(|_| ExecReply::fails(cri::Code::Unavailable, "runtime is busy"));
+    let spec = serde_json::json!({"containers": [{"name": "main", "image": "i:1", "livenessProbe": {
+        "exec": {"command": ["check"]}, "periodSeconds": 1, "failureThreshold": 1}}]});
+    world.api.put(pod("web", spec));
+    let agent = world.start(Sources::Api).await;
+    world.eventually("told", |w| w.messages("Unhealthy").len() > 3).await;
+    assert!(world.messages("Unhealthy")[0].contains("errored and resulted in unknown state"));
+    assert_eq!(world.instances("main"), 1);
+    assert!(world.messages("Killing").is_empty());
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_post_start_hook_kills_the_container() {
+    let world = World::new();
+    world.cri.on_exec(|_| ExecReply::exits(7));
+    let spec = serde_json::json!({"containers": [{"name": "main", "image": "i:1",
+        "lifecycle": {"postStart": {"exec": {"command": ["hook", "x"]}}}}]});
+    world.api.put(pod("web", spec));
+    let agent = world.start(Sources::Api).await;
+    world.eventually("told", |w| !w.messages("FailedPostStartHook").is_empty()).await;
+    assert_eq!(world.messages("FailedPostStartHook")[0], "PostStartHook failed");
+    assert_eq!(world.messages("Killing")[0], "FailedPostStartHook");
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pre_stop_hook_uses_up_the_grace() {
+    let world = World::new();
+    world.cri.on_exec(|_| ExecReply::exits(0).after(Duration::from_secs(4)));
+    let spec = serde_json::json!({"containers": [{"name": "main", "image": "i:1",
+        "lifecycle": {"preStop": {"exec": {"command": ["hook"]}}}}]});
+    world.api.put(pod("web", spec));
+    let agent = world.start(Sources::Api).await;
+    world.eventually("running", |w| w.api.phase("web").as_deref() == Some("Running")).await;
+    world.api.delete("web", 10, world.clock.now());
+    world.eventually("deleted", |w| w.api.deleted() == ["web"]).await;
+    assert_eq!(world.cri.requests_of::<StopContainerRequest>()[0].timeout, 6);
+    agent.crash().await;
+}
+
+const STATIC: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: etcd}\nspec:\n  containers: [{name: main, image: 'etcd:1'}]\n";
+
+#[tokio::test(start_paused = true)]
+async fn a_static_pod_has_a_mirror_that_carries_its_status() {
+    let world = World::new();
+    world.write_manifest("etcd.yaml", STATIC);
+    let agent = world.start(Sources::Both).await;
+    world.eventually("mirror", |w| w.api.phase("etcd-node").as_deref() == Some("Running")).await;
+    let mirror = world.api.pod("etcd-node").unwrap();
+    assert_eq!(mirror.metadata.owner_references.as_ref().unwrap()[0].name, "node");
+    // Deleting the mirror stops nothing and brings it back.
+    world.api.remove("etcd-node");
+    world
+        .eventually("mirror again", |w| w.api.phase("etcd-node").as_deref() == Some("Running"))
+        .await;
+    assert_eq!(world.instances("main"), 1);
+    sys::fs::remove_file(world.manifests().join("etcd.yaml")).unwrap();
+    world.eventually("gone", |w| w.running("main") == 0 && w.api.pod("etcd-node").is_none()).await;
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_static_pod_of_another_agent_is_taken_over() {
+    let world = World::new();
+    let theirs = STATIC.replace("{name: etcd}", "{name: etcd, uid: their-uid}");
+    world.write_manifest("etcd.yaml", &theirs);
+    let first = world.start(Sources::Files).await;
+    world.eventually("running", |w| w.running("main") == 1).await;
+    first.crash().await;
+    let before = world.cri.containers();
+    // The manifest as its author wrote it, not touched since the other agent saw it.
+    world.write_manifest("etcd.yaml", STATIC);
+    let file =
+        std::fs::File::options().append(true).open(world.manifests().join("etcd.yaml")).unwrap();
+    file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1_600_000_000)).unwrap();
+    let second = world.start(Sources::Files).await;
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(world.cri.containers(), before);
+    assert_eq!(second.phase("their-uid").as_deref(), Some("Running"));
+    second.crash().await;
+    // And so at every later start, whatever the file's time is then.
+    world.write_manifest("etcd.yaml", STATIC);
+    let third = world.start(Sources::Files).await;
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(world.cri.containers(), before);
+    third.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_active_deadline_ends_the_pod_in_time() {
+    let world = World::new();
+    let mut short = simple("web");
+    short.spec.as_mut().unwrap().active_deadline_seconds = Some(20);
+    world.api.put(short);
+    let agent = world.start(Sources::Api).await;
+    world.eventually("running", |w| w.api.phase("web").as_deref() == Some("Running")).await;
+    let began = tokio::time::Instant::now();
+    world.eventually("ended", |w| w.api.phase("web").as_deref() == Some("Failed")).await;
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    let status = world.api.pod("web").unwrap().status.unwrap();
+    assert_eq!(status.reason.as_deref(), Some("DeadlineExceeded"));
+    agent.crash().await;
+}
