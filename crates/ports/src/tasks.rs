@@ -4,7 +4,6 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::Instrument;
 
 /// A task's name: shown in logs and on the debug page.
 pub type TaskName = &'static str;
@@ -53,7 +52,6 @@ impl Tasks {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let span = tracing::debug_span!("task", name);
         let tasks = self.clone();
         let guarded = async move {
             let outcome =
@@ -68,7 +66,7 @@ impl Tasks {
             }
         };
         #[expect(clippy::disallowed_methods, reason = "the supervisor itself")]
-        tokio::spawn(self.tracker.track_future(guarded.instrument(span)));
+        tokio::spawn(self.tracker.track_future(guarded));
     }
 
     /// Records the first fatal cause and cancels every task.
