@@ -18,10 +18,12 @@ mod affinity;
 mod backoff;
 mod claims;
 mod content;
+mod expansion;
 mod fields;
 mod plan;
 mod sizes;
 mod spec;
+mod trust;
 mod usage;
 mod world;
 
@@ -32,10 +34,14 @@ pub use content::{
     ContentError, FileContent, Payload, SourceError, check_payload, config_map_files,
     downward_files, insert_file, secret_files,
 };
+pub use expansion::{
+    Expansion, claim_size, expansion, failed_patch, finished_patch, in_progress_patch,
+};
 pub use fields::{AllocatableResources, field_value, resource_value};
 pub use plan::{Action, Plan, PlanView, plan};
 pub use sizes::{HugePageError, huge_page_option, memory_volume_size, pod_memory_limit};
 pub use spec::{Plugin, SpecSource, VolumeSpec};
+pub use trust::{TrustQuery, trust_anchors};
 pub use usage::{VolumeUse, common_user, nested_mount_points, used_volumes};
 pub use world::{
     Actual, ActualVolume, Desired, DesiredPod, DesiredVolume, DeviceState, MountState, OpKey,

@@ -8,6 +8,7 @@
 //! `vol_data.json` is written before the call whose undoing needs it, so a crash at any point leaves
 //! enough to undo. Secrets and volume contexts are never logged.
 
+pub(crate) mod block;
 pub(crate) mod client;
 pub(crate) mod data;
 pub(crate) mod drivers;

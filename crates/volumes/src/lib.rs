@@ -13,10 +13,13 @@
 #![forbid(unsafe_code)]
 
 mod atomic_writer;
+mod block;
 mod config;
 mod csi;
 mod env;
+mod expand;
 mod handle;
+mod host_tools;
 mod ops;
 mod orphans;
 mod ownership;

@@ -1,13 +1,16 @@
 //! Carrying out one action. Nothing here decides; each function reports how it ended.
 
+use crate::block;
 use crate::env::{Env, Step, StepError};
+use crate::expand::{self, Grown};
 use crate::plugins::{self, MountInput, UnmountInput};
 use crate::pool::NORMAL;
 use crate::subpath::{self, Which};
 use api::core::v1::PersistentVolume;
 use api::ids::VolumeName;
-use engine::volumes::{DeviceState, Outcome, VolumeSpec, volume_fits_node};
+use engine::volumes::{DeviceState, Outcome, SpecSource, VolumeSpec, claim_size, volume_fits_node};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// How an operation ended.
 #[derive(Debug)]
@@ -18,6 +21,8 @@ pub(crate) struct OpReport {
     pub(crate) device: Option<DeviceState>,
     /// The size that is now known.
     pub(crate) size: Option<i64>,
+    /// An expansion was refused for good while the volume is in use here.
+    pub(crate) refused: bool,
     /// What went wrong.
     pub(crate) error: Option<String>,
 }
@@ -25,12 +30,12 @@ pub(crate) struct OpReport {
 impl OpReport {
     /// All well.
     pub(crate) fn done() -> Self {
-        Self { outcome: Outcome::Done, device: None, size: None, error: None }
+        Self { outcome: Outcome::Done, device: None, size: None, refused: false, error: None }
     }
 
     /// A failure.
     pub(crate) fn failed(error: StepError) -> Self {
-        Self { outcome: error.outcome, device: None, size: None, error: Some(error.message) }
+        Self { error: Some(error.message), outcome: error.outcome, ..Self::done() }
     }
 }
 
@@ -64,6 +69,10 @@ pub(crate) async fn mount(env: &Env, input: &MountInput) -> OpReport {
             return fail(env, input, FAILED, "MountVolume.SetUp failed", None, error);
         }
     }
+    if spec.is_block() {
+        let report = block::map(env, input).await;
+        return grow_after(env, input, report, "FailedMapVolume").await;
+    }
     if let Err(e) = plugins::wait_attached(env, input).await {
         return fail(env, input, FAILED, "MountVolume.WaitForAttach failed", None, e);
     }
@@ -82,8 +91,63 @@ pub(crate) async fn mount(env: &Env, input: &MountInput) -> OpReport {
         device = Some(DeviceState::Mounted);
     }
     match plugins::set_up(env, input).await {
-        Ok(()) => OpReport { device, ..OpReport::done() },
+        Ok(()) => {
+            let report = OpReport { device, ..OpReport::done() };
+            grow_after(env, input, report, FAILED).await
+        }
         Err(e) => fail(env, input, FAILED, "MountVolume.SetUp failed", device, e),
+    }
+}
+
+/// A volume that grew while it was not in use here is expanded once it is mounted.
+async fn grow_after(
+    env: &Env,
+    input: &MountInput,
+    report: OpReport,
+    reason: &'static str,
+) -> OpReport {
+    let SpecSource::Persistent { claim, .. } = &input.spec.source else { return report };
+    if report.outcome != Outcome::Done {
+        return report;
+    }
+    let known = claim_size(claim);
+    let wanted = input
+        .spec
+        .as_persistent()
+        .and_then(|v| crate::resolve::capacity(v.spec.as_ref()?.capacity.as_ref()));
+    let behind = matches!((known, wanted), (Some(known), Some(wanted)) if known < wanted);
+    if !behind || input.is_remount() {
+        return OpReport { size: known, ..report };
+    }
+    match expand::expand(env, input).await {
+        Ok(Grown::To(size)) => OpReport { size: Some(size), ..report },
+        Ok(Grown::Later) => OpReport { size: known, ..report },
+        Ok(Grown::Refused) => OpReport { size: known, refused: true, ..report },
+        Err(e) => {
+            let step = if reason == FAILED {
+                "MountVolume.Setup failed while expanding volume"
+            } else {
+                "MapVolume.MarkVolumeAsMounted failed while expanding volume"
+            };
+            let e = StepError { outcome: Outcome::Uncertain, ..e };
+            fail(env, input, reason, step, report.device, e)
+        }
+    }
+}
+
+/// Grows a volume in use.
+pub(crate) async fn grow(env: &Env, input: &MountInput) -> OpReport {
+    match expand::expand(env, input).await {
+        Ok(Grown::To(size)) => OpReport { size: Some(size), ..OpReport::done() },
+        // Asked again after the back-off; the claim may have moved on by then.
+        Ok(Grown::Later) => OpReport::failed(StepError::transient(
+            "the claim is not ready for expansion on the node",
+        )),
+        Ok(Grown::Refused) => OpReport { refused: true, ..OpReport::done() },
+        Err(e) => {
+            let step = "NodeExpandVolume.NodeExpandVolume failed";
+            fail(env, input, "VolumeResizeFailed", step, None, e)
+        }
     }
 }
 
@@ -109,7 +173,39 @@ fn single_pod(volume: &PersistentVolume) -> bool {
 
 /// Tears down the device mount.
 pub(crate) async fn unmount_device(env: &Env, spec: &VolumeSpec, step: &Step) -> OpReport {
-    plugins::unmount_device(env, spec, step).await.into()
+    let result = async {
+        if let Some(path) = plugins::device_mount_path(env, spec) {
+            refuse_while_referenced(env, &path).await?;
+        }
+        plugins::unmount_device(env, spec, step).await
+    };
+    result.await.into()
+}
+
+/// Somebody else's mount of the same storage would lose it under his feet.
+async fn refuse_while_referenced(env: &Env, path: &Path) -> Result<(), StepError> {
+    const OURS: &str = "/plugins/kubernetes.io/";
+    let (looked, proc) = (path.to_owned(), env.paths.proc().to_owned());
+    let key = path.to_string_lossy().into_owned();
+    let suffix = key.find(OURS).and_then(|at| key.get(at..)).unwrap_or(&key).to_owned();
+    let refs = env
+        .pool
+        .run(&key, "read mounts", NORMAL, move || {
+            sys::mountinfo::read(&proc).map(|table| sys::mountinfo::references(&table, &looked))
+        })
+        .await??;
+    let foreign: Vec<String> = refs
+        .iter()
+        .map(|r| r.to_string_lossy().into_owned())
+        .filter(|r| !r.contains(&suffix))
+        .collect();
+    if foreign.is_empty() {
+        return Ok(());
+    }
+    Err(StepError::uncertain(format!(
+        "the device mount path {key:?} is still mounted by other references [{}]",
+        foreign.join(" ")
+    )))
 }
 
 /// Asks the API server whether the volume is attached to this node.
@@ -135,7 +231,7 @@ pub(crate) async fn verify_attached(env: &Env, volume: &VolumeName, step: &Step)
     }
 }
 
-fn fail(
+pub(crate) fn fail(
     env: &Env,
     input: &MountInput,
     reason: &'static str,

@@ -3,11 +3,15 @@
 pub(crate) mod content;
 pub(crate) mod empty_dir;
 pub(crate) mod host_path;
+pub(crate) mod local;
+pub(crate) mod nfs;
 
+use crate::block;
 use crate::csi;
 use crate::env::{Env, Step, StepError};
 use api::core::v1::Pod;
 use engine::volumes::{DeviceState, MountState, Plugin, VolumeSpec};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Everything a mount needs to know.
@@ -87,6 +91,8 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
             content::set_up(env, input).await
         }
         Plugin::Csi => csi::mount::set_up(env, input).await,
+        Plugin::Local => local::set_up(env, input).await,
+        Plugin::Nfs => nfs::set_up(env, input).await,
         Plugin::Image => Ok(()),
         Plugin::GitRepo => Err(StepError::settled(
             "git-repo volume plugin has been disabled; if necessary, it may be re-enabled by enabling the feature-gate `GitRepoVolumeDriver`",
@@ -97,12 +103,17 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
 
 /// Takes the volume away from the pod.
 pub(crate) async fn tear_down(env: &Env, input: &UnmountInput) -> Result<(), StepError> {
+    if input.spec.is_block() {
+        return block::unmap(env, input).await;
+    }
     match &input.spec.plugin {
         Plugin::EmptyDir => empty_dir::tear_down(env, input, &input.spec.name).await,
         Plugin::ConfigMap | Plugin::Secret | Plugin::DownwardApi | Plugin::Projected => {
             empty_dir::tear_down(env, input, &format!("wrapped_{}", input.spec.name)).await
         }
         Plugin::Csi => csi::mount::tear_down(env, input).await,
+        Plugin::Local => local::tear_down(env, input).await,
+        Plugin::Nfs => nfs::tear_down(env, input).await,
         Plugin::HostPath | Plugin::Image | Plugin::GitRepo => Ok(()),
         other => Err(StepError::settled(format!("no volume plugin for {}", other.name()))),
     }
@@ -120,6 +131,7 @@ pub(crate) async fn wait_attached(env: &Env, input: &MountInput) -> Result<(), S
 pub(crate) async fn mount_device(env: &Env, input: &MountInput) -> Result<(), StepError> {
     match &input.spec.plugin {
         Plugin::Csi => csi::mount::mount_device(env, input).await,
+        Plugin::Local => local::mount_device(env, input).await,
         _ => Ok(()),
     }
 }
@@ -130,8 +142,42 @@ pub(crate) async fn unmount_device(
     spec: &VolumeSpec,
     step: &Step,
 ) -> Result<(), StepError> {
+    if spec.is_block() {
+        return block::unmap_device(env, spec, step).await;
+    }
     match &spec.plugin {
+        Plugin::Local => local::unmount_device(env, spec, step).await,
         Plugin::Csi => csi::mount::unmount_device(env, spec, step).await,
         _ => Ok(()),
+    }
+}
+
+/// PV mount options; the old annotation wins over the field.
+pub(crate) fn mount_options(spec: &VolumeSpec) -> Vec<String> {
+    let Some(volume) = spec.as_persistent() else { return Vec::new() };
+    let annotation = volume
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(|a| a.get("volume.beta.kubernetes.io/mount-options"));
+    let mut options: Vec<String> = match annotation {
+        Some(text) => text.split(',').map(str::to_owned).collect(),
+        None => volume.spec.as_ref().and_then(|s| s.mount_options.clone()).unwrap_or_default(),
+    };
+    options.sort();
+    options.dedup();
+    options
+}
+
+/// Where the mount that pods share is, for plugins that have one.
+pub(crate) fn device_mount_path(env: &Env, spec: &VolumeSpec) -> Option<PathBuf> {
+    match &spec.plugin {
+        _ if spec.is_block() => None,
+        Plugin::Local => Some(local::device_mount(env, &spec.name)),
+        Plugin::Csi => {
+            let (driver, handle) = csi::mount::storage_id(spec)?;
+            Some(csi::mount::staging_path(env, &driver, &handle))
+        }
+        _ => None,
     }
 }

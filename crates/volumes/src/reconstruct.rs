@@ -61,6 +61,17 @@ pub(crate) fn scan(paths: &Paths) -> Result<Remains, StepError> {
 /// A volume staged for a pod that was never published (or is gone) is known by its notes alone.
 fn scan_staged(paths: &Paths, remains: &mut Remains) -> Result<(), StepError> {
     let top = paths.plugin("kubernetes.io/csi");
+    for name in list(&top.join("volumeDevices"))? {
+        let data = top.join("volumeDevices").join(&name).join("data");
+        let Ok(Some(notes)) = VolumeNotes::load(&data) else { continue };
+        let id = format!("{}^{}", notes.driver(), notes.handle());
+        remains.devices.push(Arc::new(VolumeSpec {
+            name,
+            plugin: Plugin::Csi,
+            source: SpecSource::Found { volume_id: Some(id), block: true },
+            read_only: false,
+        }));
+    }
     for driver in list(&top)? {
         if driver == "volumeDevices" {
             continue;

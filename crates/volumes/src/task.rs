@@ -8,7 +8,7 @@ mod wait;
 
 pub(crate) use wait::WaitState;
 
-use crate::env::{Env, Step};
+use crate::env::{Env, Step, StepError};
 use crate::ops::{self, OpReport};
 use crate::orphans;
 use crate::plugins::{MountInput, UnmountInput};
@@ -331,21 +331,12 @@ impl VolumesTask {
         let env = Arc::clone(&self.env);
         match action {
             Action::Mount { volume, pod } => {
-                let book = self.books.get(pod)?;
-                let wanted = self.desired.pods.get(pod)?.volumes.get(volume)?;
-                let actual = self.actual.volumes.get(volume);
-                let mount = actual.and_then(|v| v.pods.get(pod));
-                let input = MountInput {
-                    pod: Arc::clone(&book.pod),
-                    uid: pod.to_string(),
-                    spec: Arc::clone(&wanted.spec),
-                    state: mount.map(|m| m.state),
-                    reconstructed: mount.is_some_and(|m| m.reconstructed),
-                    device: actual.map(|v| v.device).unwrap_or_default(),
-                    others: actual.is_some_and(|v| v.pods.keys().any(|p| p != pod)),
-                    step: step.clone(),
-                };
+                let input = self.mount_input(volume, pod, step)?;
                 Some(Box::pin(async move { ops::mount(&env, &input).await }))
+            }
+            Action::Expand { volume, pod } => {
+                let input = self.mount_input(volume, pod, step)?;
+                Some(Box::pin(async move { ops::grow(&env, &input).await }))
             }
             Action::Unmount { volume, pod } => {
                 let spec = Arc::clone(&self.actual.mount(volume, pod)?.spec);
@@ -361,8 +352,25 @@ impl VolumesTask {
                 let (volume, step) = (volume.clone(), step.clone());
                 Some(Box::pin(async move { ops::verify_attached(&env, &volume, &step).await }))
             }
-            Action::Expand { .. } | Action::Forget { .. } => None,
+            Action::Forget { .. } => None,
         }
+    }
+
+    fn mount_input(&self, volume: &VolumeName, pod: &PodUid, step: &Step) -> Option<MountInput> {
+        let book = self.books.get(pod)?;
+        let wanted = self.desired.pods.get(pod)?.volumes.get(volume)?;
+        let actual = self.actual.volumes.get(volume);
+        let mount = actual.and_then(|v| v.pods.get(pod));
+        Some(MountInput {
+            pod: Arc::clone(&book.pod),
+            uid: pod.to_string(),
+            spec: Arc::clone(&wanted.spec),
+            state: mount.map(|m| m.state),
+            reconstructed: mount.is_some_and(|m| m.reconstructed),
+            device: actual.map(|v| v.device).unwrap_or_default(),
+            others: actual.is_some_and(|v| v.pods.keys().any(|p| p != pod)),
+            step: step.clone(),
+        })
     }
 
     fn spec_of(&self, action: &Action) -> Option<Arc<engine::volumes::VolumeSpec>> {
@@ -387,12 +395,7 @@ impl VolumesTask {
             (Job::Op(action, key), done) => {
                 let report = match done {
                     Some(JobDone::Op(report)) => report,
-                    _ => OpReport {
-                        outcome: Outcome::Uncertain,
-                        device: None,
-                        size: None,
-                        error: Some("operation panicked".into()),
-                    },
+                    _ => OpReport::failed(StepError::uncertain("operation panicked")),
                 };
                 self.book_op(&action, key, report);
             }
@@ -429,10 +432,9 @@ impl VolumesTask {
             }
         }
         self.actual.finish(action, &report.outcome, report.device);
-        if let (Some(size), Some(volume)) =
-            (report.size, self.actual.volumes.get_mut(action.volume()))
-        {
-            volume.size = Some(size);
+        if let Some(volume) = self.actual.volumes.get_mut(action.volume()) {
+            volume.size = report.size.or(volume.size);
+            volume.expansion_refused |= report.refused;
         }
     }
 

@@ -4,6 +4,7 @@ mod bed;
 mod content;
 mod csi;
 mod life;
+mod persistent;
 mod storage;
 
 use bed::{Bed, pod};

@@ -7,12 +7,12 @@ use crate::env::{Env, Step, StepError};
 use crate::ownership;
 use crate::pool::NORMAL;
 use api::core::v1::{
-    ConfigMap, KeyToPath, Pod, ProjectedVolumeSource, Secret, ServiceAccountTokenProjection,
-    Volume, VolumeProjection,
+    ClusterTrustBundleProjection, ConfigMap, KeyToPath, Pod, ProjectedVolumeSource, Secret,
+    ServiceAccountTokenProjection, Volume, VolumeProjection,
 };
 use engine::volumes::{
-    FileContent, Payload, Plugin, common_user, config_map_files, downward_files,
-    nested_mount_points, secret_files,
+    FileContent, Payload, Plugin, TrustQuery, common_user, config_map_files, downward_files,
+    nested_mount_points, secret_files, trust_anchors,
 };
 use ports::{ObjectError, TokenRequest};
 use std::path::Path;
@@ -216,8 +216,8 @@ async fn project(
     if let Some(source) = &item.service_account_token {
         return token(env, pod, source, mode, step).await;
     }
-    if item.cluster_trust_bundle.is_some() && !env.config.cluster_trust_bundles {
-        return Err(StepError::settled("ClusterTrustBundle projection is disabled on this node"));
+    if let Some(source) = &item.cluster_trust_bundle {
+        return trust_bundle(env, pod, source, mode, step).await;
     }
     if item.pod_certificate.is_some() && !env.config.pod_certificates {
         return Err(StepError::settled("PodCertificate projection is disabled on this node"));
@@ -231,6 +231,46 @@ fn credential(pod: &Pod, bytes: Vec<u8>, default_mode: i32) -> FileContent {
     let restricted = user.is_some() || ownership::fs_group(pod).is_some();
     let mode = if restricted { 0o600 } else { default_mode.unsigned_abs() & 0o7777 };
     FileContent { bytes, mode, uid: user }
+}
+
+async fn trust_bundle(
+    env: &Env,
+    pod: &Pod,
+    source: &ClusterTrustBundleProjection,
+    mode: i32,
+    step: &Step,
+) -> Result<Payload, StepError> {
+    let Some(storage) = env.storage.as_ref().filter(|_| env.config.cluster_trust_bundles) else {
+        return Err(StepError::settled("ClusterTrustBundle projection is disabled on this node"));
+    };
+    let query = match (&source.name, &source.signer_name) {
+        (Some(name), _) => TrustQuery::Name(name),
+        (None, Some(name)) => TrustQuery::Signer { name, labels: source.label_selector.as_ref() },
+        (None, None) => {
+            return Err(StepError::settled(
+                "ClusterTrustBundle projection requires either name or signerName to be set",
+            ));
+        }
+    };
+    step.enter("reading cluster trust bundles");
+    let all = storage.trust_bundles().await.map_err(|e| StepError::transient(e.to_string()))?;
+    let seed = pod.metadata.uid.as_deref().unwrap_or_default().bytes().map(u64::from).sum();
+    let bytes = match trust_anchors(&all, &query, seed) {
+        Some(text) => text.into_bytes(),
+        None if source.optional == Some(true) => Vec::new(),
+        None => {
+            return Err(StepError::transient(match query {
+                TrustQuery::Name(name) => {
+                    format!("clustertrustbundle {name:?} not found")
+                }
+                TrustQuery::Signer { .. } => {
+                    "combination of signerName and labelSelector matched zero ClusterTrustBundles"
+                        .to_owned()
+                }
+            }));
+        }
+    };
+    Ok([(source.path.clone(), credential(pod, bytes, mode))].into())
 }
 
 async fn token(

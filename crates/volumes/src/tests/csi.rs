@@ -9,10 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use testkit::csi_driver::{CsiDriver, CsiDriverConfig};
 
-const NAME: &str = "hostpath.test";
+pub(super) const NAME: &str = "hostpath.test";
 
 /// A bed with a registered driver.
-async fn bed_with(name: &str, change: impl FnOnce(&mut CsiDriverConfig)) -> (Bed, CsiDriver) {
+pub(super) async fn bed_with(
+    name: &str,
+    change: impl FnOnce(&mut CsiDriverConfig),
+) -> (Bed, CsiDriver) {
     let bed = Bed::new(name);
     bed.storage.set_driver(NAME, json!({"attachRequired": false, "fsGroupPolicy": "File"}));
     let mut config = CsiDriverConfig::new(NAME, &bed.root.join("driver"));
@@ -28,12 +31,12 @@ fn registry(bed: &Bed) -> PathBuf {
     bed.root.join("kubelet/plugins_registry")
 }
 
-fn watch(bed: &Bed) {
+pub(super) fn watch(bed: &Bed) {
     let handlers = [("CSIPlugin".to_owned(), bed.handle.csi_plugins())].into();
     crate::watch_plugins(registry(bed), handlers, &bed.tasks);
 }
 
-fn csi_claim(bed: &Bed, name: &str, extra: serde_json::Value) {
+pub(super) fn csi_claim(bed: &Bed, name: &str, extra: serde_json::Value) {
     let mut spec = json!({"csi": {"driver": NAME, "volumeHandle": format!("h-{name}")}});
     for (key, value) in extra.as_object().unwrap() {
         spec[key] = value.clone();
@@ -41,12 +44,12 @@ fn csi_claim(bed: &Bed, name: &str, extra: serde_json::Value) {
     bed.claim(name, spec);
 }
 
-fn claim_pod(uid: &str, claim: &str) -> Arc<api::core::v1::Pod> {
+pub(super) fn claim_pod(uid: &str, claim: &str) -> Arc<api::core::v1::Pod> {
     pod(uid, json!([{"name": "v", "persistentVolumeClaim": {"claimName": claim}}]))
 }
 
 /// Calls without the questions that are asked in between.
-fn calls(driver: &CsiDriver) -> Vec<String> {
+pub(super) fn calls(driver: &CsiDriver) -> Vec<String> {
     driver.calls().into_iter().filter(|c| c.contains("Volume")).collect()
 }
 

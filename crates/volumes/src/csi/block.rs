@@ -1,0 +1,181 @@
+//! Staging and publishing raw block volumes.
+//!
+//! ```text
+//!  plugins/kubernetes.io/csi/volumeDevices/staging/<name>
+//!  plugins/kubernetes.io/csi/volumeDevices/publish/<name>/<pod>
+//!  plugins/kubernetes.io/csi/volumeDevices/<name>/{dev,data/vol_data.json}
+//! ```
+
+use super::PREFIX;
+use super::data::VolumeNotes;
+use super::mount::{in_pool, source_of};
+use super::source::{self, attachment_name};
+use crate::env::{Env, Step, StepError};
+use crate::plugins::{MountInput, UnmountInput};
+use engine::volumes::VolumeSpec;
+use proto::csi_v1 as csi;
+use proto::csi_v1::node_service_capability::rpc::Type as Capability;
+use std::path::PathBuf;
+use sys::removal::{Contents, remove_tree};
+
+fn top(env: &Env) -> PathBuf {
+    env.paths.plugin("kubernetes.io/csi").join("volumeDevices")
+}
+
+fn staging(env: &Env, name: &str) -> PathBuf {
+    top(env).join("staging").join(name)
+}
+
+fn publish_dir(env: &Env, name: &str) -> PathBuf {
+    top(env).join("publish").join(name)
+}
+
+/// Where the device is bound for each pod.
+pub(crate) fn global_map(env: &Env, name: &str) -> PathBuf {
+    top(env).join(name).join("dev")
+}
+
+fn notes_dir(env: &Env, name: &str) -> PathBuf {
+    top(env).join(name).join("data")
+}
+
+/// Stages the device on the node.
+pub(crate) async fn set_up_device(env: &Env, input: &MountInput) -> Result<(), StepError> {
+    let source = source_of(input)?;
+    let (name, node) = (&input.spec.name, &env.config.node_name);
+    let notes = VolumeNotes(
+        [
+            ("specVolID", name.clone()),
+            ("volumeHandle", source.handle.clone()),
+            ("driverName", source.driver.clone()),
+            ("nodeName", node.clone()),
+            ("attachmentID", attachment_name(&source.handle, &source.driver, node)),
+        ]
+        .map(|(k, v)| (k.to_owned(), v))
+        .into(),
+    );
+    let (dir, path) = (notes_dir(env, name), staging(env, name));
+    let made = path.clone();
+    in_pool(env, &path, "make staging directory", move || {
+        sys::fs::create_dir_all(&dir, 0o750)?;
+        notes.save(&dir)?;
+        Ok(sys::fs::create_dir_all(&made, 0o750)?)
+    })
+    .await?;
+    let mut driver =
+        env.csi.open(&source.driver, "blockMapper.SetUpDevice failed to get CSI client")?;
+    let stages = driver.can(Capability::StageUnstageVolume).await.map_err(|e| {
+        StepError::settled(format!(
+            "{PREFIX}blockMapper.stageVolumeForBlock failed to check STAGE_UNSTAGE_VOLUME capability: {e}"
+        ))
+    })?;
+    if !stages {
+        return Ok(());
+    }
+    let object = source::driver_object(env, &source.driver).await?;
+    let context = source::publish_context(env, &source, object.as_deref()).await?;
+    let secrets = source::secret(env, source.stage_secret.as_ref(), "NodeStageSecretRef").await?;
+    let multi = driver.can(Capability::SingleNodeMultiWriter).await?;
+    input.step.enter(format!("NodeStageVolume of driver {}", source.driver));
+    driver
+        .stage(csi::NodeStageVolumeRequest {
+            volume_id: source.handle.clone(),
+            publish_context: context,
+            staging_target_path: path.to_string_lossy().into_owned(),
+            volume_capability: Some(source.capability(multi, None)),
+            secrets,
+            volume_context: source.attributes.clone(),
+        })
+        .await?;
+    Ok(())
+}
+
+/// Publishes the device to the pod; gives the path that the driver filled.
+pub(crate) async fn map_pod_device(env: &Env, input: &MountInput) -> Result<PathBuf, StepError> {
+    let source = source_of(input)?;
+    let mut driver =
+        env.csi.open(&source.driver, "blockMapper.MapPodDevice failed to get CSI client")?;
+    let object = source::driver_object(env, &source.driver).await?;
+    let object = object.as_deref();
+    let context = source::publish_context(env, &source, object).await?;
+    let secrets =
+        source::secret(env, source.publish_secret.as_ref(), "NodePublishSecretRef").await?;
+    let mut attributes = source.attributes.clone();
+    if object.is_some_and(|d| d.spec.pod_info_on_mount == Some(true)) {
+        attributes.extend(source::pod_info(&input.pod, false));
+    }
+    let dir = publish_dir(env, &input.spec.name);
+    let path = dir.join(&input.uid);
+    in_pool(env, &path, "make publish directory", move || {
+        Ok(sys::fs::create_dir_all(&dir, 0o750)?)
+    })
+    .await?;
+    let multi = driver.can(Capability::SingleNodeMultiWriter).await?;
+    input.step.enter(format!("NodePublishVolume of driver {}", source.driver));
+    driver
+        .publish(csi::NodePublishVolumeRequest {
+            volume_id: source.handle.clone(),
+            publish_context: context,
+            staging_target_path: staging(env, &input.spec.name).to_string_lossy().into_owned(),
+            target_path: path.to_string_lossy().into_owned(),
+            volume_capability: Some(source.capability(multi, None)),
+            readonly: source.read_only,
+            secrets,
+            volume_context: attributes,
+        })
+        .await?;
+    Ok(path)
+}
+
+async fn notes(env: &Env, name: &str) -> Result<Option<VolumeNotes>, StepError> {
+    let dir = notes_dir(env, name);
+    let key = dir.clone();
+    in_pool(env, &key, "read volume data", move || VolumeNotes::load(&dir)).await
+}
+
+/// Takes the device from the pod.
+pub(crate) async fn unmap_pod_device(env: &Env, input: &UnmountInput) -> Result<(), StepError> {
+    let Some(notes) = notes(env, &input.spec.name).await? else { return Ok(()) };
+    let driver =
+        env.csi.open(notes.driver(), "blockMapper.UnmapPodDevice failed to get CSI client")?;
+    input.step.enter(format!("NodeUnpublishVolume of driver {}", notes.driver()));
+    let path = publish_dir(env, &input.spec.name).join(&input.uid);
+    driver.unpublish(notes.handle(), &path).await.map_err(|e| {
+        StepError::uncertain(format!("{PREFIX}blockMapper.unpublishVolumeForBlock failed: {e}"))
+    })
+}
+
+/// Unstages the device and removes every folder of it.
+pub(crate) async fn tear_down_device(
+    env: &Env,
+    spec: &VolumeSpec,
+    step: &Step,
+) -> Result<(), StepError> {
+    let name = &spec.name;
+    let Some(notes) = notes(env, name).await? else { return Ok(()) };
+    let mut driver =
+        env.csi.open(notes.driver(), "blockMapper.TearDownDevice failed to get CSI client")?;
+    let path = staging(env, name);
+    step.enter(format!("NodeUnstageVolume of driver {}", notes.driver()));
+    let stages = driver.can(Capability::StageUnstageVolume).await.map_err(|e| {
+        StepError::uncertain(format!(
+            "{PREFIX}blockMapper.unstageVolumeForBlock failed to check STAGE_UNSTAGE_VOLUME capability: {e}"
+        ))
+    })?;
+    if stages {
+        driver.unstage(notes.handle(), &path).await.map_err(|e| {
+            StepError::uncertain(format!("{PREFIX}blockMapper.unstageVolumeForBlock failed: {e}"))
+        })?;
+    }
+    let (publish, all, proc) =
+        (publish_dir(env, name), top(env).join(name), env.paths.proc().to_owned());
+    let key = path.clone();
+    in_pool(env, &key, "remove block directories", move || {
+        remove_tree(&proc, &publish, Contents::DirsOnly)?;
+        remove_tree(&proc, &path, Contents::Everything)?;
+        // The notes go last: until then the volume can be found.
+        remove_tree(&proc, &all, Contents::Everything)?;
+        Ok(())
+    })
+    .await
+}

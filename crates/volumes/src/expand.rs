@@ -1,0 +1,177 @@
+//! Growing a volume on the node.
+
+use crate::csi;
+use crate::csi::client::CallError;
+use crate::env::{Env, StepError};
+use crate::plugins::MountInput;
+use api::core::v1::{ObjectReference, PersistentVolumeClaim};
+use engine::volumes::{
+    Expansion, Outcome, Plugin, expansion, failed_patch, finished_patch, in_progress_patch,
+};
+use ports::{EventSeverity, EventTarget, NodeEvent};
+use proto::csi_v1 as pb;
+use proto::csi_v1::node_service_capability::rpc::Type as Capability;
+use std::sync::Arc;
+use tonic::Code;
+
+/// What came of an expansion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Grown {
+    /// It has this size.
+    To(i64),
+    /// Not now.
+    Later,
+    /// The driver refuses while the volume is in use here.
+    Refused,
+}
+
+/// Brings the volume to its claim's size, telling the claim each step.
+pub(crate) async fn expand(env: &Env, input: &MountInput) -> Result<Grown, StepError> {
+    let spec = &input.spec;
+    let Some(volume) = spec.as_persistent() else { return Ok(Grown::Later) };
+    let engine::volumes::SpecSource::Persistent { claim, .. } = &spec.source else {
+        return Ok(Grown::Later);
+    };
+    let capacity = volume.spec.as_ref().and_then(|s| s.capacity.as_ref());
+    let Some(size) = crate::resolve::capacity(capacity) else { return Ok(Grown::Later) };
+    let namespace = claim.metadata.namespace.clone().unwrap_or_default();
+    let name = claim.metadata.name.clone().unwrap_or_default();
+    input.step.enter("reading the claim for its size");
+    let claim = env.objects.claim(&namespace, &name).await.map_err(|e| {
+        StepError::transient(format!("MountVolume.NodeExpandVolume get PVC failed : {e}"))
+    })?;
+    let (size, tell_claim, already_told) = match expansion(&claim, size) {
+        Expansion::Done { size } => return Ok(Grown::To(size)),
+        Expansion::Wait => return Ok(Grown::Later),
+        Expansion::Expand { size, tell_claim, already_told } => (size, tell_claim, already_told),
+    };
+    if spec.read_only {
+        let message = format!(
+            "MountVolume.NodeExpandVolume failed for volume {:?} requested read-only file system",
+            spec.name
+        );
+        tell(env, input, &claim, EventSeverity::Warning, "FileSystemResizeFailed", message);
+        return Ok(Grown::To(size));
+    }
+    let follows = claim.status.as_ref().is_some_and(|s| {
+        s.allocated_resources.is_some() || s.allocated_resource_statuses.is_some()
+    });
+    let mut claim = claim;
+    if tell_claim && follows {
+        claim = patch(env, &claim, in_progress_patch(&claim)).await?;
+    }
+    input.step.enter("expanding the volume");
+    match ask_driver(env, input, size).await {
+        Ok(()) => {}
+        Err(Refusal::NotSupported(_)) if already_told || !follows => {
+            return Ok(Grown::To(size));
+        }
+        Err(Refusal::NotSupported(message)) => return Err(StepError::settled(message)),
+        Err(Refusal::Missing(e)) => return Err(e),
+        Err(Refusal::Failed(e)) => {
+            let infeasible =
+                matches!(e.code, Code::InvalidArgument | Code::OutOfRange | Code::NotFound);
+            if follows {
+                let text = e.to_string();
+                patch(env, &claim, failed_patch(&text, infeasible, env.clock.now())).await?;
+            }
+            if e.code == Code::FailedPrecondition {
+                return Ok(if follows { Grown::Refused } else { Grown::To(size) });
+            }
+            return Err(StepError { message: e.to_string(), outcome: Outcome::Uncertain });
+        }
+    }
+    let message = format!(
+        "MountVolume.NodeExpandVolume succeeded for volume {:?} {}",
+        spec.name, env.config.node_name
+    );
+    tell(env, input, &claim, EventSeverity::Normal, "FileSystemResizeSuccessful", message);
+    if !already_told {
+        patch(env, &claim, finished_patch(&claim, size)).await?;
+    }
+    Ok(Grown::To(size))
+}
+
+enum Refusal {
+    /// The driver cannot expand on the node.
+    NotSupported(String),
+    /// The driver is not there.
+    Missing(StepError),
+    /// The driver tried.
+    Failed(CallError),
+}
+
+async fn ask_driver(env: &Env, input: &MountInput, size: i64) -> Result<(), Refusal> {
+    if input.spec.plugin != Plugin::Csi {
+        return Err(Refusal::NotSupported(format!(
+            "volume plugin {} cannot expand on the node",
+            input.spec.plugin.name()
+        )));
+    }
+    let source = csi::mount::source_of(input).map_err(Refusal::Missing)?;
+    let mut driver = env
+        .csi
+        .open(&source.driver, "Expander.NodeExpand failed to get CSI client")
+        .map_err(Refusal::Missing)?;
+    if !driver.can(Capability::ExpandVolume).await.map_err(Refusal::Failed)? {
+        return Err(Refusal::NotSupported(format!(
+            "NodeExpand is not supported by the CSI driver {}",
+            source.driver
+        )));
+    }
+    let secrets = csi::source::secret(env, source.expand_secret.as_ref(), "NodeExpandSecretRef")
+        .await
+        .map_err(Refusal::Missing)?;
+    let multi = driver.can(Capability::SingleNodeMultiWriter).await.map_err(Refusal::Failed)?;
+    let staging = csi::mount::staging_path(env, &source.driver, &source.handle);
+    let path = env.paths.container_source(&input.uid, &input.spec);
+    driver
+        .expand(pb::NodeExpandVolumeRequest {
+            volume_id: source.handle.clone(),
+            volume_path: path.to_string_lossy().into_owned(),
+            capacity_range: Some(pb::CapacityRange { required_bytes: size, limit_bytes: 0 }),
+            staging_target_path: staging.to_string_lossy().into_owned(),
+            volume_capability: Some(source.capability(multi, None)),
+            secrets,
+        })
+        .await
+        .map(drop)
+        .map_err(Refusal::Failed)
+}
+
+async fn patch(
+    env: &Env,
+    claim: &PersistentVolumeClaim,
+    patch: serde_json::Value,
+) -> Result<Arc<PersistentVolumeClaim>, StepError> {
+    let name = claim.metadata.name.as_deref().unwrap_or_default();
+    let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
+    let Some(storage) = &env.storage else {
+        return Err(StepError::transient("there is no API server"));
+    };
+    storage.patch_claim_status(namespace, name, patch).await.map_err(|e| {
+        StepError::uncertain(format!("patchPVCStatus failed to patch PVC {name:?}: {e}"))
+    })
+}
+
+fn tell(
+    env: &Env,
+    input: &MountInput,
+    claim: &PersistentVolumeClaim,
+    severity: EventSeverity,
+    reason: &'static str,
+    message: String,
+) {
+    env.emit(&input.pod, severity, reason, message.clone());
+    let reference = ObjectReference {
+        api_version: Some("v1".into()),
+        kind: Some("PersistentVolumeClaim".into()),
+        name: claim.metadata.name.clone(),
+        namespace: claim.metadata.namespace.clone(),
+        uid: claim.metadata.uid.clone(),
+        resource_version: claim.metadata.resource_version.clone(),
+        field_path: None,
+    };
+    let target = EventTarget::Object(Box::new(reference));
+    env.events.emit(NodeEvent { target, severity, reason, message });
+}
