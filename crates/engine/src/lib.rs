@@ -18,5 +18,6 @@ pub mod probe;
 pub mod request;
 pub mod resources;
 pub mod runtime;
+pub mod static_pod;
 pub mod status;
 pub mod volumes;
