@@ -84,8 +84,11 @@ impl Visit for EventFields {
     }
 
     fn record_f64(&mut self, field: &Field, value: f64) {
-        let text = go_text::float(value);
-        self.add(field, if value.is_finite() { Value::Bare(text) } else { Value::Text(text) });
+        let value = match value.is_finite() {
+            true => Value::Bare(units::gojson::float(value)),
+            false => Value::Text(go_text::float(value)),
+        };
+        self.add(field, value);
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn Error + 'static)) {

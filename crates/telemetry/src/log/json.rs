@@ -5,6 +5,9 @@ use std::fmt::Write;
 use super::fields::Value;
 use super::layer::{Line, Severity};
 
+/// The key under which upstream logs a reference to an object, which is an object in JSON.
+const OBJECT_KEY: &str = "pod";
+
 pub(super) fn format(line: &Line<'_>) -> String {
     let mut out = String::with_capacity(160);
     let _ = write!(out, "{{\"ts\":{}", milliseconds(line.time));
@@ -15,6 +18,9 @@ pub(super) fn format(line: &Line<'_>) -> String {
     }
     for (key, value) in &line.pairs.0 {
         let _ = match value {
+            Value::Text(text) if *key == OBJECT_KEY => {
+                write!(out, ",{}:{}", string(key), object(text))
+            }
             Value::Text(text) => write!(out, ",{}:{}", string(key), string(text)),
             Value::Bare(text) => write!(out, ",{}:{text}", string(key)),
         };
@@ -38,6 +44,16 @@ fn short(file: &str) -> String {
 /// Milliseconds of the epoch with what is left below as a fraction.
 fn milliseconds(time: jiff::Timestamp) -> f64 {
     time.as_nanosecond() as f64 / 1e6
+}
+
+/// `namespace/name` as upstream's object reference.
+fn object(text: &str) -> String {
+    match text.split_once('/') {
+        Some((namespace, name)) => {
+            format!("{{\"name\":{},\"namespace\":{}}}", string(name), string(namespace))
+        }
+        None => format!("{{\"name\":{}}}", string(text)),
+    }
 }
 
 fn string(text: &str) -> String {

@@ -129,8 +129,8 @@ fn json_lines_have_the_upstream_keys_in_order() {
     });
     assert_eq!(
         got,
-        "{\"ts\":1763206381103.014,\"caller\":\"log/tests.rs:N\",\"msg\":\"say \\\"hi\\\"\",\"v\":0,\"pod\":\"a/b\",\"n\":3}\n\
-         {\"ts\":1763206381103.014,\"caller\":\"log/tests.rs:N\",\"msg\":\"failed\",\"pod\":\"a/b\",\"err\":\"boom\"}\n"
+        "{\"ts\":1763206381103.014,\"caller\":\"log/tests.rs:N\",\"msg\":\"say \\\"hi\\\"\",\"v\":0,\"pod\":{\"name\":\"b\",\"namespace\":\"a\"},\"n\":3}\n\
+         {\"ts\":1763206381103.014,\"caller\":\"log/tests.rs:N\",\"msg\":\"failed\",\"pod\":{\"name\":\"b\",\"namespace\":\"a\"},\"err\":\"boom\"}\n"
     );
 }
 
@@ -180,4 +180,40 @@ fn a_split_stream_keeps_errors_apart() {
     });
     assert!(errors.text().ends_with("\"bad\"\n") && errors.text().lines().count() == 1);
     assert_eq!(info.text().lines().count(), 2);
+}
+
+/// The calls whose lines were recorded from Go.
+fn recorded(with_spans: bool) {
+    tracing::info!(pod = "default/web", attempt = 3, ready = true, "Pod \"synced\"");
+    tracing::info!(cpu = 0.25, big = 1e6, neg = -5, "float");
+    tracing::error!(err = "dial runtime: refused", pod = "a/b", "Sync failed");
+    tracing::error!(err = "one\ntwo", "command failed");
+    tracing::info!(
+        text = "a\nb\n",
+        tab = "x\ty",
+        uni = "grüße \u{200b} 世界",
+        ctl = "\u{1}",
+        "lines"
+    );
+    if with_spans {
+        let _span = tracing::info_span!("w", pod = "a/b", phase = "sync").entered();
+        tracing::info!(pod = "a/b", container = "c", "one");
+        tracing::info!(pod = "x/y", "two");
+    }
+    tracing::info!(v = 2, empty = "", "verbose");
+}
+
+#[test]
+fn prints_what_klog_prints() {
+    let got = printed(&text(2), |_| recorded(true));
+    let got = got.replace("1115 11:33:01.103014   15620 tests.rs:N]", " HEADER]");
+    assert_eq!(got, include_str!("../../goldens/klog.txt"));
+}
+
+#[test]
+fn prints_the_json_that_kubernetes_prints() {
+    let config = LogConfig { verbosity: 2, ..json() };
+    let got = printed(&config, |_| recorded(false));
+    let got = got.replace("1763206381103.014,\"caller\":\"log/tests.rs:N\"", "0,\"caller\":\"X\"");
+    assert_eq!(got, include_str!("../../goldens/json.txt"));
 }

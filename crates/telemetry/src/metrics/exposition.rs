@@ -25,8 +25,9 @@ pub(super) fn write(scrape: Scrape) -> String {
 
 fn order(a: &Sample, b: &Sample) -> Ordering {
     let by_count = a.labels.len().cmp(&b.labels.len());
-    let values = |s: &Sample| s.labels.iter().map(|(_, value)| value.clone()).collect::<Vec<_>>();
-    by_count.then_with(|| values(a).cmp(&values(b))).then(a.timestamp_ms.cmp(&b.timestamp_ms))
+    let by_value =
+        || a.labels.iter().map(|(_, value)| value).cmp(b.labels.iter().map(|(_, value)| value));
+    by_count.then_with(by_value).then(a.timestamp_ms.cmp(&b.timestamp_ms))
 }
 
 fn write_family(out: &mut String, name: &str, family: &FamilySamples) {
@@ -121,7 +122,7 @@ impl std::fmt::Display for Escaped<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::{Desc, Kind, Registry};
+    use crate::metrics::{Desc, Kind, Registry, exponential_buckets};
 
     #[test]
     fn prints_a_histogram_with_sorted_labels_and_the_bound_last() {
@@ -147,6 +148,33 @@ req_seconds_sum{host="b",verb="GET"} 7.1
 req_seconds_count{host="b",verb="GET"} 2
 "#
         );
+    }
+
+    #[test]
+    fn prints_what_the_go_client_prints() {
+        let registry = Registry::new();
+        let desc = Desc::alpha("req_seconds", "Latency \\ of\n\"x\".").labels(&["verb", "host"]);
+        let latency = registry.histogram(desc, &exponential_buckets(0.005, 2.5, 14));
+        for (verb, host, value) in
+            [("GET", "b", 0.1), ("GET", "b", 700.0), ("GET", "a", 1.0), ("Aa", "é", 1e9)]
+        {
+            latency.observe(&[verb, host], value);
+        }
+        let gauge = registry.gauge(Desc::unstated("g", "").labels(&["z", "a"]));
+        for (z, a, value) in
+            [("1", "2", 1e6), ("1", "10", -0.00001), ("", "B", f64::NAN), ("0", "b", 123456.0)]
+        {
+            gauge.set(&[z, a], value);
+        }
+        registry.counter(Desc::unstated("a_total", "A.")).with(&[]).add(21e20);
+        registry.collector(|scrape| {
+            let desc = Desc::unstated("node_x_total", "X.");
+            let family = scrape.family(&desc, Kind::Counter);
+            for (label, value) in [("b\"q\\w\nz", 12345678.9), ("a", f64::INFINITY)] {
+                family.push_values(&["l"], &[label], value.into(), Some(1_700_000_000_123));
+            }
+        });
+        assert_eq!(registry.render(), include_str!("../../goldens/prometheus.txt"));
     }
 
     #[test]
