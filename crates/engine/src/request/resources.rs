@@ -4,10 +4,12 @@
 //! `configureContainerSwapResources`.
 
 use super::amounts::{
-    Amounts, Qos, Side, has_pod_level, is_critical, of_container, of_pod, of_pod_level,
-    oom_score_adj, overhead, qos, side,
+    Amounts, has_pod_level, of_container, of_pod, of_pod_level, oom_score_adj, overhead,
 };
 pub(super) use super::amounts::{milli, quantity, value, zero};
+use crate::admission::is_critical;
+use crate::cgroup;
+use crate::resources::{QosClass, Side, milli_of_shares, qos_class, side_of};
 use api::core::v1::{Container, Pod};
 use proto::cri_v1::{
     HugepageLimit, LinuxContainerResources, UpdateContainerResourcesRequest,
@@ -15,10 +17,6 @@ use proto::cri_v1::{
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
-
-const MIN_SHARES: i64 = 2;
-const MAX_SHARES: i64 = 262_144;
-const MIN_QUOTA: i64 = 1000;
 
 /// Which cgroup hierarchy the node has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +108,7 @@ impl ResourceSettings {
         resources.hugepage_limits = self.hugepages(pod, container);
         self.add_swap(&mut resources, pod, requests, limits);
         if let Some(settings) = &self.memory_qos {
-            let guaranteed = qos(pod, self.pod_level_resources) == Qos::Guaranteed;
+            let guaranteed = qos_class(pod, self.pod_level_resources) == QosClass::Guaranteed;
             settings.add(&mut resources.unified, guaranteed, requests, limits);
         }
         resources
@@ -201,10 +199,10 @@ impl ResourceSettings {
         let pod_level = pod.spec.as_ref().and_then(|s| s.resources.as_ref());
         let pod_level = pod_level.filter(|_| self.pod_level_resources && has_pod_level(pod));
         for resources in [pod_level, container.resources.as_ref()] {
-            for (name, amount) in side(resources, Side::Limits).into_iter().flatten() {
+            for (name, amount) in side_of(resources, Side::Limits) {
                 let size = name.strip_prefix("hugepages-").map(|s| value(&quantity(s)));
                 if let Some(size) = size.and_then(page_size_name) {
-                    limits.insert(size, u64::try_from(value(amount)).unwrap_or(0));
+                    limits.insert(size, u64::try_from(amount.value()).unwrap_or(0));
                 }
             }
         }
@@ -232,7 +230,7 @@ impl ResourceSettings {
         let (request, limit) = (requests.memory.unwrap_or(0), limits.memory.unwrap_or(0));
         let may_swap = self.limited_swap
             && !is_critical(pod)
-            && qos(pod, self.pod_level_resources) == Qos::Burstable
+            && qos_class(pod, self.pod_level_resources) == QosClass::Burstable
             && request != limit;
         let amount = if may_swap { self.swap_share(request) } else { 0 };
         resources.unified.insert("memory.swap.max".into(), amount.to_string());
@@ -308,7 +306,7 @@ impl PodCgroupValues {
                 *quota -= quota_of_milli(cpu, period);
             }
             if let Some(shares) = &mut self.cpu_shares {
-                *shares = shares_of_milli(milli_of_shares(*shares) - cpu);
+                *shares = shares_of_milli(milli_of_shares(*shares).unwrap_or(0) - cpu);
             }
         }
         if let (Some(memory), Some(limit)) = (overhead.memory, self.memory.as_mut()) {
@@ -318,22 +316,16 @@ impl PodCgroupValues {
 }
 
 /// CPU shares of a request in thousandths of a CPU.
-pub(super) fn shares_of_milli(milli: i64) -> i64 {
-    (milli.saturating_mul(1024) / 1000).clamp(MIN_SHARES, MAX_SHARES)
+fn shares_of_milli(milli: i64) -> i64 {
+    i64::try_from(cgroup::shares(milli)).unwrap_or(i64::MAX)
 }
 
 /// CFS quota of a limit in thousandths of a CPU; 0 means none.
-pub(super) fn quota_of_milli(milli: i64, period: i64) -> i64 {
+fn quota_of_milli(milli: i64, period: i64) -> i64 {
     match milli {
         0 => 0,
-        _ => (milli.saturating_mul(period) / 1000).max(MIN_QUOTA),
+        _ => cgroup::quota_us(milli, u64::try_from(period).unwrap_or(0)),
     }
-}
-
-/// The request behind CPU shares, rounded up.
-pub(super) fn milli_of_shares(shares: i64) -> i64 {
-    let thousandths = shares.saturating_mul(1000);
-    thousandths / 1024 + i64::from(thousandths % 1024 > 0)
 }
 
 /// The kernel's name of a page size (`2MB`).
