@@ -13,6 +13,7 @@ mod layout;
 mod lifecycle;
 mod runtime;
 mod settings;
+mod upkeep;
 mod watchdog;
 mod wire;
 
@@ -52,6 +53,12 @@ pub enum AgentError {
     /// Image pulls.
     #[error(transparent)]
     Images(#[from] pods::images::ImagesError),
+    /// Credential provider plugins.
+    #[error(transparent)]
+    Providers(#[from] pods::images::ProviderLoadError),
+    /// Log rotation.
+    #[error(transparent)]
+    Logs(#[from] pods::logs::LogRotationError),
     /// A checkpoint that cannot be trusted.
     #[error(transparent)]
     Checkpoint(#[from] pods::PodsError),

@@ -2,7 +2,7 @@
 
 use crate::host::{Host, configured_driver};
 use crate::watchdog::Check;
-use crate::{AgentError, iptables, layout, runtime, settings};
+use crate::{AgentError, iptables, layout, runtime, settings, upkeep};
 use config::Config;
 use cri::{RuntimeClient, RuntimeOperations};
 use futures::future::BoxFuture;
@@ -11,7 +11,7 @@ use kubeapi::{
     PodWatchEvent, StandaloneObjects, watch_pods,
 };
 use node::{NodeInputs, NodeParts, RuntimeHealth};
-use pods::images::{ImageMetrics, Images, ImagesDeps};
+use pods::images::{ImageMetrics, Images, ImagesConfig, ImagesDeps};
 use pods::{PodsDeps, PodsHandle, RuntimeHandlers};
 use ports::{
     Clock, EventSeverity, EventTarget, Events, NodeEvent, NodeView, Objects, OnExit, PodApi,
@@ -115,7 +115,7 @@ async fn start_all(config: &Config, tasks: &Tasks) -> Result<Started, AgentError
         tasks,
     );
     let images = Images::start(
-        settings::images(config),
+        ImagesConfig { providers: upkeep::providers(config)?, ..settings::images(config) },
         ImagesDeps {
             calls: Arc::new(client.clone()),
             objects: Arc::clone(&cluster.objects),
@@ -126,6 +126,7 @@ async fn start_all(config: &Config, tasks: &Tasks) -> Result<Started, AgentError
         },
     )
     .await?;
+    upkeep::start(config, &images, &client, &clock, tasks)?;
     let runtime_name = runtime_name(&client).await;
     let pods = pods::start(
         settings::pods(config, &host, &roots, &runtime_name),

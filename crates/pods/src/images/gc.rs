@@ -12,6 +12,11 @@ use jiff::Timestamp;
 use ports::{Clock, EventSeverity, EventTarget, Events, NodeEvent};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Time between two passes.
+const PERIOD: Duration = Duration::from_secs(300);
 
 /// Space of the image filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +32,20 @@ pub struct ImageFsSpace {
 pub trait ImageFs: Send + Sync + std::fmt::Debug {
     /// Its space now.
     async fn space(&self) -> Result<ImageFsSpace, String>;
+}
+
+#[async_trait]
+impl ImageFs for cri::RuntimeClient {
+    /// The filesystem the runtime names, asked itself: its free space is what counts.
+    async fn space(&self) -> Result<ImageFsSpace, String> {
+        let info = self.image_fs_info().await.map_err(|e| e.to_string())?;
+        let first = info.image_filesystems.into_iter().next().and_then(|fs| fs.fs_id);
+        let mountpoint = first.ok_or("the runtime names no image filesystem")?.mountpoint;
+        let usage = sys::blocking::run(move || sys::stats::fs_usage(mountpoint.as_ref()));
+        let usage = usage.await.map_err(|e| e.to_string())?;
+        let usage = usage.map_err(|e| telemetry::Chain(&e).to_string())?;
+        Ok(ImageFsSpace { capacity: usage.capacity, available: usage.available })
+    }
 }
 
 /// Why a pass did not do what it should.
@@ -71,6 +90,33 @@ impl ImageGc {
     ) -> Self {
         let memory = Mutex::default();
         Self { policy, calls, space, records, events, clock, metrics, memory }
+    }
+
+    /// Collects now and every five minutes until told to stop. With a threshold of 100 % and no maximum
+    /// age images are only observed.
+    pub async fn run(&self, stop: CancellationToken) {
+        let started = self.clock.now();
+        let only_observe = self.policy.high_percent == 100 && self.policy.max_age.is_zero();
+        let mut failures = 0_u32;
+        loop {
+            let pass =
+                if only_observe { self.observe().await } else { self.collect(started).await };
+            match pass {
+                Ok(()) => failures = 0,
+                Err(error) => {
+                    tracing::error!(err = %error, failures, "image garbage collection failed");
+                    // The first failure is often only that there are no statistics yet.
+                    if failures > 0 && !only_observe {
+                        self.warn("ImageGCFailed", error.to_string());
+                    }
+                    failures = failures.saturating_add(1);
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,          // cancel-safe: a state
+                () = tokio::time::sleep(PERIOD) => {}     // cancel-safe: a timer
+            }
+        }
     }
 
     /// Notes which images are there and used; to be called at start and every five minutes.

@@ -30,6 +30,14 @@ const RECORDS: Desc = Desc::alpha(
     "kubelet_imagemanager_ondisk_pulledrecords",
     "Number of ImagePulledRecords stored on disk.",
 );
+const INTENTS_CACHED: Desc = Desc::alpha(
+    "kubelet_imagemanager_inmemory_pullintents_usage_percent",
+    "The ImagePullIntents in-memory cache usage in percent.",
+);
+const RECORDS_CACHED: Desc = Desc::alpha(
+    "kubelet_imagemanager_inmemory_pulledrecords_usage_percent",
+    "The ImagePulledRecords in-memory cache usage in percent.",
+);
 const PLUGIN_ERRORS: Desc = Desc::alpha(
     "kubelet_credential_provider_plugin_errors_total",
     "Number of errors from credential provider plugin",
@@ -69,6 +77,10 @@ pub struct ImageMetrics {
 impl ImageMetrics {
     /// Declares them in a registry.
     pub fn new(registry: &Registry) -> Self {
+        // Records are read from disk when they are needed: there is no cache to fill.
+        for cache in [INTENTS_CACHED, RECORDS_CACHED] {
+            registry.gauge(cache).set(&[], 0.0);
+        }
         Self {
             ensure: registry.counter(ENSURE),
             pull_duration: registry.histogram(PULL_DURATION, &PULL_BUCKETS),

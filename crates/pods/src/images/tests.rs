@@ -534,6 +534,23 @@ async fn unused_images_all_go_under_pressure_with_their_records() {
     assert_eq!(bed.told.reasons().last().map(String::as_str), Some("InvalidDiskCapacity"));
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_loop_tells_the_node_from_the_second_failure_on() {
+    let bed = bed(config()).await;
+    let space = Arc::new(Space(ImageFsSpace { capacity: 0, available: 0 }));
+    let gc = Arc::new(bed.images.collector(gc_policy(), space));
+    let stop = tokio_util::sync::CancellationToken::new();
+    let task = {
+        let (gc, stop) = (Arc::clone(&gc), stop.clone());
+        tokio_test_spawn(async move { gc.run(stop).await })
+    };
+    tokio::time::sleep(Duration::from_secs(301)).await;
+    stop.cancel();
+    task.await.unwrap();
+    let want = ["InvalidDiskCapacity", "InvalidDiskCapacity", "ImageGCFailed"];
+    assert_eq!(bed.told.reasons(), want);
+}
+
 fn tokio_test_spawn<F>(future: F) -> tokio::task::JoinHandle<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,

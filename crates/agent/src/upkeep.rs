@@ -1,0 +1,54 @@
+//! Upkeep of what pods leave on the machine: image collection and log rotation, and the plugins
+//! that know registries.
+
+use crate::AgentError;
+use config::Config;
+use cri::RuntimeClient;
+use engine::image::gc::GcPolicy;
+use jiff::SignedDuration;
+use pods::images::{Images, ProviderSetup, load_providers};
+use pods::logs::{LogRotation, LogRotationConfig};
+use ports::{Clock, OnExit, Tasks};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Credential provider plugins as configured. A fault ends the start, as upstream.
+pub(crate) fn providers(config: &Config) -> Result<Option<ProviderSetup>, AgentError> {
+    let setup = config.image_pulls.credential_providers.as_ref();
+    Ok(setup.map(|p| load_providers(&p.config, &p.bin_dir)).transpose()?)
+}
+
+/// Starts both loops.
+pub(crate) fn start(
+    config: &Config,
+    images: &Images,
+    client: &RuntimeClient,
+    clock: &Arc<dyn Clock>,
+    tasks: &Tasks,
+) -> Result<(), AgentError> {
+    let gc = &config.image_gc;
+    let signed = |d: Duration| SignedDuration::try_from(d).unwrap_or(SignedDuration::MAX);
+    let policy = GcPolicy {
+        high_percent: gc.high_threshold_percent.into(),
+        low_percent: gc.low_threshold_percent.into(),
+        min_age: signed(gc.minimum_age),
+        max_age: gc.maximum_age.map_or(SignedDuration::ZERO, signed),
+    };
+    let collector = images.collector(policy, Arc::new(client.clone()));
+    let stop = tasks.token();
+    tasks.spawn("image collection", OnExit::Fine, async move { collector.run(stop).await });
+
+    let logs = &config.container_logs;
+    let rotation = LogRotation::new(
+        LogRotationConfig {
+            max_size: logs.max_bytes,
+            max_files: usize::try_from(logs.max_files).unwrap_or(usize::MAX),
+            workers: usize::try_from(logs.max_workers).unwrap_or(1),
+            interval: logs.monitor_interval,
+        },
+        Arc::new(client.clone()),
+        Arc::clone(clock),
+    )?;
+    tasks.spawn("log rotation", OnExit::Fine, rotation.run(tasks.token()));
+    Ok(())
+}
