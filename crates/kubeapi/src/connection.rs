@@ -31,6 +31,7 @@ pub use kubeconfig::{Kubeconfig, KubeconfigError, KubeconfigWriter, PemPair};
 pub use limit::Rate;
 
 use crate::error::ApiError;
+use crate::metrics::RequestMetrics;
 use bearer::Bearer;
 use limit::TokenBucket;
 use std::sync::Arc;
@@ -50,6 +51,8 @@ pub struct ConnectionConfig {
     pub request_deadline: Duration,
     /// Deadline of a lease or node status request.
     pub heartbeat_deadline: Duration,
+    /// Counts requests.
+    pub metrics: Option<RequestMetrics>,
 }
 
 impl Default for ConnectionConfig {
@@ -60,6 +63,7 @@ impl Default for ConnectionConfig {
             event_rate: Some(Rate { per_second: 50.0, burst: 100 }),
             request_deadline: Duration::from_secs(30),
             heartbeat_deadline: Duration::from_secs(10),
+            metrics: None,
         }
     }
 }
@@ -168,7 +172,13 @@ impl Connection {
         let shared_limit = bucket(config.rate);
         let lane = |wire: &Arc<Wire>, limit: Option<Arc<TokenBucket>>, deadline| Lane {
             client: kube::Client::new(
-                Transport::new(Arc::clone(&peer), Arc::clone(wire), limit, deadline),
+                Transport {
+                    peer: Arc::clone(&peer),
+                    wire: Arc::clone(wire),
+                    limit,
+                    deadline,
+                    metrics: config.metrics.clone(),
+                },
                 "default",
             ),
             wire: Arc::clone(wire),

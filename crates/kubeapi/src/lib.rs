@@ -11,9 +11,11 @@
 //! decoded into types, which would drop fields that they do not know.
 #![forbid(unsafe_code)]
 
+pub mod certs;
 pub mod connection;
 mod error;
 mod events;
+mod metrics;
 mod node;
 mod objects;
 mod pods;
@@ -24,6 +26,7 @@ mod watch;
 pub use connection::{Connection, ConnectionConfig, ConnectionError, Kubeconfig, Lane, Rate};
 pub use error::{ApiError, Refusal};
 pub use events::{ApiEvents, EventLog, EventsConfig};
+pub use metrics::RequestMetrics;
 pub use node::{LeaseApi, NodeApi};
 pub use objects::{ApiObjects, ObjectsConfig, StandaloneObjects, Strategy};
 pub use pods::{ApiPods, PodWatchEvent, watch_pods};

@@ -8,11 +8,13 @@ use super::kubeconfig::Kubeconfig;
 use super::limit::TokenBucket;
 use super::tls;
 use crate::error::ApiError;
+use crate::metrics::RequestMetrics;
 use arc_swap::ArcSwap;
 use futures::future::BoxFuture;
 use http::header::{AUTHORIZATION, HeaderValue, USER_AGENT};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{Request, Response, StatusCode};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector};
 use hyper_util::client::legacy::Client as HyperClient;
@@ -138,26 +140,21 @@ impl Wire {
 /// The service below a lane's client.
 #[derive(Debug, Clone)]
 pub(crate) struct Transport {
-    peer: Arc<Peer>,
-    wire: Arc<Wire>,
-    limit: Option<Arc<TokenBucket>>,
-    deadline: Duration,
+    pub(super) peer: Arc<Peer>,
+    pub(super) wire: Arc<Wire>,
+    pub(super) limit: Option<Arc<TokenBucket>>,
+    pub(super) deadline: Duration,
+    pub(super) metrics: Option<RequestMetrics>,
 }
 
 impl Transport {
-    pub(crate) fn new(
-        peer: Arc<Peer>,
-        wire: Arc<Wire>,
-        limit: Option<Arc<TokenBucket>>,
-        deadline: Duration,
-    ) -> Self {
-        Self { peer, wire, limit, deadline }
-    }
-
     async fn send(self, mut request: Request<Body>) -> Result<Response<Incoming>, BoxError> {
         let method = request.method().clone();
         if let Some(limit) = &self.limit {
             let waited = limit.acquire().await;
+            if let Some(metrics) = &self.metrics {
+                metrics.throttled(method.as_str(), self.peer.host(), waited);
+            }
             if waited > LONG_THROTTLE {
                 let path = request.uri().path();
                 tracing::debug!(?waited, verb = %method, path, "request waited for its turn");
@@ -170,9 +167,15 @@ impl Transport {
         }
         let path = request.uri().path().to_owned();
         let client = self.wire.current.load_full();
+        let sent_bytes = request.body().size_hint().exact();
         let started = Instant::now();
         let outcome = tokio::time::timeout(self.deadline, client.request(request)).await;
         let took = started.elapsed();
+        if let Some(metrics) = &self.metrics {
+            let answer = outcome.as_ref().ok().and_then(|r| r.as_ref().ok());
+            let answer = answer.map(|r| (r.status().as_u16(), r.body().size_hint().exact()));
+            metrics.answered((method.as_str(), self.peer.host()), sent_bytes, answer, took);
+        }
         match outcome {
             Ok(Ok(response)) => {
                 let status = response.status();

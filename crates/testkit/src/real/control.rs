@@ -13,6 +13,8 @@ use super::{Parts, Service, Slot, run};
 
 /// Token of the administrator.
 const ADMIN_TOKEN: &str = "admin-token";
+/// Token of a machine that is no node yet.
+const BOOTSTRAP_TOKEN: &str = "bootstrap-token";
 
 /// What the control plane consists of and how it admits.
 #[derive(Debug, Clone)]
@@ -28,6 +30,8 @@ pub struct ControlPlaneOptions {
     pub controller_manager: bool,
     /// Run the scheduler too.
     pub scheduler: bool,
+    /// Life of certificates that the controller manager signs, e.g. `30s`; its default if empty.
+    pub signing_duration: String,
 }
 
 impl Default for ControlPlaneOptions {
@@ -39,6 +43,7 @@ impl Default for ControlPlaneOptions {
             authorization: "Node,RBAC".to_owned(),
             controller_manager: false,
             scheduler: false,
+            signing_duration: String::new(),
         }
     }
 }
@@ -68,6 +73,7 @@ impl ControlPlane {
         let mut api = start_api_server(&slot, &parts, options, (port, etcd_port))?;
         let control = ControlPlane { _services: vec![etcd], parts, port, slot };
         control.write_kubeconfig("admin", ADMIN_TOKEN)?;
+        control.write_kubeconfig("bootstrap", BOOTSTRAP_TOKEN)?;
         for node in &options.nodes {
             control.write_kubeconfig(node, &node_token(node))?;
         }
@@ -77,7 +83,7 @@ impl ControlPlane {
         let mut control = control;
         control._services.push(api);
         if options.controller_manager {
-            let service = control.start_controller_manager()?;
+            let service = control.start_controller_manager(options)?;
             control._services.push(service);
         }
         if options.scheduler {
@@ -117,7 +123,7 @@ impl ControlPlane {
         self.kubectl(["create", "-f", &file.to_string_lossy()]).map(drop)
     }
 
-    /// Path of the kubeconfig of `admin` or of a node.
+    /// Path of the kubeconfig of `admin`, `bootstrap` or a node.
     #[must_use]
     pub fn kubeconfig(&self, user: &str) -> PathBuf {
         self.slot.path(&format!("etc/{user}.kubeconfig"))
@@ -144,7 +150,8 @@ impl ControlPlane {
         self.slot.write(&format!("etc/{user}.kubeconfig"), config.to_string()).map(drop)
     }
 
-    fn start_controller_manager(&self) -> anyhow::Result<Service> {
+    fn start_controller_manager(&self, options: &ControlPlaneOptions) -> anyhow::Result<Service> {
+        let file = |name: &str| self.slot.path(name).display().to_string();
         let mut command = Command::new(self.parts.bin("kube-controller-manager")?);
         command
             .arg("--kubeconfig")
@@ -154,7 +161,12 @@ impl ControlPlane {
                 "--service-account-private-key-file={}",
                 self.slot.path("etc/sa.key").display()
             ))
-            .arg(format!("--root-ca-file={}", self.slot.path("etc/serving.crt").display()));
+            .arg(format!("--root-ca-file={}", file("etc/serving.crt")))
+            .arg(format!("--cluster-signing-cert-file={}", file("etc/serving.crt")))
+            .arg(format!("--cluster-signing-key-file={}", file("etc/serving.key")));
+        if !options.signing_duration.is_empty() {
+            command.arg(format!("--cluster-signing-duration={}", options.signing_duration));
+        }
         Service::start(&self.slot, "kube-controller-manager", command)
     }
 
@@ -172,6 +184,7 @@ fn node_token(node: &str) -> String {
 
 fn tokens(nodes: &[String]) -> String {
     let mut lines = format!("{ADMIN_TOKEN},admin,admin,\"system:masters\"\n");
+    lines.push_str(&format!("{BOOTSTRAP_TOKEN},bootstrap,bootstrap,\"system:bootstrappers\"\n"));
     for node in nodes {
         let token = node_token(node);
         lines.push_str(&format!("{token},system:node:{node},{node},\"system:nodes\"\n"));
@@ -224,6 +237,7 @@ fn start_api_server(
         .arg(format!("--cert-dir={}", file("apiserver")))
         .arg(format!("--tls-cert-file={}", file("etc/serving.crt")))
         .arg(format!("--tls-private-key-file={}", file("etc/serving.key")))
+        .arg(format!("--client-ca-file={}", file("etc/serving.crt")))
         .arg(format!("--token-auth-file={}", file("etc/tokens.csv")))
         .arg("--service-account-issuer=https://kubernetes.default.svc")
         .arg(format!("--service-account-key-file={}", file("etc/sa.key")))

@@ -1,0 +1,248 @@
+//! From files on disk to a connection with an identity: kubeconfig, bootstrap, rotation.
+
+use super::key::{self, Names, Subject};
+use super::request::{self, Request, RequestError};
+use super::rotation::{Asking, CertificateState, Rotation};
+use super::store::{CertStore, StoreError};
+use crate::connection::{
+    ClientIdentity, Connection, ConnectionConfig, ConnectionError, IdentityPair, Kubeconfig,
+    KubeconfigError, Lane,
+};
+use async_trait::async_trait;
+use ports::Clock;
+use rcgen::KeyPair;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// How long a one-time bootstrap waits for a healthy server.
+const SERVER_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a one-time bootstrap waits for its certificate.
+const CERTIFICATE_PATIENCE: Duration = Duration::from_secs(3600);
+
+/// Settings of the client's identity.
+#[derive(Debug, Clone)]
+pub struct ClientCertConfig {
+    /// This node's name.
+    pub node_name: String,
+    /// `--kubeconfig`.
+    pub kubeconfig: PathBuf,
+    /// `--bootstrap-kubeconfig`.
+    pub bootstrap_kubeconfig: Option<PathBuf>,
+    /// `--cert-dir`.
+    pub cert_dir: PathBuf,
+    /// `rotateCertificates`.
+    pub rotate: bool,
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum EstablishError {
+    /// The kubeconfig cannot be used.
+    #[error("unable to load kubeconfig")]
+    Kubeconfig(#[source] KubeconfigError),
+    /// The bootstrap kubeconfig cannot be used.
+    #[error("unable to load bootstrap kubeconfig")]
+    Bootstrap(#[source] KubeconfigError),
+    /// The connection cannot be made.
+    #[error("connection to the API server")]
+    Connection(#[from] ConnectionError),
+    /// The stored certificate cannot be used.
+    #[error("certificate store")]
+    Store(#[from] StoreError),
+    /// The certificate was not issued.
+    #[error("client certificate")]
+    Request(#[from] RequestError),
+}
+
+/// A connection, and what keeps its certificate fresh.
+#[derive(Debug)]
+pub struct Established {
+    /// The connection.
+    pub connection: Connection,
+    /// The kubeconfig in use, for [`Connection::follow_files`].
+    pub kubeconfig: Kubeconfig,
+    /// To be run when certificates are rotated.
+    pub rotation: Option<Rotation>,
+}
+
+/// Makes the connection that the settings describe. With rotation nothing is waited for: the first
+/// certificate may arrive later.
+pub async fn establish(
+    config: &ClientCertConfig,
+    connection: &ConnectionConfig,
+    clock: Arc<dyn Clock>,
+) -> Result<Established, EstablishError> {
+    if !config.rotate {
+        if let Some(bootstrap) = &config.bootstrap_kubeconfig
+            && !is_valid(&config.kubeconfig, &*clock)
+        {
+            bootstrap_once(config, bootstrap, connection, &*clock).await?;
+        }
+        let kubeconfig = load(&config.kubeconfig).map_err(EstablishError::Kubeconfig)?;
+        let connection = Connection::new(&kubeconfig, connection).await?;
+        return Ok(Established { connection, kubeconfig, rotation: None });
+    }
+    let store = CertStore::new(&config.cert_dir, "kubelet-client");
+    let (asking, kubeconfig) = match &config.bootstrap_kubeconfig {
+        Some(bootstrap) if !is_valid(&config.kubeconfig, &*clock) => {
+            let asking = load(bootstrap).map_err(EstablishError::Bootstrap)?;
+            let writer = asking.writer(&store.current_path());
+            writer.write(&config.kubeconfig).map_err(EstablishError::Kubeconfig)?;
+            tracing::info!("bootstrap credentials will be used to request a client certificate");
+            (asking.clone(), asking.without_credentials())
+        }
+        _ => {
+            let kubeconfig = load(&config.kubeconfig).map_err(EstablishError::Kubeconfig)?;
+            (kubeconfig.clone(), kubeconfig)
+        }
+    };
+    let identity = Arc::new(ClientIdentity::default());
+    let force = seed(&identity, &store, &kubeconfig, &*clock)?;
+    let anonymous = kubeconfig.without_credentials();
+    let made = Connection::with_identity(&anonymous, connection, Arc::clone(&identity)).await?;
+    let credentials = Credentials {
+        connection: made.clone(),
+        first: asking,
+        bootstrap: config.bootstrap_kubeconfig.clone(),
+        config: connection.clone(),
+    };
+    let rotation = Rotation {
+        asking: Box::new(credentials),
+        signer: request::CLIENT_SIGNER,
+        usages: &request::CLIENT_USAGES,
+        subject: Subject::node(&config.node_name),
+        names: watch::channel(Some(Names::default())).1,
+        store,
+        identity,
+        connection: Some(made.clone()),
+        clock,
+        state: watch::Sender::new(CertificateState::default()),
+        force,
+        metrics: None,
+        node: None,
+    };
+    Ok(Established { connection: made, kubeconfig: anonymous, rotation: Some(rotation) })
+}
+
+fn load(path: &Path) -> Result<Kubeconfig, KubeconfigError> {
+    Kubeconfig::read(path)
+}
+
+/// Whether the kubeconfig has a client certificate that is not over.
+fn is_valid(path: &Path, clock: &dyn Clock) -> bool {
+    let pair = load(path).and_then(|kubeconfig| kubeconfig.client_pair());
+    match pair {
+        Ok(Some(pair)) => match IdentityPair::from_pem(&pair.certificate, &pair.key) {
+            Ok(pair) => pair.not_after() > clock.now(),
+            Err(err) => {
+                tracing::warn!(err = %err, "client certificate of the kubeconfig cannot be used");
+                false
+            }
+        },
+        Ok(None) => false,
+        Err(err) => {
+            let err = crate::error::chain(&err);
+            tracing::info!(err, "kubeconfig cannot be used, bootstrapping");
+            false
+        }
+    }
+}
+
+/// Installs the stored certificate, else the kubeconfig's; whether to rotate at once.
+fn seed(
+    identity: &ClientIdentity,
+    store: &CertStore,
+    kubeconfig: &Kubeconfig,
+    clock: &dyn Clock,
+) -> Result<bool, EstablishError> {
+    if let Some(pair) = store.current()?.filter(|p| p.not_after() > clock.now()) {
+        identity.install(pair);
+        return Ok(false);
+    }
+    let given = kubeconfig.client_pair().map_err(EstablishError::Kubeconfig)?;
+    let Some(given) = given else { return Ok(true) };
+    let pair = IdentityPair::from_pem(&given.certificate, &given.key)
+        .map_err(|e| EstablishError::Connection(e.into()))?;
+    identity.install(pair);
+    if kubeconfig.has_inline_certificate() {
+        store.update(&given.certificate, &given.key, clock.now())?;
+        return Ok(true);
+    }
+    Ok(false)
+}
+
+/// With a certificate its connection is used; without one the credentials that came first, read
+/// anew from the bootstrap kubeconfig where there is one.
+#[derive(Debug)]
+struct Credentials {
+    connection: Connection,
+    first: Kubeconfig,
+    bootstrap: Option<PathBuf>,
+    config: ConnectionConfig,
+}
+
+#[async_trait]
+impl Asking for Credentials {
+    async fn lane(&self, has_certificate: bool) -> Result<Lane, RequestError> {
+        if has_certificate {
+            return Ok(self.connection.writes().clone());
+        }
+        let fresh = self.bootstrap.as_deref().and_then(|path| load(path).ok());
+        let kubeconfig = fresh.as_ref().unwrap_or(&self.first);
+        let connection = Connection::new(kubeconfig, &self.config).await?;
+        Ok(connection.writes().clone())
+    }
+}
+
+/// One certificate with the bootstrap credentials, then the kubeconfig (upstream:
+/// `bootstrap.LoadClientCert`). The key is kept on disk, so that a restart goes on where it was.
+async fn bootstrap_once(
+    config: &ClientCertConfig,
+    bootstrap: &Path,
+    connection: &ConnectionConfig,
+    clock: &dyn Clock,
+) -> Result<(), EstablishError> {
+    let asking = load(bootstrap).map_err(EstablishError::Bootstrap)?;
+    let made = Connection::new(&asking, connection).await?;
+    let key_path = config.cert_dir.join("kubelet-client.key.tmp");
+    let key = load_or_make_key(&key_path)?;
+    let healthy = async {
+        while !made.is_healthy().await {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        }
+    };
+    if tokio::time::timeout(SERVER_PATIENCE, healthy).await.is_err() {
+        tracing::warn!("API server is not healthy yet, requesting a certificate anyway");
+    }
+    let subject = Subject::node(&config.node_name);
+    let pem = key::signing_request(&key, &subject, &Names::default())
+        .map_err(|e| RequestError::Make(e.to_string()))?;
+    let request = Request {
+        name: Some(key::digest_name(&key, &subject, &request::CLIENT_USAGES)),
+        signer: request::CLIENT_SIGNER,
+        usages: &request::CLIENT_USAGES,
+        pem,
+        patience: CERTIFICATE_PATIENCE,
+    };
+    let certificate = request::obtain(made.writes(), request).await?;
+    let store = CertStore::new(&config.cert_dir, "kubelet-client");
+    store.update(&certificate, key.serialize_pem().as_bytes(), clock.now())?;
+    sys::fs::remove_file(&key_path).map_err(StoreError::from)?;
+    let writer = asking.writer(&store.current_path());
+    writer.write(&config.kubeconfig).map_err(EstablishError::Kubeconfig)
+}
+
+fn load_or_make_key(path: &Path) -> Result<KeyPair, EstablishError> {
+    let known = sys::fs::read_to_string(path).ok().and_then(|pem| KeyPair::from_pem(&pem).ok());
+    if let Some(key) = known {
+        return Ok(key);
+    }
+    let key = key::generate().map_err(|e| RequestError::Make(e.to_string()))?;
+    if let Some(folder) = path.parent() {
+        sys::fs::create_dir_all(folder, 0o755).map_err(StoreError::from)?;
+    }
+    sys::fs::write_atomic(path, key.serialize_pem(), 0o600).map_err(StoreError::from)?;
+    Ok(key)
+}

@@ -1,0 +1,382 @@
+//! Keeps one certificate fresh (upstream: `certificate.Manager`).
+
+use super::key::{self, Names, Subject};
+use super::request::{self, Request, RequestError};
+use super::store::CertStore;
+use crate::connection::{ClientIdentity, Connection, IdentityPair, Lane};
+use crate::metrics::{CertificateKind, CertificateMetrics};
+use crate::watch::random_fraction;
+use async_trait::async_trait;
+use jiff::Timestamp;
+use ports::{Clock, NodeViews};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use telemetry::metrics::Registry;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+const PATIENCE: Duration = Duration::from_secs(15 * 60);
+/// Between two rotations, however short-lived the certificates are.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
+const LONGEST_PAUSE: Duration = Duration::from_secs(32);
+/// Wall time may jump: a far deadline is looked at this often.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// What is known of a rotating certificate, for metrics and the debug page.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CertificateState {
+    /// The life of the certificate in use.
+    pub validity: Option<(Timestamp, Timestamp)>,
+    /// When the next one will be asked for.
+    pub rotate_at: Option<Timestamp>,
+    /// The last failure, until the next success.
+    pub last_error: Option<String>,
+}
+
+/// A lane to ask for certificates with: what fits the credentials of the moment.
+#[async_trait]
+pub(super) trait Asking: Send + Sync + std::fmt::Debug {
+    async fn lane(&self, has_certificate: bool) -> Result<Lane, RequestError>;
+}
+
+/// Keeps a certificate fresh until cancelled.
+#[derive(Debug)]
+pub struct Rotation {
+    pub(super) asking: Box<dyn Asking>,
+    pub(super) signer: &'static str,
+    pub(super) usages: &'static [&'static str],
+    pub(super) subject: Subject,
+    /// `None` while there is nothing to ask for.
+    pub(super) names: watch::Receiver<Option<Names>>,
+    pub(super) store: CertStore,
+    pub(super) identity: Arc<ClientIdentity>,
+    /// Dialled anew with each certificate.
+    pub(super) connection: Option<Connection>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) state: watch::Sender<CertificateState>,
+    /// Ask at once, however fresh the certificate is.
+    pub(super) force: bool,
+    pub(super) metrics: Option<CertificateMetrics>,
+    /// Where the names come from; `None` if they never change.
+    pub(super) node: Option<NodeNames>,
+}
+
+/// Names that follow the node's addresses.
+#[derive(Debug)]
+pub(super) struct NodeNames {
+    node: NodeViews,
+    allow_dns_only: bool,
+    out: watch::Sender<Option<Names>>,
+}
+
+impl Rotation {
+    /// For metrics.
+    pub fn state(&self) -> watch::Receiver<CertificateState> {
+        self.state.subscribe()
+    }
+
+    /// Counts into a registry.
+    #[must_use]
+    pub fn with_metrics(mut self, registry: &Registry) -> Self {
+        let kind = match self.signer {
+            request::SERVING_SIGNER => CertificateKind::Server,
+            _ => CertificateKind::Client,
+        };
+        let (identity, clock) = (Arc::clone(&self.identity), Arc::clone(&self.clock));
+        let seconds_left = move || {
+            let left = identity.current()?.not_after.as_second() - clock.now().as_second();
+            Some(left)
+        };
+        self.metrics = Some(CertificateMetrics::new(registry, kind, seconds_left));
+        self
+    }
+
+    /// Runs until cancelled.
+    pub async fn run(mut self, cancel: CancellationToken) {
+        let following = self.node.take().map(NodeNames::follow);
+        let following = async {
+            match following {
+                Some(following) => following.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            // Cancel-safe: a token has no state to lose.
+            () = cancel.cancelled() => {}
+            // Dropped only at the end of the process; a pending request is made anew.
+            () = self.rounds() => {}
+            // Ends only with the node's view.
+            () = following => {}
+        }
+    }
+
+    async fn rounds(&mut self) {
+        loop {
+            self.wait_until_due().await;
+            let mut pause = FIRST_PAUSE;
+            loop {
+                let Some(names) = self.names.borrow_and_update().clone() else { break };
+                let mut wanted = self.names.clone();
+                let outcome = tokio::select! {
+                    // Dropped when other names are wanted: nobody would use that certificate.
+                    outcome = self.rotate(&names) => outcome,
+                    // Cancel-safe: only a wake-up, the names are read above.
+                    () = changed(&mut wanted) => continue,
+                };
+                match outcome {
+                    Ok(()) => {
+                        tokio::time::sleep(SHORTEST_PAUSE).await;
+                        break;
+                    }
+                    Err(err) => self.failed(&err),
+                }
+                tokio::select! {
+                    // Cancel-safe: a fresh sleep each round.
+                    () = tokio::time::sleep(pause.mul_f64(1.0 + 0.1 * random_fraction())) => {}
+                    // Cancel-safe: the change stays marked until it is read above.
+                    () = changed(&mut self.names) => {}
+                }
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+
+    /// Returns when a certificate should be asked for.
+    async fn wait_until_due(&mut self) {
+        loop {
+            let due = self.due();
+            self.state.send_modify(|state| {
+                state.rotate_at = due;
+                state.validity = self.identity.current().map(|p| (p.not_before, p.not_after));
+            });
+            let now = self.clock.now();
+            let left = match due {
+                Some(due) if due <= now => return,
+                Some(due) => Duration::try_from(due.duration_since(now)).unwrap_or_default(),
+                None => LONGEST_SLEEP,
+            };
+            tokio::select! {
+                // Cancel-safe: a fresh sleep each round.
+                () = tokio::time::sleep(left.min(LONGEST_SLEEP)) => {}
+                // Cancel-safe: the change stays marked until it is read in `due`.
+                () = changed(&mut self.names) => {}
+            }
+        }
+    }
+
+    /// When to ask; `None` while there is nothing to ask for. Stays the same for one certificate.
+    fn due(&mut self) -> Option<Timestamp> {
+        let names = self.names.borrow_and_update().clone()?;
+        let now = self.clock.now();
+        let Some(pair) = self.identity.current().filter(|_| !self.force) else { return Some(now) };
+        if pair.not_after <= now || !key::satisfies(&pair, &self.subject, &names) {
+            return Some(now);
+        }
+        let state = self.state.borrow();
+        let same = state.validity == Some((pair.not_before, pair.not_after));
+        match state.rotate_at.filter(|_| same) {
+            Some(known) if known > pair.not_before => Some(known),
+            _ => Some(deadline(&pair, random_fraction())),
+        }
+    }
+
+    async fn rotate(&mut self, names: &Names) -> Result<(), RequestError> {
+        let made = |e: rcgen::Error| RequestError::Make(e.to_string());
+        let key = key::generate().map_err(made)?;
+        let pem = key::signing_request(&key, &self.subject, names).map_err(made)?;
+        let now = self.clock.now();
+        let old = self.identity.current();
+        let usable = old.as_ref().is_some_and(|pair| pair.not_after > now);
+        let lane = self.asking.lane(usable).await?;
+        let request = Request {
+            name: None,
+            signer: self.signer,
+            usages: self.usages,
+            pem,
+            // Once the old certificate is over, only other credentials can ask.
+            patience: old.clone().filter(|_| usable).map_or(PATIENCE, |pair| {
+                let left = Duration::try_from(pair.not_after.duration_since(now));
+                left.unwrap_or_default().min(PATIENCE)
+            }),
+        };
+        let certificate = request::obtain(&lane, request).await?;
+        let (store, now) = (self.store.clone(), self.clock.now());
+        let key_pem = key.serialize_pem();
+        let keep = move || store.update(&certificate, key_pem.as_bytes(), now);
+        let failed = |e: sys::blocking::BlockingError| RequestError::Make(e.to_string());
+        let pair = sys::blocking::run(keep).await.map_err(failed)??;
+        tracing::info!(expires = %pair.not_after, signer = self.signer, "Certificate rotated");
+        if let (Some(metrics), Some(old)) = (&self.metrics, &old) {
+            metrics.rotated(now.as_second() - old.not_before.as_second());
+        }
+        self.state.send_modify(|state| {
+            state.validity = Some((pair.not_before, pair.not_after));
+            state.rotate_at = None;
+            state.last_error = None;
+        });
+        self.force = false;
+        self.identity.install(pair);
+        if let Some(connection) = &self.connection {
+            connection.redial_all();
+        }
+        Ok(())
+    }
+
+    fn failed(&self, err: &RequestError) {
+        let text = crate::error::chain(err);
+        tracing::error!(err = text, signer = self.signer, "certificate was not renewed");
+        if let Some(metrics) = &self.metrics {
+            metrics.failed();
+        }
+        self.state.send_modify(|state| state.last_error = Some(text));
+    }
+}
+
+async fn changed<T>(receiver: &mut watch::Receiver<T>) {
+    if receiver.changed().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// 70 % to 90 % of the certificate's life.
+fn deadline(pair: &IdentityPair, fraction: f64) -> Timestamp {
+    let (begin, end) = (pair.not_before.as_second(), pair.not_after.as_second());
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        reason = "seconds of a certificate's life, jittered anyway"
+    )]
+    let part = ((end - begin) as f64 * (0.7 + 0.2 * fraction)) as i64;
+    Timestamp::from_second(begin.saturating_add(part)).unwrap_or(pair.not_after)
+}
+
+/// Settings of the serving certificate.
+#[derive(Debug, Clone)]
+pub struct ServingConfig {
+    /// This node's name.
+    pub node_name: String,
+    /// `--cert-dir`.
+    pub cert_dir: PathBuf,
+    /// Gate `AllowDNSOnlyNodeCSR`: a node without an address asks too.
+    pub allow_dns_only: bool,
+}
+
+#[derive(Debug)]
+struct OverConnection(Connection);
+
+#[async_trait]
+impl Asking for OverConnection {
+    async fn lane(&self, _has_certificate: bool) -> Result<Lane, RequestError> {
+        Ok(self.0.writes().clone())
+    }
+}
+
+/// The serving certificate (`serverTLSBootstrap`): asked for once the node has addresses, and
+/// again when they change. The identity is for the HTTPS server; it is empty until then.
+pub fn serving(
+    connection: &Connection,
+    config: ServingConfig,
+    node: NodeViews,
+    clock: Arc<dyn Clock>,
+) -> (Arc<ClientIdentity>, Rotation) {
+    let store = CertStore::new(&config.cert_dir, "kubelet-server");
+    let identity = Arc::new(ClientIdentity::default());
+    match store.current() {
+        Ok(Some(pair)) => identity.install(pair),
+        Ok(None) => {}
+        Err(err) => {
+            let err = crate::error::chain(&err);
+            tracing::warn!(err, "stored serving certificate cannot be used");
+        }
+    }
+    let (out, names) = watch::channel(None);
+    let rotation = Rotation {
+        asking: Box::new(OverConnection(connection.clone())),
+        signer: request::SERVING_SIGNER,
+        usages: &request::SERVING_USAGES,
+        subject: Subject::node(&config.node_name),
+        names,
+        store,
+        identity: Arc::clone(&identity),
+        connection: None,
+        clock,
+        state: watch::Sender::new(CertificateState::default()),
+        force: false,
+        metrics: None,
+        node: Some(NodeNames { node, allow_dns_only: config.allow_dns_only, out }),
+    };
+    (identity, rotation)
+}
+
+impl NodeNames {
+    /// Keeps the wanted names at the node's addresses; ends with the node's view.
+    async fn follow(mut self) {
+        loop {
+            let wanted = self.node.borrow_and_update().node.as_deref().map(names_of);
+            let usable =
+                wanted.filter(|n| !n.ips.is_empty() || (self.allow_dns_only && !n.dns.is_empty()));
+            self.out.send_if_modified(|current| {
+                let differs = usable.is_some() && *current != usable;
+                if differs {
+                    *current = usable;
+                }
+                differs
+            });
+            if self.node.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn names_of(node: &api::core::v1::Node) -> Names {
+    let mut names = Names::default();
+    for address in node.status.iter().flat_map(|s| s.addresses.iter().flatten()) {
+        match address.type_.as_str() {
+            "Hostname" | "InternalDNS" | "ExternalDNS" => {
+                match address.address.parse::<IpAddr>() {
+                    Ok(ip) => names.ips.insert(ip),
+                    Err(_) => names.dns.insert(address.address.clone()),
+                };
+            }
+            "InternalIP" | "ExternalIP" => names.ips.extend(address.address.parse::<IpAddr>().ok()),
+            _ => {}
+        }
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn rotates_between_seven_and_nine_tenths_of_the_life() {
+        let key = key::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        params.not_before = rcgen::date_time_ymd(2030, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2030, 1, 11);
+        let pem = params.self_signed(&key).unwrap().pem();
+        let pair = IdentityPair::from_pem(pem.as_bytes(), key.serialize_pem().as_bytes()).unwrap();
+        assert_eq!(deadline(&pair, 0.0).to_string(), "2030-01-08T00:00:00Z");
+        assert_eq!(deadline(&pair, 1.0).to_string(), "2030-01-10T00:00:00Z");
+    }
+
+    #[test]
+    fn names_come_from_the_nodes_addresses() {
+        let node = serde_json::from_value(json!({"status": {"addresses": [
+            {"type": "InternalIP", "address": "192.0.2.2"},
+            {"type": "ExternalDNS", "address": "node.example"},
+            {"type": "Hostname", "address": "192.0.2.9"},
+        ]}}))
+        .unwrap();
+        let names = names_of(&node);
+        assert_eq!(Vec::from_iter(names.dns), ["node.example"]);
+        let ips: Vec<String> = names.ips.iter().map(ToString::to_string).collect();
+        assert_eq!(ips, ["192.0.2.2", "192.0.2.9"]);
+    }
+}
