@@ -398,4 +398,6 @@ fn flag_lines(uses: &[FlagUse]) -> Vec<LogLine> {
 }
 
 #[cfg(test)]
+mod golden;
+#[cfg(test)]
 mod tests;

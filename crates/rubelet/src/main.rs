@@ -9,6 +9,7 @@
 //! Started under the name `kubelet` it does the same.
 #![forbid(unsafe_code)]
 
+mod check;
 mod disk;
 mod logs;
 mod show;
@@ -29,16 +30,21 @@ fn main() -> ExitCode {
         std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
     let command = match args.first().map(String::as_str) {
         Some("config") => Command::Config,
+        Some("check") => Command::Check,
         _ => Command::Run,
     };
     if command != Command::Run {
         args.remove(0);
     }
     let form = match command {
-        Command::Config => show::Form::take(&mut args),
+        Command::Config | Command::Check => show::Form::take(&mut args),
         Command::Run => show::Form::Yaml,
     };
-    let loaded = config::load(args, &Disk, cgroup_version());
+    let cgroups = cgroup_version();
+    let loaded = config::load(args.iter().cloned(), &Disk, cgroups);
+    if command == Command::Check && !matches!(loaded.result, Ok(Request::Print(_))) {
+        return checked(&args, &loaded, cgroups, form);
+    }
     let Loaded { notices, lines, logging, effective, result } = loaded;
     for notice in notices {
         // A closed standard error is no reason not to run.
@@ -53,7 +59,7 @@ fn main() -> ExitCode {
     let finished = match (result, command) {
         (Err(error), _) => Err(error.to_string()),
         (Ok(Request::Print(text)), _) => print(&text),
-        (Ok(Request::Run(_)), Command::Config) => Ok(()),
+        (Ok(Request::Run(_)), Command::Config | Command::Check) => Ok(()),
         (Ok(Request::Run(config)), Command::Run) => run(*config, handle),
     };
     match finished {
@@ -70,6 +76,7 @@ fn main() -> ExitCode {
 enum Command {
     Run,
     Config,
+    Check,
 }
 
 fn run(config: config::Config, logs: telemetry::log::LogHandle) -> Result<(), String> {
@@ -83,6 +90,17 @@ fn run(config: config::Config, logs: telemetry::log::LogHandle) -> Result<(), St
     runtime
         .block_on(agent::run(config, logs))
         .map_err(|e| format!("failed to run Kubelet: {}", telemetry::Chain(&e)))
+}
+
+/// Checks settings and machine; the exit code says whether pods can run.
+fn checked(args: &[String], loaded: &Loaded, cgroups: CgroupVersion, form: show::Form) -> ExitCode {
+    let report = check::run(args, loaded, cgroups);
+    let text = match form {
+        show::Form::Yaml => report.text(),
+        show::Form::Json => report.json(),
+    };
+    let failed = print(&text).is_err() || report.failed();
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 fn cgroup_version() -> CgroupVersion {

@@ -8,6 +8,7 @@
 pub mod beneath;
 pub mod blocking;
 pub mod cgroup;
+pub mod clock;
 pub mod fs;
 pub mod host;
 pub mod logs;
