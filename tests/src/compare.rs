@@ -144,7 +144,8 @@ fn compare_calls(golden: &[Value], ours: &[Value], cycles: bool, found: &mut Vec
 
 /// A watcher may miss a short step, and two things may change in one step or in two. So each thing
 /// is followed on its own: every container, every condition, the phase. A short-lived `running`
-/// may be missing on either side; all else must come in the record's order.
+/// (and the readiness that goes with it) may be missing on either side; all else must come in the
+/// record's order.
 fn compare_steps(golden: &[Value], ours: &[Value], cycles: bool, found: &mut Vec<Difference>) {
     if golden == ours {
         return;
@@ -188,9 +189,10 @@ fn courses(steps: &[Value]) -> BTreeMap<String, Vec<Value>> {
     courses
 }
 
-/// Walk both; where they part, one side may have one `running` that the other jumps over.
+/// Walk both; where they part, one side may have been running for a moment that the other missed.
 fn same_course(a: &[Value], b: &[Value]) -> bool {
-    let passing = |x: &Value| x == "Running" || x[0] == "running";
+    // A phase, a container's state, a Ready condition.
+    let passing = |x: &Value| x == "Running" || x[0] == "running" || x[0] == "True";
     match (a, b) {
         ([], []) => true,
         ([x, a @ ..], [y, b @ ..]) if x == y => same_course(a, b),
