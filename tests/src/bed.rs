@@ -46,6 +46,9 @@ impl Bed {
         let name = golden.name.as_str();
         self.control.create(&golden.manifest())?;
         self.reach_recorded_state(golden)?;
+        // What runs inside needs a moment after its start before it can take a signal, and no
+        // status shows that; the record's client had waited too.
+        std::thread::sleep(Duration::from_millis(1500));
         let before = self.observer.pod(name).context("pod was never seen")?;
         let uid = before["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
         self.control.kubectl(["delete", "pod", name, "-n", NAMESPACE, "--wait=false"])?;
