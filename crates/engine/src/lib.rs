@@ -1,7 +1,9 @@
 //! Every decision, as pure functions over a view and now.
 //!
-//! Owns: what a pod needs next ([`pod`]), what the API shows of it ([`status`]), how the runtime's
-//! objects look to us ([`runtime`]) and what probes mean ([`probe`]).
+//! Owns: what a pod needs next and where it is in its life ([`pod`]), what the API shows of it ([`status`]), what probes
+//! mean ([`probe`]), whether the node takes it ([`admission`], [`allocation`]), when it has to go ([`eviction`],
+//! [`shutdown`]), pods that no API server saw ([`static_pod`]), what is asked of the runtime ([`request`]) and of
+//! cgroups ([`cgroup`], [`resources`]), images, volumes and the node object.
 //!
 //! Promises: no I/O, no clock, no logging, no randomness. Every function is total and deterministic;
 //! `now` is an argument and state is a value that the caller keeps.
@@ -18,6 +20,7 @@ pub mod probe;
 pub mod request;
 pub mod resources;
 pub mod runtime;
+pub mod shutdown;
 pub mod static_pod;
 pub mod status;
 pub mod volumes;

@@ -17,6 +17,8 @@
 //! return. Upstream: `podWorkers`.
 
 mod orphans;
+#[cfg(test)]
+mod properties;
 mod record;
 #[cfg(test)]
 mod tests;
@@ -268,6 +270,7 @@ impl Workers {
             Subject::Pod(pod) => (uid_of(pod), full_name(pod), false),
             Subject::Runtime(pod) => {
                 if kind != UpdateKind::Kill {
+                    answer.completed.extend(kill.and_then(|k| k.completion));
                     return answer;
                 }
                 (pod.uid.clone(), format!("{}_{}", pod.name, pod.namespace), true)
@@ -294,9 +297,11 @@ impl Workers {
         };
         if !answer.spawn && record.termination_requested() && kind == UpdateKind::Create {
             record.restart_requested = true;
+            answer.completed.extend(kill.and_then(|k| k.completion));
             return answer;
         }
         if record.finished {
+            answer.completed.extend(kill.and_then(|k| k.completion));
             return answer;
         }
 
