@@ -18,7 +18,7 @@ use engine::status::StatusGates;
 use kubeapi::{ConnectionConfig, ObjectsConfig, Rate, Strategy};
 use node::{HeartbeatConfig, LeaseConfig, NodeConfig, Registration};
 use pods::images::{DockerConfigPlaces, ImagesConfig};
-use pods::{AdmissionConfig, GcPolicy, PodsConfig, UrlSourceConfig, ViewConfig};
+use pods::{AdmissionConfig, GcPolicy, PodsConfig, UrlSourceConfig, UsernsConfig, ViewConfig};
 use ports::Roots;
 use resources::cgroups::CgroupTreeConfig;
 use std::net::IpAddr;
@@ -116,6 +116,7 @@ pub(crate) fn pods(config: &Config, host: &Host, roots: &Roots, runtime_name: &s
     let sources = &config.sources;
     let headers = sources.url_headers.iter();
     PodsConfig {
+        user_namespaces: UsernsConfig::default(),
         node_name: host.hostname.clone(),
         roots: roots.clone(),
         static_pod_path: sources.path.clone(),

@@ -1,5 +1,5 @@
-//! Upkeep of what pods leave on the machine: image collection and log rotation, and the plugins
-//! that know registries.
+//! Upkeep of what pods leave on the machine: image collection and log rotation; and what pods need of
+//! it: the plugins that know registries, user ids.
 
 use crate::AgentError;
 use config::Config;
@@ -8,7 +8,8 @@ use engine::image::gc::GcPolicy;
 use jiff::SignedDuration;
 use pods::images::{Images, ProviderSetup, load_providers};
 use pods::logs::{LogRotation, LogRotationConfig};
-use ports::{Clock, OnExit, Tasks};
+use pods::{UsernsConfig, host_ids};
+use ports::{Clock, OnExit, Roots, Tasks};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,13 @@ use std::time::Duration;
 pub(crate) fn providers(config: &Config) -> Result<Option<ProviderSetup>, AgentError> {
     let setup = config.image_pulls.credential_providers.as_ref();
     Ok(setup.map(|p| load_providers(&p.config, &p.bin_dir)).transpose()?)
+}
+
+/// The ids of pods with their own users.
+pub(crate) fn user_namespaces(config: &Config, roots: &Roots) -> Result<UsernsConfig, AgentError> {
+    let ids_per_pod = config.pods.user_ids_per_pod;
+    let ids = host_ids(&roots.etc.join("passwd"), ids_per_pod).map_err(pods::PodsError::from)?;
+    Ok(UsernsConfig { ids_per_pod, ids, max_pods: config.pods.max_pods })
 }
 
 /// Starts both loops.

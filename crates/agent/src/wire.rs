@@ -12,7 +12,7 @@ use kubeapi::{
 };
 use node::{NodeInputs, NodeParts, RuntimeHealth};
 use pods::images::{ImageMetrics, Images, ImagesConfig, ImagesDeps};
-use pods::{PodsDeps, PodsHandle, RuntimeHandlers};
+use pods::{PodsConfig, PodsDeps, PodsHandle, RuntimeHandlers};
 use ports::{
     Clock, EventSeverity, EventTarget, Events, NodeEvent, NodeView, Objects, OnExit, PodApi,
     PodCgroups, PodsSnapshot, Roots, StorageApi, SystemClock, Tasks,
@@ -129,7 +129,10 @@ async fn start_all(config: &Config, tasks: &Tasks) -> Result<Started, AgentError
     upkeep::start(config, &images, &client, &clock, tasks)?;
     let runtime_name = runtime_name(&client).await;
     let pods = pods::start(
-        settings::pods(config, &host, &roots, &runtime_name),
+        PodsConfig {
+            user_namespaces: upkeep::user_namespaces(config, &roots)?,
+            ..settings::pods(config, &host, &roots, &runtime_name)
+        },
         PodsDeps {
             handlers: handlers(node.runtime_health(), tasks),
             runtime: client,

@@ -23,4 +23,5 @@ pub mod runtime;
 pub mod shutdown;
 pub mod static_pod;
 pub mod status;
+pub mod userns;
 pub mod volumes;

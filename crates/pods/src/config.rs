@@ -56,6 +56,8 @@ pub struct PodsConfig {
     pub cluster_dns: Vec<IpAddr>,
     /// Addresses given with `--node-ip`; the first one's family is the primary one.
     pub node_ips: Vec<IpAddr>,
+    /// Ids of pods with their own users.
+    pub user_namespaces: crate::userns::UsernsConfig,
     /// Gate EnvFiles.
     pub env_files: bool,
     /// Gates that change the plan.

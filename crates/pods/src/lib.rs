@@ -25,6 +25,7 @@ mod sources;
 mod start;
 mod status;
 mod timeline;
+mod userns;
 mod view;
 mod worker;
 
@@ -39,4 +40,5 @@ pub use sources::ManifestFaults;
 pub use sources::http::UrlSourceConfig;
 pub use start::{PodsError, start};
 pub use timeline::Step;
+pub use userns::{UsernsConfig, UsernsStartError, host_ids};
 pub use view::{ViewConfig, ViewHealth};

@@ -19,6 +19,7 @@ use crate::sources::{ManifestFaults, SourceReport, SourceSet};
 use crate::status::StatusCache;
 use crate::status::mirror::Mirrors;
 use crate::status::publisher::PublisherTask;
+use crate::userns::UserNamespaces;
 use crate::view::{ViewHandle, ViewTask};
 use api::core::v1::Pod;
 use engine::admission::sysctl::NotNamespaced;
@@ -37,6 +38,9 @@ pub enum PodsError {
     /// A state file cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// User namespaces of pods.
+    #[error(transparent)]
+    Userns(#[from] crate::userns::UsernsStartError),
     /// `allowedUnsafeSysctls` names something that pods cannot have of their own.
     #[error(transparent)]
     Sysctl(#[from] NotNamespaced),
@@ -76,7 +80,9 @@ pub async fn start(
         started_at,
     });
     let timelines = Timelines::new(Arc::clone(&clock));
+    let userns = UserNamespaces::open(&config.roots.kubelet, config.user_namespaces)?;
     let shared = Arc::new(Shared {
+        userns,
         runtime,
         view: view.clone(),
         lives: lives.clone(),

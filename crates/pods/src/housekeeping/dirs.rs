@@ -30,6 +30,7 @@ pub(super) async fn remove_dead(
         let result = if shared.volumes.in_use(&uid) {
             Err("volumes are still in use".to_owned())
         } else {
+            shared.userns.release(&uid).await;
             let path = root.join(&name);
             let proc = shared.config.roots.proc.clone();
             sys::blocking::run(move || remove_pod_dir(&proc, &path))

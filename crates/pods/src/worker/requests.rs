@@ -11,6 +11,7 @@ use engine::request::downward::NodeFacts;
 use engine::request::env::{self, EnvFile, EnvInput, EnvObjects, ObjectMiss, environment};
 use engine::request::mounts::{MountInput, PlacementExtras, VolumeView, sub_paths};
 use engine::request::resources::CpuQuota;
+use engine::request::security::UserNamespaceRange;
 use engine::request::{ContainerInput, SandboxInput, sandbox_config};
 use engine::status::StartError;
 use ports::{
@@ -62,11 +63,18 @@ impl PodWorker {
             attempt,
             dns: self.dns(pod).await?,
             cgroup_parent: self.shared.cgroups.parent(pod),
-            userns: None,
+            userns: self.user_namespace(pod).await?,
             extra_groups: &extra_groups(mounts),
             cpu_quota: CpuQuota::Enforced,
         };
         sandbox_config(&self.shared.config.request, input).map_err(|e| e.to_string())
+    }
+
+    /// The ids of a pod with its own users.
+    async fn user_namespace(&self, pod: &Pod) -> Result<Option<UserNamespaceRange>, String> {
+        let handler = self.runtime_handler(pod).await?;
+        let handlers = self.shared.handlers.borrow().clone();
+        self.shared.userns.range(pod, &handler, &handlers).await
     }
 
     async fn dns(&self, pod: &Arc<Pod>) -> Result<DnsConfig, String> {
@@ -210,7 +218,7 @@ impl PodWorker {
             bound_sub_paths: &bound,
             termination_file: termination.as_deref(),
             extras: &extras,
-            userns: None,
+            userns: self.user_namespace(pod).await?,
             target_id: self.target_of(ground, container)?,
             extra_groups: &extra_groups(ground.mounts),
             cpu_quota: CpuQuota::Enforced,

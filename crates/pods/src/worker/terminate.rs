@@ -94,6 +94,7 @@ impl PodWorker {
             tracing::error!(podUID = %self.uid, err = %error, "cannot remove pod cgroup");
             return failed();
         }
+        self.shared.userns.release(&self.uid).await;
         self.shared.status.finish(pod, work.mirror.as_ref());
         self.timeline.note("finished", "");
         Outcome::Done { terminal: false }

@@ -156,6 +156,7 @@ impl World {
             file_check_frequency: Duration::from_secs(20),
             static_pod_url: None,
             refuse_api_references: true,
+            user_namespaces: pods::UsernsConfig::default(),
             sync_frequency: Duration::from_secs(60),
             request: RequestSettings {
                 kubelet_root: text(&self.roots.kubelet),
