@@ -6,6 +6,7 @@
 //! source has spoken; what it publishes is one consistent moment.
 
 use crate::admission::{Admission, Admitted};
+use crate::lives::WorkerSignals;
 use crate::shared::Shared;
 use crate::sources::SourceSet;
 use crate::sources::desired::{DesiredPods, is_mirror, uid_of};
@@ -25,6 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
+use tracing::Instrument;
 
 /// How often leftovers are looked for (`kubelet: housekeepingPeriod`).
 const HOUSEKEEPING: Duration = Duration::from_secs(2);
@@ -382,10 +384,17 @@ impl DispatchTask {
         let uid = uid_of(pod);
         let may_run = self.may_run(&uid);
         if let Some(signals) = self.shared.lives.update(update, may_run) {
-            let timeline = self.shared.timelines.of(pod);
-            let worker = PodWorker::new(uid, Arc::clone(&self.shared), signals, timeline);
-            self.shared.tasks.spawn("pod-worker", OnExit::Fine, worker.run());
+            self.spawn_worker(pod, signals);
         }
+    }
+
+    fn spawn_worker(&self, pod: &Arc<Pod>, signals: WorkerSignals) {
+        let uid = uid_of(pod);
+        let span =
+            tracing::info_span!("pod", pod = %crate::shared::format_name(pod), podUID = %uid);
+        let timeline = self.shared.timelines.of(pod);
+        let worker = PodWorker::new(uid, Arc::clone(&self.shared), signals, timeline);
+        self.shared.tasks.spawn("pod-worker", OnExit::Fine, worker.run().instrument(span));
     }
 
     /// The pod with the resources that were admitted.
@@ -477,9 +486,7 @@ impl DispatchTask {
     fn end(&mut self, pod: &Arc<Pod>, options: KillOptions) -> oneshot::Receiver<()> {
         let (signals, wait) = self.shared.lives.kill(self.allocated(pod), options);
         if let Some(signals) = signals {
-            let timeline = self.shared.timelines.of(pod);
-            let worker = PodWorker::new(uid_of(pod), Arc::clone(&self.shared), signals, timeline);
-            self.shared.tasks.spawn("pod-worker", OnExit::Fine, worker.run());
+            self.spawn_worker(pod, signals);
         }
         wait
     }
@@ -571,10 +578,19 @@ fn same(a: &BTreeMap<PodUid, PodEntry>, b: &BTreeMap<PodUid, PodEntry>) -> bool 
                 && a.life == b.life
                 && a.evicted == b.evicted
                 && a.source == b.source
-                && (Arc::ptr_eq(&a.pod, &b.pod) || a.pod == b.pod)
-                && a.mirror == b.mirror
-                && a.status == b.status
+                && same_object(Some(&a.pod), Some(&b.pod))
+                && same_object(a.mirror.as_ref(), b.mirror.as_ref())
+                && same_object(a.status.as_ref(), b.status.as_ref())
         })
+}
+
+/// Equal, and at no cost if it is the very same object.
+fn same_object<T: PartialEq>(a: Option<&Arc<T>>, b: Option<&Arc<T>>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a == b,
+        (None, None) => true,
+        _ => false,
+    }
 }
 
 /// Where the pod came from.

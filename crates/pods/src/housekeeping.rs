@@ -10,7 +10,7 @@ pub(crate) use gc::ContainerGc;
 
 use crate::dispatch::{DispatchTask, api_terminal};
 use crate::shared::Shared;
-use api::ids::PodUid;
+use api::ids::{ContainerId, PodUid};
 use engine::pod::life::{LifeState, PodUpdate, RunningPod, UpdateKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -55,10 +55,22 @@ pub(crate) async fn run(task: &mut DispatchTask) {
     shared.actuated.retain(kept);
     shared.timelines.retain(kept);
     shared.resizes.retain(kept);
+    forget_gone_containers(&shared);
     delete_orphaned_mirrors(task);
     restart_missing_workers(task, &known.known.keys().cloned().collect());
     end_unknown_pods(task, &known.known.keys().cloned().collect());
     remove_dead_dirs(task, desired, known.known.keys().cloned().collect());
+}
+
+/// Probe results of containers that the runtime no longer has.
+fn forget_gone_containers(shared: &Shared) {
+    let all = Arc::clone(&shared.view.all().borrow());
+    let complete = all.listed.keys().all(|uid| all.pods.contains_key(uid));
+    if all.audited.is_some() && complete {
+        let there: BTreeSet<&ContainerId> =
+            all.pods.values().flat_map(|pod| pod.containers.iter().map(|c| &c.id)).collect();
+        shared.prober.retain_containers(|id| there.contains(id));
+    }
 }
 
 /// Desired pods without a worker: static pods that finished and are wanted again, and pods that

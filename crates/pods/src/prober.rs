@@ -9,7 +9,6 @@
 
 mod limit;
 mod run;
-mod state;
 mod store;
 
 pub(crate) use limit::Budget;
@@ -17,9 +16,10 @@ pub(crate) use store::ProbeStore;
 
 use crate::runtime::Runtime;
 use crate::status::StatusCache;
-use api::core::v1::{Container, Pod, Probe};
+use api::core::v1::Pod;
 use api::ids::{ContainerId, PodUid};
 use engine::pod::PodGates;
+use engine::probe::worker::{ProbeNumbers, ProbeWorker, probe_of, wanted};
 use engine::probe::{ProbeKind, ProbeOutcome, ProbeResults};
 use jiff::Timestamp;
 use ports::{Clock, Events, OnExit, Tasks};
@@ -48,6 +48,7 @@ pub(crate) struct ProberParts {
     pub(crate) store: ProbeStore,
     pub(crate) budget: Budget,
     pub(crate) gates: PodGates,
+    pub(crate) change_on_restart: bool,
     pub(crate) user_agent: String,
     pub(crate) started_at: Timestamp,
 }
@@ -58,64 +59,58 @@ struct ProbeTask {
     now: Arc<Notify>,
 }
 
-#[derive(Debug, Default)]
-struct Inner {
-    tasks: BTreeMap<ProbeKey, ProbeTask>,
-    results: Arc<ProbeResults>,
-}
+type ProbeTasks = BTreeMap<ProbeKey, ProbeTask>;
 
 /// The front of the prober. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct ProberHandle {
-    inner: Arc<Mutex<Inner>>,
+    probes: Arc<Mutex<ProbeTasks>>,
     parts: Arc<ProberParts>,
 }
 
 impl ProberHandle {
     pub(crate) fn new(parts: ProberParts) -> Self {
-        let results = Arc::new(parts.store.results());
-        let inner = Inner { tasks: BTreeMap::new(), results };
-        Self { inner: Arc::new(Mutex::new(inner)), parts: Arc::new(parts) }
+        Self { probes: Arc::default(), parts: Arc::new(parts) }
     }
 
     /// Settled results of all containers.
     pub(crate) fn results(&self) -> Arc<ProbeResults> {
-        Arc::clone(&self.lock().results)
+        self.parts.store.results()
     }
 
     /// Starts the probes of a pod that do not run yet.
     pub(crate) fn add_pod(&self, pod: &Arc<Pod>) {
         let uid = crate::sources::desired::uid_of(pod);
-        for container in probed_containers(pod) {
-            for (kind, probe) in probes_of(container) {
-                let key = ProbeKey { pod: uid.clone(), container: container.name.clone(), kind };
-                let mut inner = self.lock();
-                if inner.tasks.contains_key(&key) {
-                    continue;
-                }
-                let cancel = self.parts.tasks.token().child_token();
-                let now = Arc::new(Notify::new());
-                let task = ProbeTask { cancel: cancel.clone(), now: Arc::clone(&now) };
-                inner.tasks.insert(key.clone(), task);
-                drop(inner);
-                let run = run::ProbeRun {
-                    handle: self.clone(),
-                    parts: Arc::clone(&self.parts),
-                    key,
-                    pod: Arc::clone(pod),
-                    container: container.clone(),
-                    probe: probe.clone(),
-                    state: state::ProbeState::default(),
-                };
-                self.parts.tasks.spawn("probe", OnExit::Fine, run.run(cancel, now));
+        let Some(spec) = &pod.spec else { return };
+        for (container, kind) in wanted(spec) {
+            let Some(probe) = probe_of(container, kind) else { continue };
+            let key = ProbeKey { pod: uid.clone(), container: container.name.clone(), kind };
+            let mut probes = self.lock();
+            if probes.contains_key(&key) {
+                continue;
             }
+            let cancel = self.parts.tasks.token().child_token();
+            let now = Arc::new(Notify::new());
+            let task = ProbeTask { cancel: cancel.clone(), now: Arc::clone(&now) };
+            probes.insert(key.clone(), task);
+            drop(probes);
+            let run = run::ProbeRun {
+                handle: self.clone(),
+                parts: Arc::clone(&self.parts),
+                worker: ProbeWorker::new(&container.name, kind, ProbeNumbers::of(probe)),
+                key,
+                pod: Arc::clone(pod),
+                container: container.clone(),
+                probe: probe.clone(),
+            };
+            self.parts.tasks.spawn("probe", OnExit::Fine, run.run(cancel, now));
         }
     }
 
     /// Ends liveness and startup probes of regular containers: their pod is terminating.
     pub(crate) fn stop_liveness_and_startup(&self, uid: &PodUid) {
         let pod_containers = self.parts.status.regular_names(uid);
-        for (key, task) in &self.lock().tasks {
+        for (key, task) in self.lock().iter() {
             if key.pod == *uid
                 && key.kind != ProbeKind::Readiness
                 && pod_containers.contains(&key.container)
@@ -127,14 +122,14 @@ impl ProberHandle {
 
     /// Ends all probes of a pod.
     pub(crate) fn remove_pod(&self, uid: &PodUid) {
-        for (_, task) in self.lock().tasks.iter().filter(|(key, _)| key.pod == *uid) {
+        for (_, task) in self.lock().iter().filter(|(key, _)| key.pod == *uid) {
             task.cancel.cancel();
         }
     }
 
     /// Ends the probes of all pods but these.
     pub(crate) fn retain(&self, keep: impl Fn(&PodUid) -> bool) {
-        for (_, task) in self.lock().tasks.iter().filter(|(key, _)| !keep(&key.pod)) {
+        for (_, task) in self.lock().iter().filter(|(key, _)| !keep(&key.pod)) {
             task.cancel.cancel();
         }
     }
@@ -143,18 +138,14 @@ impl ProberHandle {
     pub(crate) fn probe_now(&self, uid: &PodUid, id: &ContainerId) {
         let Some(name) = self.parts.status.container_name(uid, id) else { return };
         let key = ProbeKey { pod: uid.clone(), container: name, kind: ProbeKind::Readiness };
-        if let Some(task) = self.lock().tasks.get(&key) {
+        if let Some(task) = self.lock().get(&key) {
             task.now.notify_one();
         }
     }
 
     /// Stores a result and tells whoever must know.
     fn settle(&self, key: &ProbeKey, id: &ContainerId, outcome: ProbeOutcome) {
-        let changed = {
-            let mut inner = self.lock();
-            Arc::make_mut(&mut inner.results).set(id, key.kind, outcome)
-        };
-        if !changed {
+        if !self.parts.store.set(id, key.kind, outcome) {
             return;
         }
         match key.kind {
@@ -176,43 +167,20 @@ impl ProberHandle {
         }
     }
 
-    /// The container is gone: so is what was known of it.
-    fn forget(&self, id: &ContainerId, kind: ProbeKind) {
-        let mut inner = self.lock();
-        Arc::make_mut(&mut inner.results).remove(id, kind);
-        drop(inner);
-        self.parts.store.remove(id, kind);
+    /// Keeps results of these containers.
+    pub(crate) fn retain_containers(&self, keep: impl Fn(&ContainerId) -> bool) {
+        self.parts.store.retain(keep);
     }
 
     fn ended(&self, key: &ProbeKey) {
-        self.lock().tasks.remove(key);
+        self.lock().remove(key);
+        self.parts.store.forget(key);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        match self.inner.lock() {
-            Ok(inner) => inner,
+    fn lock(&self) -> MutexGuard<'_, ProbeTasks> {
+        match self.probes.lock() {
+            Ok(probes) => probes,
             Err(poisoned) => poisoned.into_inner(),
         }
     }
-}
-
-/// Regular containers and sidecars.
-fn probed_containers(pod: &Pod) -> impl Iterator<Item = &Container> {
-    let spec = pod.spec.as_ref();
-    let regular = spec.into_iter().flat_map(|s| &s.containers);
-    let sidecars = spec
-        .into_iter()
-        .flat_map(|s| s.init_containers.iter().flatten())
-        .filter(|c| c.restart_policy.as_deref() == Some("Always"));
-    regular.chain(sidecars)
-}
-
-fn probes_of(container: &Container) -> impl Iterator<Item = (ProbeKind, &Probe)> {
-    [
-        (ProbeKind::Startup, container.startup_probe.as_ref()),
-        (ProbeKind::Readiness, container.readiness_probe.as_ref()),
-        (ProbeKind::Liveness, container.liveness_probe.as_ref()),
-    ]
-    .into_iter()
-    .filter_map(|(kind, probe)| Some((kind, probe?)))
 }

@@ -9,6 +9,7 @@ use crate::dispatch::{DispatchParts, DispatchTask};
 use crate::handle::PodsHandle;
 use crate::housekeeping::ContainerGc;
 use crate::lives::Lives;
+use crate::probe_client::http::HttpClient;
 use crate::prober::{Budget, ProbeStore, ProberHandle, ProberParts};
 use crate::runtime::Runtime;
 use crate::shared::{Shared, Timelines};
@@ -76,6 +77,7 @@ pub async fn start(
         store: ProbeStore::open(config.roots.rubelet().join("probes.json"), tasks),
         budget: Budget::per_second(config.probes_per_second),
         gates: config.gates,
+        change_on_restart: config.status_gates.change_on_restart,
         user_agent: config.user_agent("kube-probe"),
         started_at,
     });
@@ -162,7 +164,8 @@ fn start_sources(
         let (shared, view) = (Arc::clone(shared), view.clone());
         tasks.spawn("pods-from-url", OnExit::Exit, async move {
             let Some(statics) = static_pods(&shared, &view, &cancel).await else { return };
-            UrlSource::new(url, statics, report).run(cancel).await;
+            let client = HttpClient::verified(&shared.config.roots.etc);
+            UrlSource::new(url, statics, report, client).run(cancel).await;
         });
     }
     if let Some(mut api_pods) = api_pods {

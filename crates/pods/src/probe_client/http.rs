@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper_util::rt::TokioIo;
+use rustls_pki_types::pem::PemObject;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -67,6 +68,11 @@ impl HttpClient {
     /// A client that takes any certificate: for probes and hooks.
     pub(crate) fn unverified() -> Self {
         Self { tls: Arc::clone(&UNVERIFIED) }
+    }
+
+    /// A client that checks certificates against the machine's authorities: for pods from a URL.
+    pub(crate) fn verified(etc: &std::path::Path) -> Self {
+        Self { tls: verified_config(etc) }
     }
 
     /// GET, following no redirect.
@@ -302,6 +308,34 @@ fn go_text(error: &hyper::Error) -> String {
 fn is_plain_answer(error: &std::io::Error) -> bool {
     let inner = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
     matches!(inner, Some(rustls::Error::InvalidMessage(_)))
+}
+
+/// Where distributions keep their authorities, below `/etc`; the first that is there counts.
+const AUTHORITIES: [&str; 6] = [
+    "ssl/certs/ca-certificates.crt",
+    "pki/tls/certs/ca-bundle.crt",
+    "ssl/ca-bundle.pem",
+    "pki/tls/cacert.pem",
+    "pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "ssl/cert.pem",
+];
+
+fn verified_config(etc: &std::path::Path) -> Arc<rustls::ClientConfig> {
+    let mut roots = rustls::RootCertStore::empty();
+    for place in AUTHORITIES {
+        let Ok(bytes) = sys::fs::read(etc.join(place)) else { continue };
+        let found = rustls_pki_types::CertificateDer::pem_slice_iter(&bytes).filter_map(Result::ok);
+        roots.add_parsable_certificates(found);
+        break;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    #[expect(clippy::expect_used, reason = "ring supports the default versions")]
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("ring supports TLS 1.2 and 1.3")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Arc::new(config)
 }
 
 fn unverified_config() -> Arc<rustls::ClientConfig> {

@@ -1,16 +1,14 @@
 //! The task of one probe.
 
-use super::state::{Next, ProbeState, Seen, Settings};
-use super::store::Remembered;
 use super::{ProbeKey, ProberHandle, ProberParts};
 use crate::probe_client::ProbeAnswer;
 use crate::probe_client::http::{self, headers_with_defaults};
 use crate::probe_client::url::{HttpTarget, resolve_port};
 use crate::probe_client::{grpc, tcp};
-use api::core::v1::{Container, ContainerStatus, Pod, PodStatus, Probe};
+use api::core::v1::{Container, Pod, PodStatus, Probe};
 use api::ids::ContainerId;
+use engine::probe::worker::{Move, ProbeWorker, ResultChange, Run, Step, WorkerView};
 use engine::request::expand::{expand, unresolved};
-use jiff::SignedDuration;
 use ports::{EventSeverity, EventTarget, NodeEvent};
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,12 +30,12 @@ pub(super) struct ProbeRun {
     pub(super) pod: Arc<Pod>,
     pub(super) container: Container,
     pub(super) probe: Probe,
-    pub(super) state: ProbeState,
+    pub(super) worker: ProbeWorker,
 }
 
 impl ProbeRun {
     pub(super) async fn run(mut self, cancel: CancellationToken, now: Arc<Notify>) {
-        let period = seconds(self.probe.period_seconds, 10).max(Duration::from_secs(1));
+        let period = self.worker.numbers().period;
         let mut ticks = tokio::time::interval(period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
@@ -55,112 +53,84 @@ impl ProbeRun {
             }
         }
         if !self.parts.tasks.token().is_cancelled()
-            && let Some(id) = &self.state.container
+            && let Some(id) = self.worker.watching()
         {
-            self.handle.forget(id, self.key.kind);
+            self.parts.store.remove(id, self.key.kind);
         }
         self.handle.ended(&self.key);
     }
 
     /// Looks once; `false` ends the probe.
     async fn step(&mut self) -> bool {
-        let Some(status) = self.parts.status.get(&self.key.pod) else { return true };
-        if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
-            return false;
+        let status = self.parts.status.get(&self.key.pod);
+        self.resume(status.as_deref());
+        let results = self.parts.store.results();
+        let view = WorkerView {
+            pod: &self.pod,
+            status: status.as_deref(),
+            results: &results,
+            agent_started: self.parts.started_at,
+            gates: &self.parts.gates,
+            change_on_restart: self.parts.change_on_restart,
+        };
+        let Step { changes, next } = self.worker.step(&view, self.parts.clock.now());
+        for change in changes {
+            self.apply(change);
         }
-        let Some(seen) = self.seen(&status) else { return true };
-        let settings = self.settings();
-        let restored = self.parts.store.get(&seen.id, self.key.kind);
-        let (next, effects) = self.state.look(&seen, restored, &settings, self.parts.clock.now());
-        for (id, outcome) in effects {
-            match outcome {
-                Some(outcome) => self.handle.settle(&self.key, &id, outcome),
-                None => self.handle.forget(&id, self.key.kind),
-            }
-        }
-        match next {
-            Next::Stop => return false,
-            Next::Wait => return true,
-            Next::Probe => {}
-        }
+        let id = match next {
+            Move::Stop => return false,
+            Move::Wait => return true,
+            Move::Probe(id) => id,
+        };
         self.parts.budget.take().await;
-        let ip = status.pod_ip.clone().unwrap_or_default();
-        let Some(good) = self.judge(&seen.id, &ip).await else { return true };
-        let settled = self.state.take(good, &settings);
-        let outcome = settled.or_else(|| self.handle.results().get(&seen.id, self.key.kind));
-        self.parts.store.set(
-            &seen.id,
-            self.key.kind,
-            Remembered {
-                outcome,
-                on_hold: self.state.on_hold,
-                last: self.state.last,
-                run: self.state.run,
-            },
-        );
-        if let Some(outcome) = settled {
-            self.handle.settle(&self.key, &seen.id, outcome);
+        let ip = status.and_then(|status| status.pod_ip.clone()).unwrap_or_default();
+        let run = self.judge(&id, &ip).await;
+        let settled = self.worker.judge(run);
+        self.parts.store.keep(&self.key, &self.worker);
+        if let Some(change) = settled {
+            self.apply(change);
         }
         true
     }
 
-    fn settings(&self) -> Settings {
-        let threshold = |value: Option<i32>, default: u32| {
-            value.and_then(|v| u32::try_from(v).ok()).filter(|v| *v > 0).unwrap_or(default)
-        };
-        Settings {
-            kind: self.key.kind,
-            initial_delay: SignedDuration::from_secs(i64::from(
-                self.probe.initial_delay_seconds.unwrap_or_default(),
-            )),
-            success_threshold: threshold(self.probe.success_threshold, 1),
-            failure_threshold: threshold(self.probe.failure_threshold, 3),
-            agent_started: self.parts.started_at,
+    /// A first look after our restart goes on from what was counted before.
+    fn resume(&mut self, status: Option<&PodStatus>) {
+        if self.worker.watching().is_some() {
+            return;
         }
-    }
-
-    fn seen(&self, status: &PodStatus) -> Option<Seen> {
-        let lists = [&status.container_statuses, &status.init_container_statuses];
+        let lists = status.map(|s| [&s.container_statuses, &s.init_container_statuses]);
         let entry = lists
             .into_iter()
             .flatten()
             .flatten()
-            .find(|entry| entry.name == self.container.name)?;
-        let id = engine::status::bare_id(entry)?;
-        let state = entry.state.as_ref();
-        let running = state.and_then(|s| s.running.as_ref());
-        Some(Seen {
-            id,
-            running_since: running
-                .map(|r| r.started_at.as_ref().map_or(self.parts.started_at, |started| started.0)),
-            started: entry.started == Some(true),
-            over: self.is_over(entry),
-        })
+            .flatten()
+            .find(|entry| entry.name == self.container.name);
+        if let Some(id) = entry.and_then(engine::status::bare_id) {
+            self.parts.store.resume(&mut self.worker, &id);
+        }
     }
 
-    fn is_over(&self, entry: &ContainerStatus) -> bool {
-        let terminated = entry.state.as_ref().and_then(|s| s.terminated.as_ref());
-        let (Some(terminated), Some(spec)) = (terminated, self.pod.spec.as_ref()) else {
-            return false;
-        };
-        let code = terminated.exit_code;
-        !engine::pod::restartable(&self.container, spec, code, &self.parts.gates)
+    fn apply(&self, change: ResultChange) {
+        match change {
+            ResultChange::Set(id, outcome) => self.handle.settle(&self.key, &id, outcome),
+            ResultChange::Remove(id) => self.parts.store.remove(&id, self.key.kind),
+        }
     }
 
-    /// Probes; `None` when nothing can be said about the container.
-    async fn judge(&self, id: &ContainerId, ip: &str) -> Option<bool> {
+    /// Probes and tells what was found.
+    async fn judge(&self, id: &ContainerId, ip: &str) -> Run {
         let kind = self.key.kind.as_str();
         let mut error = None;
         for _ in 0..ATTEMPTS {
             match self.attempt(id, ip).await {
-                ProbeAnswer::Success => return Some(true),
+                ProbeAnswer::Success => return Run::Success,
                 ProbeAnswer::Warning(text) => {
                     self.event("ProbeWarning", format!("{kind} probe warning: {text}"));
-                    return Some(true);
+                    return Run::Success;
                 }
                 ProbeAnswer::Failure(text) => {
                     self.event("Unhealthy", format!("{kind} probe failed: {text}"));
-                    return Some(false);
+                    return Run::Failure;
                 }
                 ProbeAnswer::Error { state, message } => error = Some((state, message)),
             }
@@ -169,11 +139,11 @@ impl ProbeRun {
             let text = format!("{kind} probe errored and resulted in {state} state: {message}");
             self.event("Unhealthy", text);
         }
-        None
+        Run::Error
     }
 
     async fn attempt(&self, id: &ContainerId, ip: &str) -> ProbeAnswer {
-        let limit = seconds(self.probe.timeout_seconds, 1);
+        let limit = self.worker.numbers().timeout;
         if let Some(exec) = &self.probe.exec {
             return self.exec(id, exec.command.as_deref().unwrap_or_default(), limit).await;
         }
@@ -251,22 +221,5 @@ impl ProbeRun {
             reason,
             message,
         });
-    }
-}
-
-fn seconds(value: Option<i32>, default: u64) -> Duration {
-    let given = value.and_then(|v| u64::try_from(v).ok()).filter(|v| *v > 0);
-    Duration::from_secs(given.unwrap_or(default))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_missing_or_zero_time_is_the_default() {
-        assert_eq!(seconds(None, 10), Duration::from_secs(10));
-        assert_eq!(seconds(Some(0), 1), Duration::from_secs(1));
-        assert_eq!(seconds(Some(7), 1), Duration::from_secs(7));
     }
 }

@@ -1,74 +1,48 @@
-//! Probe results on disk (`rubelet/probes.json`), so that our restart is not seen by anybody.
+//! Probe results and counters, in memory and on disk (`rubelet/probes.json`), so that our restart is
+//! not seen by anybody.
 //!
-//! Promises: losing the file only means that results are found out anew; a damaged one is ignored;
-//! it is written at most once a second.
+//! Promises: losing the file only means that results are found out anew; a damaged one is ignored; it
+//! is written at most once a second and once more at our end.
 
+use super::ProbeKey;
 use api::ids::ContainerId;
+use engine::probe::saved::SavedProbes;
+use engine::probe::worker::ProbeWorker;
 use engine::probe::{ProbeKind, ProbeOutcome, ProbeResults};
 use ports::{OnExit, Tasks};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::Notify;
 
 const PAUSE: Duration = Duration::from_secs(1);
-const VERSION: u32 = 1;
 
-/// What is remembered of one probe of one container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Remembered {
-    /// The settled result, if there is one.
-    pub(crate) outcome: Option<ProbeOutcome>,
-    /// Nothing more to probe until the container changes.
-    pub(crate) on_hold: bool,
-    /// The last single result.
-    pub(crate) last: Option<bool>,
-    /// How often in a row.
-    pub(crate) run: u32,
+#[derive(Debug, Default)]
+struct Inner {
+    results: Arc<ProbeResults>,
+    workers: BTreeMap<ProbeKey, ProbeWorker>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-struct Row {
-    container: ContainerId,
-    kind: ProbeKind,
-    #[serde(flatten)]
-    probe: Remembered,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Content {
-    version: u32,
-    probes: Vec<Row>,
-}
-
-type Probes = BTreeMap<(ContainerId, ProbeKind), Remembered>;
-
-/// The remembered probes. Cheap to clone.
+/// Everything known from probes. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct ProbeStore {
-    probes: Arc<Mutex<Probes>>,
+    inner: Arc<Mutex<Inner>>,
+    /// What the last run of the agent left.
+    saved: Option<Arc<SavedProbes>>,
     dirty: Arc<Notify>,
 }
 
 impl ProbeStore {
     /// Reads the file, if it can be read, and starts its writer.
     pub(crate) fn open(path: PathBuf, tasks: &Tasks) -> Self {
-        let probes = sys::fs::read(&path)
+        let saved = sys::fs::read(&path)
             .ok()
-            .and_then(|bytes| serde_json::from_slice::<Content>(&bytes).ok())
-            .filter(|content| content.version == VERSION)
-            .map(|content| {
-                content
-                    .probes
-                    .into_iter()
-                    .map(|row| ((row.container, row.kind), row.probe))
-                    .collect()
-            })
-            .unwrap_or_default();
-        let store = Self { probes: Arc::new(Mutex::new(probes)), dirty: Arc::default() };
+            .and_then(|bytes| serde_json::from_slice::<SavedProbes>(&bytes).ok())
+            .map(Arc::new);
+        let results = saved.as_ref().map(|saved| saved.results(|_| true)).unwrap_or_default();
+        let inner = Inner { results: Arc::new(results), workers: BTreeMap::new() };
+        let store = Self { inner: Arc::new(Mutex::new(inner)), saved, dirty: Arc::default() };
         let (writer, cancel) = (store.clone(), tasks.token());
         tasks.spawn("probe-store", OnExit::Fine, async move {
             loop {
@@ -91,57 +65,60 @@ impl ProbeStore {
         store
     }
 
-    /// Settled results of all remembered containers.
-    pub(crate) fn results(&self) -> ProbeResults {
-        let mut results = ProbeResults::default();
-        if let Ok(probes) = self.probes.lock() {
-            for ((id, kind), probe) in probes.iter() {
-                if let Some(outcome) = probe.outcome {
-                    results.set(id, *kind, outcome);
-                }
-            }
-        }
-        results
+    /// Settled results of all containers.
+    pub(crate) fn results(&self) -> Arc<ProbeResults> {
+        Arc::clone(&self.lock().results)
     }
 
-    /// What is remembered of a probe.
-    pub(crate) fn get(&self, id: &ContainerId, kind: ProbeKind) -> Option<Remembered> {
-        self.probes.lock().ok()?.get(&(id.clone(), kind)).copied()
-    }
-
-    /// Remembers a probe.
-    pub(crate) fn set(&self, id: &ContainerId, kind: ProbeKind, probe: Remembered) {
-        let changed = self
-            .probes
-            .lock()
-            .is_ok_and(|mut probes| probes.insert((id.clone(), kind), probe) != Some(probe));
+    /// Settles a result; says whether it is new or differs.
+    pub(crate) fn set(&self, id: &ContainerId, kind: ProbeKind, outcome: ProbeOutcome) -> bool {
+        let changed = Arc::make_mut(&mut self.lock().results).set(id, kind, outcome);
         if changed {
             self.dirty.notify_one();
         }
+        changed
     }
 
-    /// Forgets a probe.
+    /// Forgets a result.
     pub(crate) fn remove(&self, id: &ContainerId, kind: ProbeKind) {
-        let removed =
-            self.probes.lock().is_ok_and(|mut probes| probes.remove(&(id.clone(), kind)).is_some());
-        if removed {
+        Arc::make_mut(&mut self.lock().results).remove(id, kind);
+        self.dirty.notify_one();
+    }
+
+    /// Keeps results of these containers.
+    pub(crate) fn retain(&self, keep: impl Fn(&ContainerId) -> bool) {
+        let mut inner = self.lock();
+        if inner.results.iter().any(|(id, ..)| !keep(id)) {
+            Arc::make_mut(&mut inner.results).retain(keep);
             self.dirty.notify_one();
         }
     }
 
+    /// Gives a new worker back what its predecessor had counted for this container.
+    pub(crate) fn resume(&self, worker: &mut ProbeWorker, id: &ContainerId) {
+        if let Some(saved) = &self.saved {
+            saved.resume(worker, id);
+        }
+    }
+
+    /// Remembers what a worker counted.
+    pub(crate) fn keep(&self, key: &ProbeKey, worker: &ProbeWorker) {
+        let known = self.lock().workers.insert(key.clone(), worker.clone());
+        if known.as_ref() != Some(worker) {
+            self.dirty.notify_one();
+        }
+    }
+
+    /// Forgets a worker.
+    pub(crate) fn forget(&self, key: &ProbeKey) {
+        self.lock().workers.remove(key);
+    }
+
     async fn write(&self, path: PathBuf) {
-        let rows = match self.probes.lock() {
-            Ok(probes) => probes
-                .iter()
-                .map(|((id, kind), probe)| Row {
-                    container: id.clone(),
-                    kind: *kind,
-                    probe: *probe,
-                })
-                .collect(),
-            Err(_) => return,
+        let content = {
+            let inner = self.lock();
+            SavedProbes::of(&inner.results, inner.workers.values())
         };
-        let content = Content { version: VERSION, probes: rows };
         let Ok(bytes) = serde_json::to_vec(&content) else { return };
         let written = sys::blocking::run(move || {
             if let Some(folder) = path.parent() {
@@ -151,6 +128,13 @@ impl ProbeStore {
         });
         if let Ok(Err(error)) = written.await {
             tracing::warn!(err = %error.source, "cannot keep probe results");
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        match self.inner.lock() {
+            Ok(inner) => inner,
+            Err(poisoned) => poisoned.into_inner(),
         }
     }
 }
@@ -166,25 +150,14 @@ mod tests {
         let tasks = Tasks::new();
         let store = ProbeStore::open(path.clone(), &tasks);
         let id = ContainerId::from("c1");
-        let probe = Remembered {
-            outcome: Some(ProbeOutcome::Success),
-            on_hold: false,
-            last: Some(true),
-            run: 3,
-        };
-        store.set(&id, ProbeKind::Readiness, probe);
+        assert!(store.set(&id, ProbeKind::Readiness, ProbeOutcome::Success));
         tasks.shutdown().await;
         let again = ProbeStore::open(path.clone(), &Tasks::new());
-        assert_eq!(again.get(&id, ProbeKind::Readiness), Some(probe));
         assert_eq!(again.results().get(&id, ProbeKind::Readiness), Some(ProbeOutcome::Success));
         sys::fs::write(&path, "{").unwrap();
         let damaged = ProbeStore::open(path, &Tasks::new());
-        assert_eq!(damaged.get(&id, ProbeKind::Readiness), None);
-        sys::removal::remove_tree(
-            std::path::Path::new("/proc"),
-            &dir,
-            sys::removal::Contents::Everything,
-        )
-        .unwrap();
+        assert_eq!(damaged.results().get(&id, ProbeKind::Readiness), None);
+        let all = sys::removal::Contents::Everything;
+        sys::removal::remove_tree(std::path::Path::new("/proc"), &dir, all).unwrap();
     }
 }

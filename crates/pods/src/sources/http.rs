@@ -44,11 +44,17 @@ pub(crate) struct UrlSource {
     report: SourceReport,
     last_body: Vec<u8>,
     failures: u32,
+    client: HttpClient,
 }
 
 impl UrlSource {
-    pub(crate) fn new(config: UrlSourceConfig, statics: StaticPods, report: SourceReport) -> Self {
-        Self { config, statics, report, last_body: Vec::new(), failures: 0 }
+    pub(crate) fn new(
+        config: UrlSourceConfig,
+        statics: StaticPods,
+        report: SourceReport,
+        client: HttpClient,
+    ) -> Self {
+        Self { config, statics, report, last_body: Vec::new(), failures: 0, client }
     }
 
     pub(crate) async fn run(mut self, cancel: CancellationToken) {
@@ -80,7 +86,7 @@ impl UrlSource {
             headers: self.config.headers.clone(),
             max_body: MAX_MANIFEST_BYTES,
         };
-        let answer = tokio::time::timeout(TIMEOUT, HttpClient::unverified().fetch(fetch))
+        let answer = tokio::time::timeout(TIMEOUT, self.client.fetch(fetch))
             .await
             .map_err(|_| FetchError::Transport("timed out after 10s".to_owned()))?
             .map_err(|e| FetchError::Transport(e.to_string()))?;
