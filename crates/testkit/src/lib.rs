@@ -1,6 +1,7 @@
 //! Fakes with real state, and private instances of the real parts.
 #![forbid(unsafe_code)]
 
+pub mod fake_api;
 pub mod fake_cri;
 pub mod paused_clock;
 #[expect(
