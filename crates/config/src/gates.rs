@@ -72,8 +72,9 @@ pub struct Gates {
 }
 
 impl Gates {
-    /// Whether a gate is on; an unknown one is off.
+    /// Whether a gate is on; an unknown one is off (and a fault of the caller).
     pub fn enabled(&self, name: &str) -> bool {
+        debug_assert!(find(name).is_some(), "there is no feature gate {name}");
         let shipped = || find(name).is_some_and(|gate| gate.default);
         self.enabled.get(name).copied().unwrap_or_else(shipped)
     }

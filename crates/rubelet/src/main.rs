@@ -88,7 +88,7 @@ fn run(config: config::Config, logs: telemetry::log::LogHandle) -> Result<(), St
         .build()
         .map_err(|e| format!("failed to run Kubelet: {e}"))?;
     runtime
-        .block_on(agent::run(config, logs))
+        .block_on(Box::pin(agent::run(config, logs)))
         .map_err(|e| format!("failed to run Kubelet: {}", telemetry::Chain(&e)))
 }
 

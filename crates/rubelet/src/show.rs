@@ -154,3 +154,80 @@ fn own_flags(config: &Effective) -> BTreeMap<&'static str, String> {
     }
     flags
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config::{CgroupVersion, ConfigFiles};
+
+    /// One file, whatever its path.
+    #[derive(Debug)]
+    struct One(String);
+
+    impl ConfigFiles for One {
+        fn read(&self, _: &str) -> Result<Vec<u8>, String> {
+            Ok(self.0.clone().into_bytes())
+        }
+
+        fn walk(&self, path: &str) -> Result<Vec<String>, String> {
+            Ok(vec![path.to_owned()])
+        }
+
+        fn working_dir(&self) -> String {
+            "/".to_owned()
+        }
+    }
+
+    fn effective_of(args: &[&str], file: &str) -> Effective {
+        let files = One(format!("apiVersion: {API_VERSION}\nkind: {KIND}\n{file}"));
+        let loaded = config::load(args.iter().copied(), &files, CgroupVersion::V2);
+        *loaded.effective.unwrap()
+    }
+
+    #[test]
+    fn what_is_shown_is_a_configuration_file_that_means_the_same() {
+        let args = ["--config=/c", "--max-pods=7", "--feature-gates=CRIListStreaming=true"];
+        let body =
+            "clusterDNS: [10.0.0.10]\nclusterDomain: 'yes'\nevictionHard: {memory.available: 5%}\n";
+        let shown = effective(&effective_of(&args, body), Form::Yaml);
+        assert!(shown.contains("maxPods: 7 "), "{shown}");
+        assert!(shown.contains("# flag --max-pods\n"), "{shown}");
+        assert!(shown.contains("  memory.available: \"5%\""), "{shown}");
+        let again = effective_of(
+            &["--config=/c"],
+            &shown.replace(&format!("apiVersion: {API_VERSION}\nkind: {KIND}\n"), ""),
+        );
+        assert_eq!(again.kubelet, effective_of(&args, body).kubelet);
+    }
+
+    #[test]
+    fn settings_are_shown_even_when_they_are_wrong() {
+        let shown = effective(&effective_of(&["--config=/c"], "port: -1\n"), Form::Yaml);
+        assert!(shown.contains("port: -1 "), "{shown}");
+        assert!(shown.contains("# file /c\n"), "{shown}");
+    }
+
+    #[test]
+    fn the_json_form_has_origins_gates_and_flags() {
+        let shown = effective(&effective_of(&["--node-ip=10.0.0.1", "--port=5"], ""), Form::Json);
+        let json: Value = serde_json::from_str(&shown).unwrap();
+        assert_eq!(json["configuration"]["port"], 5);
+        assert_eq!(json["origins"]["port"], json!({"flag": "port"}));
+        assert_eq!(json["origins"]["readOnlyPort"], "legacyDefault");
+        assert_eq!(json["flags"]["node-ip"], "\"10.0.0.1\"");
+        assert_eq!(json["featureGates"].as_object().unwrap().len(), 242);
+    }
+
+    #[test]
+    fn the_output_form_is_taken_off_the_arguments() {
+        for args in
+            [vec!["-o", "json", "--v=1"], vec!["--v=1", "--output=json"], vec!["-ojson", "--v=1"]]
+        {
+            let mut args: Vec<String> = args.into_iter().map(str::to_owned).collect();
+            assert_eq!(Form::take(&mut args), Form::Json);
+            assert_eq!(args, ["--v=1"]);
+        }
+        let mut args = vec!["--v=1".to_owned()];
+        assert_eq!(Form::take(&mut args), Form::Yaml);
+    }
+}

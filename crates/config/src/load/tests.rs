@@ -416,3 +416,34 @@ fn the_golden_configz_comes_out_of_the_flags_that_made_it() {
     ];
     assert_eq!(&config(&args, &[]).configz()["kubeletconfig"], golden);
 }
+
+mod any_input {
+    use super::*;
+    use crate::testing::MemoryFiles;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_command_line_makes_it_panic(args in prop::collection::vec("(-{0,2}[a-z=,:<0-9-]{0,12}|--(port|kube-reserved|register-with-taints|reserved-memory|vmodule|feature-gates|cluster-dns)=\\PC{0,12})", 0..4)) {
+            let _ = load(args, &MemoryFiles::default(), CgroupVersion::V2);
+        }
+
+        #[test]
+        fn no_file_makes_it_panic(text in "\\PC{0,80}", body in "[a-zA-Z:{}, \\n\\[\\]0-9'\"-]{0,80}") {
+            for content in [text.clone(), format!("{HEAD}{body}"), format!("{HEAD}{text}")] {
+                let files = MemoryFiles::new([("c", content.as_str()), ("d/a.conf", content.as_str())]);
+                let _ = load(["--config=c"], &files, CgroupVersion::V2);
+                let _ = load(["--config-dir=d"], &files, CgroupVersion::V2);
+            }
+        }
+
+        #[test]
+        fn drop_ins_of_disjoint_fields_commute(pods in 1..1000_i32, port in 1..65535_i32) {
+            let one = format!("{HEAD}maxPods: {pods}\n");
+            let other = format!("{HEAD}port: {port}\n");
+            let first = config(&["--config-dir=d"], &[("d/a.conf", &one), ("d/b.conf", &other)]);
+            let second = config(&["--config-dir=d"], &[("d/a.conf", &other), ("d/b.conf", &one)]);
+            prop_assert_eq!(first.kubelet, second.kubelet);
+        }
+    }
+}

@@ -495,6 +495,7 @@ pub(super) fn check_construction(
     k: &KubeletConfiguration,
     flags: &KubeletFlags,
 ) -> Result<(), String> {
+    let strategy = k.config_map_and_secret_change_detection_strategy.as_str();
     let construction = if flags.root_dir.is_empty() {
         "invalid root directory \"\"".to_owned()
     } else if k.sync_frequency.as_nanos() <= 0 {
@@ -505,6 +506,8 @@ pub(super) fn check_construction(
              set --cloud-provider=external and migrate to an external cloud provider",
             quote(&flags.cloud_provider)
         )
+    } else if !flags.kubeconfig.is_empty() && !["Get", "Cache", "Watch"].contains(&strategy) {
+        format!("unknown configmap and secret manager mode: {strategy}")
     } else {
         return Ok(());
     };

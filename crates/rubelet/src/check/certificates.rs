@@ -3,7 +3,7 @@
 use super::Finding;
 use config::Config;
 use ports::Clock;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use x509_parser::pem::Pem;
 
 const SUBJECT: &str = "certificates";
@@ -36,7 +36,7 @@ pub(super) fn check(config: &Config, clock: &dyn Clock) -> Vec<Finding> {
     findings
 }
 
-fn named(path: &PathBuf, what: &str, clock: &dyn Clock) -> Finding {
+fn named(path: &Path, what: &str, clock: &dyn Clock) -> Finding {
     let shown = path.display();
     let renew = "renew it; with rotateCertificates or serverTLSBootstrap it renews itself";
     match first_end(path) {

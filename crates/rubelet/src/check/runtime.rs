@@ -1,9 +1,11 @@
 //! The container runtime: reachable, ready, and what it can do.
+//!
+//! Deliberately absent: opening the event stream, which would take events from a running agent.
 
 use super::Finding;
 use config::Config;
 use config::resolved::CgroupDriver;
-use cri::{ClientConfig, Endpoint, RuntimeClient, Support};
+use cri::{ClientConfig, Endpoint, RuntimeClient};
 use std::time::Duration;
 
 const SUBJECT: &str = "runtime";
@@ -65,16 +67,23 @@ async fn ask(client: &RuntimeClient, config: &Config) -> Vec<Finding> {
     }
     match client.status(false).await {
         Ok(answer) => {
+            let named = |name: &str| if name.is_empty() { "(default)" } else { name }.to_owned();
+            let handlers: Vec<String> =
+                answer.runtime_handlers.iter().map(|handler| named(&handler.name)).collect();
+            findings.push(Finding::ok(SUBJECT, format!("handlers: {}", handlers.join(" "))));
             let conditions = answer.status.map(|status| status.conditions).unwrap_or_default();
             for condition in conditions.iter().filter(|condition| !condition.status) {
-                let fix = if condition.r#type == "NetworkReady" {
-                    "install a network plugin (CNI) on this node"
-                } else {
-                    "look at the runtime's own log"
-                };
                 let seen =
                     format!("{}: {} {}", condition.r#type, condition.reason, condition.message);
-                findings.push(Finding::error(SUBJECT, seen, fix));
+                findings.push(match condition.r#type.as_str() {
+                    "NetworkReady" => {
+                        Finding::error(SUBJECT, seen, "install a network plugin (CNI) on this node")
+                    }
+                    "RuntimeReady" => {
+                        Finding::error(SUBJECT, seen, "look at the runtime's own log")
+                    }
+                    _ => Finding::warning(SUBJECT, seen, "follow the runtime's advice"),
+                });
             }
         }
         Err(error) => {
@@ -89,14 +98,6 @@ async fn ask(client: &RuntimeClient, config: &Config) -> Vec<Finding> {
         ));
     }
     findings.push(driver(client, config).await);
-    let features = client.features();
-    let told = |support: Support| match support {
-        Support::Yes => "yes",
-        Support::No => "no",
-        Support::Unknown => "not asked",
-    };
-    findings
-        .push(Finding::ok(SUBJECT, format!("RuntimeConfig: {}", told(features.runtime_config))));
     findings
 }
 
