@@ -62,6 +62,9 @@ pub enum AgentError {
     /// A checkpoint that cannot be trusted.
     #[error(transparent)]
     Checkpoint(#[from] pods::PodsError),
+    /// The HTTP API.
+    #[error(transparent)]
+    Server(#[from] server::ServerError),
     /// Signals cannot be received.
     #[error("cannot listen for signals")]
     Signals(#[source] std::io::Error),
@@ -71,9 +74,9 @@ pub enum AgentError {
 }
 
 /// Runs the agent until a signal, lock contention or a fatal fault ends it.
-pub async fn run(config: Config, _logs: LogHandle) -> Result<(), AgentError> {
+pub async fn run(config: Config, logs: LogHandle) -> Result<(), AgentError> {
     let tasks = Tasks::new();
-    let outcome = run_with(&config, &tasks).await;
+    let outcome = run_with(&config, logs, &tasks).await;
     tasks.shutdown().await;
     match outcome? {
         Ending::Signal | Ending::LockContention => Ok(()),
@@ -81,7 +84,11 @@ pub async fn run(config: Config, _logs: LogHandle) -> Result<(), AgentError> {
     }
 }
 
-async fn run_with(config: &Config, tasks: &Tasks) -> Result<Ending, AgentError> {
+async fn run_with(
+    config: &Config,
+    logs: LogHandle,
+    tasks: &Tasks,
+) -> Result<Ending, AgentError> {
     tracing::info!(kubeletVersion = config.version, "Kubelet version");
     let variable = |name| std::env::var(name).ok();
     let watchdog = watchdog::period(
@@ -104,7 +111,7 @@ async fn run_with(config: &Config, tasks: &Tasks) -> Result<Ending, AgentError> 
     }
     let started = tokio::select! {
         // A start that is given up leaves tasks behind; the caller ends them.
-        started = wire::start(config, tasks) => started?,
+        started = wire::start(config, logs, tasks) => started?,
         // Cancel-safe: the signal is seen once and ends everything.
         signalled = &mut signal => {
             signalled.map_err(AgentError::Signals)?;

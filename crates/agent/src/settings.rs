@@ -4,7 +4,7 @@
 
 use crate::host::Host;
 use config::Config;
-use config::resolved::{SecretsVerification, SwapBehavior};
+use config::resolved::{Authorization, SecretsVerification, SwapBehavior};
 use engine::cgroup::{CgroupName, Driver, Limits, PodLimitPolicy, shares};
 use engine::image::record::{AllowList, VerificationPolicy};
 use engine::node::{NodeSettings, Reservation, Threshold};
@@ -21,6 +21,10 @@ use pods::images::{DockerConfigPlaces, ImagesConfig};
 use pods::{AdmissionConfig, GcPolicy, PodsConfig, UrlSourceConfig, UsernsConfig, ViewConfig};
 use ports::Roots;
 use resources::cgroups::CgroupTreeConfig;
+use server::ServerSettings;
+use server::auth::AuthConfig;
+use server::route::Switches;
+use server::tls::TlsSettings;
 use std::net::IpAddr;
 use units::Quantity;
 use volumes::VolumesConfig;
@@ -360,6 +364,45 @@ pub(crate) fn node(config: &Config, host: &Host, roots: &Roots) -> NodeConfig {
         },
         lease: LeaseConfig {
             duration_seconds: i32::try_from(node.lease_duration.as_secs()).unwrap_or(i32::MAX),
+        },
+    }
+}
+
+/// The HTTP API.
+pub(crate) fn server(config: &Config, host: &Host) -> ServerSettings {
+    let server = &config.server;
+    let on = |gate| config.gates.enabled(gate);
+    ServerSettings {
+        https: server.https,
+        read_only: server.read_only,
+        switches: Switches {
+            debugging: server.debugging_handlers,
+            system_logs: server.system_log_handler,
+            profiling: server.profiling_handler,
+            debug_flags: server.debug_flags_handler,
+            checkpoint: on("ContainerCheckpoint"),
+            flagz: on("ComponentFlagz"),
+            statusz: on("ComponentStatusz"),
+        },
+        tls: TlsSettings {
+            min_version: server.tls_min_version.clone(),
+            cipher_suites: server.tls_cipher_suites.clone(),
+            ask_client: server.client_ca_file.is_some(),
+        },
+        certificate_files: server
+            .tls_cert_file
+            .clone()
+            .zip(server.tls_private_key_file.clone()),
+        client_ca: server.client_ca_file.clone(),
+        auth: AuthConfig {
+            node_name: host.hostname.clone(),
+            anonymous: server.anonymous,
+            token_cache: server.token_webhook,
+            access_cache: match &server.authorization {
+                Authorization::Webhook(webhook) => Some((webhook.cache_yes, webhook.cache_no)),
+                Authorization::AlwaysAllow | Authorization::Unknown(_) => None,
+            },
+            strict_streaming: false,
         },
     }
 }

@@ -19,7 +19,10 @@ use ports::{
 };
 use resources::Unplaced;
 use resources::cgroups::{CgroupDriver, CgroupTree, NoPodCgroups};
+use server::ServerDeps;
+use server::tls::{ServingCertificate, self_signed};
 use std::sync::Arc;
+use telemetry::log::LogHandle;
 use telemetry::metrics::Registry;
 use tokio::sync::{mpsc, watch};
 use volumes::VolumesDeps;
@@ -55,12 +58,17 @@ struct Cluster {
 /// Builds and starts everything. Tasks that were started before a fault are ended by the caller.
 pub(crate) fn start<'a>(
     config: &'a Config,
+    logs: LogHandle,
     tasks: &'a Tasks,
 ) -> BoxFuture<'a, Result<Started, AgentError>> {
-    Box::pin(start_all(config, tasks))
+    Box::pin(start_all(config, logs, tasks))
 }
 
-async fn start_all(config: &Config, tasks: &Tasks) -> Result<Started, AgentError> {
+async fn start_all(
+    config: &Config,
+    logs: LogHandle,
+    tasks: &Tasks,
+) -> Result<Started, AgentError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let roots = settings::roots(config);
     let registry = Registry::new();
@@ -135,7 +143,7 @@ async fn start_all(config: &Config, tasks: &Tasks) -> Result<Started, AgentError
         },
         PodsDeps {
             handlers: handlers(node.runtime_health(), tasks),
-            runtime: client,
+            runtime: client.clone(),
             images: Arc::new(images),
             volumes: Arc::new(volumes),
             cgroups,
@@ -146,15 +154,51 @@ async fn start_all(config: &Config, tasks: &Tasks) -> Result<Started, AgentError
             api: cluster.pods,
             api_pods: cluster.pod_sets,
             published: snapshots,
-            clock,
+            clock: Arc::clone(&clock),
         },
         tasks,
     )
     .await?;
+    let certificate = Arc::new(ServingCertificate::default());
+    let mut settings = settings::server(config, &host);
+    if settings.certificate_files.is_none() && !config.server.server_tls_bootstrap {
+        let now = clock.now().as_second();
+        let pair = self_signed(&certificate, &config.dirs.certs, &host.hostname, now);
+        settings.certificate_files = Some(pair.map_err(server::ServerError::from)?);
+    } else if let Some((crt, key)) = &settings.certificate_files {
+        certificate.read(crt, key).map_err(server::ServerError::from)?;
+    }
+    let started = Started { pods: pods.clone() };
+    let deps = ServerDeps {
+        pods: Arc::new(pods),
+        runtime: client,
+        metrics: registry,
+        probe_metrics: Registry::new(),
+        configz: configz(config, driver),
+        logs,
+        roots,
+        checks: started.checks(),
+        clock,
+        tasks: tasks.clone(),
+    };
+    server::start(settings, certificate, deps, None, tasks).await?;
     if config.node.make_iptables_util_chains {
         tasks.spawn("iptables", OnExit::Fine, iptables::run(tasks.token()));
     }
-    Ok(Started { pods })
+    Ok(started)
+}
+
+/// The configuration in force: with the driver that the runtime named.
+fn configz(config: &Config, driver: engine::cgroup::Driver) -> serde_json::Value {
+    let mut document = config.configz();
+    let name = match driver {
+        engine::cgroup::Driver::Cgroupfs => "cgroupfs",
+        engine::cgroup::Driver::Systemd => "systemd",
+    };
+    if let Some(field) = document.pointer_mut("/kubeletconfig/cgroupDriver") {
+        *field = name.into();
+    }
+    document
 }
 
 const CGROUP_V1: &str = "cgroup v1 support is in maintenance mode, please migrate to cgroup v2";

@@ -18,6 +18,7 @@ mod objects;
 mod placement;
 mod plugins;
 mod pods;
+mod reviews;
 mod roots;
 mod status;
 mod storage;
@@ -34,6 +35,7 @@ pub use placement::{
 };
 pub use plugins::{PluginHandler, PluginInfo};
 pub use pods::{KillRequest, PodEntry, PodLife, PodSource, Pods, PodsSnapshot};
+pub use reviews::{AccessQuestion, Reviews, UserInfo};
 pub use roots::Roots;
 pub use status::{PodApi, PodApiError};
 pub use storage::StorageApi;

@@ -1,5 +1,22 @@
 //! The node's HTTP API.
+//!
+//! Owns: listeners, TLS, identity and access of callers, the routes and their answers. Promises:
+//! unknown paths, bad credentials and slow clients cost next to nothing; nothing but the health
+//! port answers without a check on the secure port; streams are copied, never buffered.
+//!
+//! Deliberately absent: what pods are and do (`ports::Pods`), reviews (`ports::Reviews`).
 #![forbid(unsafe_code)]
 
+pub mod auth;
+mod handlers;
 pub mod health;
+mod listen;
+mod query;
+mod reply;
 pub mod route;
+mod serve;
+mod start;
+pub mod tls;
+
+pub use serve::{HealthCheck, ServerDeps};
+pub use start::{ServerError, ServerSettings, start};

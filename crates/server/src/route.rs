@@ -112,8 +112,16 @@ pub enum Decision {
 const DEBUG_OFF: &str = "Debug endpoints are disabled.";
 /// Trees below which everything is handled, also what has no route.
 const TREES: [&str; 10] = [
-    "/stats/", "/run/", "/exec/", "/attach/", "/portForward/", "/containerLogs/", "/runningpods/",
-    "/checkpoint/", "/logs/", "/debug/pprof/",
+    "/stats/",
+    "/run/",
+    "/exec/",
+    "/attach/",
+    "/portForward/",
+    "/containerLogs/",
+    "/runningpods/",
+    "/checkpoint/",
+    "/logs/",
+    "/debug/pprof/",
 ];
 
 /// Decides about a path.
@@ -177,9 +185,7 @@ fn in_tree(method: &Method, tree: &str, path: &str, switches: Switches) -> Route
     let parts: Vec<&str> = if rest.is_empty() { Vec::new() } else { rest.split('/').collect() };
     if tree == "/stats/" {
         return match parts.as_slice() {
-            ["summary"] => {
-                only(method, &[Method::GET, Method::POST], "GET, POST", Route::Summary)
-            }
+            ["summary"] => only(method, &[Method::GET, Method::POST], "GET, POST", Route::Summary),
             _ => Route::NoRoute,
         };
     }

@@ -1,0 +1,220 @@
+//! Who asks, and may they.
+//!
+//! Owns: the chain of authenticators (client certificate, bearer token, anonymous) and the
+//! authorizer, with their caches. Promises: an authenticator that *erred* never lets the request
+//! fall through to anonymous; nothing is cached longer than configured; caches are bounded.
+
+mod cache;
+mod x509;
+
+pub use x509::ClientAuthorities;
+
+use crate::route;
+use cache::TimedCache;
+use http::{HeaderMap, Method, StatusCode, header};
+use ports::{AccessQuestion, Reviews, UserInfo};
+use rustls_pki_types::CertificateDer;
+use std::sync::Arc;
+use std::time::Duration;
+
+const CACHE_ENTRIES: usize = 4096;
+const SUBPROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
+
+/// How callers are known.
+#[derive(Debug, Clone)]
+pub struct AuthConfig {
+    /// This node's name.
+    pub node_name: String,
+    /// Requests without any identity are taken as `system:anonymous`.
+    pub anonymous: bool,
+    /// Bearer tokens are reviewed; answers are kept this long.
+    pub token_cache: Option<Duration>,
+    /// Access is reviewed; allowances and denials are kept this long. `None` allows everything.
+    pub access_cache: Option<(Duration, Duration)>,
+    /// exec, attach, port-forward and run need `create` even when asked by GET.
+    pub strict_streaming: bool,
+}
+
+/// The caller was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// 401, 403 or 500.
+    pub status: StatusCode,
+    /// The body.
+    pub body: String,
+}
+
+/// Authenticates and authorizes.
+#[derive(Debug)]
+pub struct Guard {
+    config: AuthConfig,
+    authorities: Option<Arc<ClientAuthorities>>,
+    reviews: Option<Arc<dyn Reviews>>,
+    tokens: TimedCache<String, Option<UserInfo>>,
+    access: TimedCache<AccessQuestion, bool>,
+}
+
+impl Guard {
+    /// A guard; `reviews` must be there if the configuration asks for any.
+    pub fn new(
+        config: AuthConfig,
+        authorities: Option<Arc<ClientAuthorities>>,
+        reviews: Option<Arc<dyn Reviews>>,
+    ) -> Self {
+        Self {
+            config,
+            authorities,
+            reviews,
+            tokens: TimedCache::new(CACHE_ENTRIES),
+            access: TimedCache::new(CACHE_ENTRIES),
+        }
+    }
+
+    /// Lets a request pass or says why not.
+    pub async fn check(
+        &self,
+        method: &Method,
+        path: &str,
+        headers: &HeaderMap,
+        certificates: &[CertificateDer<'static>],
+    ) -> Result<UserInfo, Refusal> {
+        let user = self.authenticate(headers, certificates).await?;
+        self.authorize(&user, method, path).await?;
+        Ok(user)
+    }
+
+    async fn authenticate(
+        &self,
+        headers: &HeaderMap,
+        certificates: &[CertificateDer<'static>],
+    ) -> Result<UserInfo, Refusal> {
+        let mut erred = false;
+        if let (Some(authorities), false) = (&self.authorities, certificates.is_empty()) {
+            match authorities.user(certificates) {
+                Ok(Some(user)) => return Ok(authenticated(user)),
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::debug!(err = error, "client certificate refused");
+                    erred = true;
+                }
+            }
+        }
+        if let (Some(keep), Some(token)) = (self.config.token_cache, bearer(headers)) {
+            match self.review_token(&token, keep).await {
+                Ok(Some(user)) => return Ok(authenticated(user)),
+                Ok(None) => erred = true,
+                Err(error) => {
+                    tracing::error!(err = error, "Unable to authenticate the request");
+                    erred = true;
+                }
+            }
+        }
+        if !erred && self.config.anonymous {
+            return Ok(UserInfo {
+                name: "system:anonymous".to_owned(),
+                groups: vec!["system:unauthenticated".to_owned()],
+                ..UserInfo::default()
+            });
+        }
+        Err(Refusal { status: StatusCode::UNAUTHORIZED, body: "Unauthorized".to_owned() })
+    }
+
+    async fn review_token(&self, token: &str, keep: Duration) -> Result<Option<UserInfo>, String> {
+        if let Some(known) = self.tokens.get(&token.to_owned()) {
+            return Ok(known);
+        }
+        let reviews = self.reviews.as_ref().ok_or("no API server to review tokens")?;
+        let user = reviews.token(token).await?;
+        self.tokens.put(token.to_owned(), user.clone(), keep);
+        Ok(user)
+    }
+
+    async fn authorize(&self, user: &UserInfo, method: &Method, path: &str) -> Result<(), Refusal> {
+        let Some((allow_for, deny_for)) = self.config.access_cache else { return Ok(()) };
+        let sub_resources = route::sub_resources(path);
+        let mut verb = route::verb(method);
+        if self.config.strict_streaming && sub_resources == ["proxy"] && is_streaming(path) {
+            verb = "create";
+        }
+        for sub_resource in sub_resources {
+            let question = AccessQuestion {
+                user: user.clone(),
+                verb,
+                sub_resource,
+                node_name: self.config.node_name.clone(),
+            };
+            let allowed = match self.access.get(&question) {
+                Some(known) => known,
+                None => {
+                    let answer = self.review_access(&question).await.map_err(|error| {
+                        tracing::error!(err = error, user = user.name, "Authorization error");
+                        Refusal {
+                            status: StatusCode::INTERNAL_SERVER_ERROR,
+                            body: format!(
+                                "Authorization error (user={}, verb={verb}, resource=nodes, subresource={sub_resource})",
+                                user.name
+                            ),
+                        }
+                    })?;
+                    let keep = if answer { allow_for } else { deny_for };
+                    self.access.put(question, answer, keep);
+                    answer
+                }
+            };
+            if allowed {
+                return Ok(());
+            }
+        }
+        Err(Refusal {
+            status: StatusCode::FORBIDDEN,
+            body: format!(
+                "Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)=[{}])\n",
+                user.name,
+                sub_resources.join(" ")
+            ),
+        })
+    }
+
+    async fn review_access(&self, question: &AccessQuestion) -> Result<bool, String> {
+        let reviews = self.reviews.as_ref().ok_or("no API server to review access")?;
+        reviews.access(question).await
+    }
+}
+
+fn is_streaming(path: &str) -> bool {
+    ["/exec/", "/attach/", "/portForward/", "/run/"].iter().any(|tree| path.starts_with(tree))
+}
+
+fn authenticated(mut user: UserInfo) -> UserInfo {
+    let everybody = "system:authenticated";
+    if !user.groups.iter().any(|group| group == everybody) {
+        user.groups.push(everybody.to_owned());
+    }
+    user
+}
+
+/// The bearer token of a request, from its header or a WebSocket sub-protocol.
+fn bearer(headers: &HeaderMap) -> Option<String> {
+    let text = |name| headers.get(name).and_then(|v| v.to_str().ok());
+    if let Some(value) = text(header::AUTHORIZATION) {
+        let (scheme, token) = value.trim().split_once(' ')?;
+        let token = token.trim();
+        return (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty())
+            .then(|| token.to_owned());
+    }
+    let offered = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL);
+    offered
+        .iter()
+        .filter_map(|v| v.to_str().ok())
+        .flat_map(|v| v.split(','))
+        .find_map(|protocol| decode_token(protocol.trim().strip_prefix(SUBPROTOCOL)?))
+}
+
+fn decode_token(encoded: &str) -> Option<String> {
+    use base64::Engine as _;
+    let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(encoded).ok()?;
+    String::from_utf8(bytes).ok().filter(|token| !token.is_empty())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,102 @@
+//! The chain of identities, against a scripted reviewer.
+
+use super::*;
+use async_trait::async_trait;
+use http::HeaderValue;
+use std::sync::Mutex;
+
+#[derive(Debug, Default)]
+struct Reviewer {
+    asked: Mutex<Vec<String>>,
+    down: bool,
+}
+
+#[async_trait]
+impl Reviews for Reviewer {
+    async fn token(&self, token: &str) -> Result<Option<UserInfo>, String> {
+        self.asked.lock().unwrap().push(format!("token {token}"));
+        if self.down {
+            return Err("API server is away".to_owned());
+        }
+        let known = UserInfo { name: "alice".to_owned(), ..UserInfo::default() };
+        Ok((token == "good").then_some(known))
+    }
+
+    async fn access(&self, question: &AccessQuestion) -> Result<bool, String> {
+        let text = format!("{} {} {}", question.user.name, question.verb, question.sub_resource);
+        self.asked.lock().unwrap().push(text);
+        Ok(question.sub_resource == "proxy" && question.verb != "create")
+    }
+}
+
+fn guard(anonymous: bool, down: bool) -> (Guard, Arc<Reviewer>) {
+    let reviewer = Arc::new(Reviewer { down, ..Reviewer::default() });
+    let minute = Duration::from_secs(60);
+    let config = AuthConfig {
+        node_name: "node1".to_owned(),
+        anonymous,
+        token_cache: Some(minute),
+        access_cache: Some((minute, minute)),
+        strict_streaming: true,
+    };
+    let reviews: Arc<dyn Reviews> = Arc::<Reviewer>::clone(&reviewer);
+    (Guard::new(config, None, Some(reviews)), reviewer)
+}
+
+fn token(value: &str) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    let value = HeaderValue::from_str(&format!("Bearer {value}")).unwrap();
+    headers.insert(header::AUTHORIZATION, value);
+    headers
+}
+
+#[tokio::test]
+async fn a_bad_token_is_never_anonymous() {
+    let (guard, _) = guard(true, false);
+    let refused = guard.check(&Method::GET, "/pods", &token("bad"), &[]).await.unwrap_err();
+    assert_eq!((refused.status.as_u16(), refused.body.as_str()), (401, "Unauthorized"));
+    let user = guard.check(&Method::GET, "/pods", &HeaderMap::new(), &[]).await.unwrap();
+    assert_eq!(user.name, "system:anonymous");
+}
+
+#[tokio::test]
+async fn a_reviewer_that_is_away_lets_nobody_in() {
+    let (guard, _) = guard(true, true);
+    let refused = guard.check(&Method::GET, "/pods", &token("good"), &[]).await.unwrap_err();
+    assert_eq!(refused.status, StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sub_resources_are_asked_in_order_and_answers_are_kept() {
+    let (guard, reviewer) = guard(false, false);
+    for _ in 0..3 {
+        let user = guard.check(&Method::GET, "/pods", &token("good"), &[]).await.unwrap();
+        assert_eq!((user.name.as_str(), user.groups.len()), ("alice", 1));
+    }
+    let asked = reviewer.asked.lock().unwrap().clone();
+    assert_eq!(asked, ["token good", "alice get pods", "alice get proxy"]);
+    tokio::time::advance(Duration::from_secs(61)).await;
+    guard.check(&Method::GET, "/pods", &token("good"), &[]).await.unwrap();
+    assert_eq!(reviewer.asked.lock().unwrap().len(), 6);
+}
+
+#[tokio::test]
+async fn strict_streaming_wants_create_even_for_get() {
+    let (guard, _) = guard(false, false);
+    let path = "/exec/n/p/c";
+    let refused = guard.check(&Method::GET, path, &token("good"), &[]).await.unwrap_err();
+    assert_eq!(refused.status, StatusCode::FORBIDDEN);
+    assert_eq!(
+        refused.body,
+        "Forbidden (user=alice, verb=create, resource=nodes, subresource(s)=[proxy])\n"
+    );
+}
+
+#[test]
+fn tokens_also_come_in_a_websocket_sub_protocol() {
+    let mut headers = HeaderMap::new();
+    let offer = "v4.channel.k8s.io, base64url.bearer.authorization.k8s.io.Z29vZA";
+    headers.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(offer));
+    assert_eq!(bearer(&headers).as_deref(), Some("good"));
+    assert_eq!(bearer(&HeaderMap::new()), None);
+}

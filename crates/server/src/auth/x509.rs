@@ -1,0 +1,90 @@
+//! Callers with a client certificate.
+
+use arc_swap::ArcSwapOption;
+use ports::UserInfo;
+use rustls::RootCertStore;
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, UnixTime};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The client CA bundle, re-read when its file changes.
+#[derive(Debug)]
+pub struct ClientAuthorities {
+    file: PathBuf,
+    verifier: ArcSwapOption<VerifierBox>,
+}
+
+#[derive(Debug)]
+struct VerifierBox {
+    bundle: Vec<u8>,
+    verifier: Arc<dyn ClientCertVerifier>,
+}
+
+impl ClientAuthorities {
+    /// Reads the bundle; the error is for the operator.
+    pub fn read(file: &Path) -> Result<Self, String> {
+        let this = Self { file: file.to_owned(), verifier: ArcSwapOption::empty() };
+        this.reload()?;
+        Ok(this)
+    }
+
+    /// Reads the bundle again if it has changed; a bad one leaves the old one in force.
+    pub fn reload(&self) -> Result<(), String> {
+        let bundle = sys::fs::read(&self.file)
+            .map_err(|e| format!("open {}: {}", self.file.display(), e.source))?;
+        if self.verifier.load().as_ref().is_some_and(|known| known.bundle == bundle) {
+            return Ok(());
+        }
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(&bundle) {
+            let certificate =
+                certificate.map_err(|e| format!("client CA file {}: {e}", self.file.display()))?;
+            roots
+                .add(certificate)
+                .map_err(|e| format!("client CA file {}: {e}", self.file.display()))?;
+        }
+        if roots.is_empty() {
+            return Err(format!("client CA file {} has no certificate", self.file.display()));
+        }
+        let verifier = WebPkiClientVerifier::builder(Arc::new(roots))
+            .build()
+            .map_err(|e| format!("client CA file {}: {e}", self.file.display()))?;
+        self.verifier.store(Some(Arc::new(VerifierBox { bundle, verifier })));
+        Ok(())
+    }
+
+    /// The user that a verified chain names; `None` without a common name.
+    pub(crate) fn user(
+        &self,
+        chain: &[CertificateDer<'static>],
+    ) -> Result<Option<UserInfo>, String> {
+        let Some((leaf, intermediates)) = chain.split_first() else { return Ok(None) };
+        let verifier = self.verifier.load();
+        let Some(known) = verifier.as_ref() else { return Ok(None) };
+        known
+            .verifier
+            .verify_client_cert(leaf, intermediates, UnixTime::now())
+            .map_err(|e| e.to_string())?;
+        let (_, certificate) =
+            x509_parser::parse_x509_certificate(leaf).map_err(|e| e.to_string())?;
+        let subject = certificate.subject();
+        let name = subject.iter_common_name().next().and_then(|cn| cn.as_str().ok());
+        let Some(name) = name.filter(|n| !n.is_empty()) else { return Ok(None) };
+        let groups = subject.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_owned));
+        let fingerprint = ring::digest::digest(&ring::digest::SHA256, leaf);
+        let hex: String = fingerprint.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Some(UserInfo {
+            name: name.to_owned(),
+            uid: String::new(),
+            groups: groups.collect(),
+            extra: BTreeMap::from([(
+                "authentication.kubernetes.io/credential-id".to_owned(),
+                vec![format!("X509SHA256={hex}")],
+            )]),
+        }))
+    }
+}

@@ -1,0 +1,93 @@
+//! `/pods` and `/runningpods/`.
+
+use crate::reply::{self, Reply};
+use crate::serve::{ServerDeps, accepts_json};
+use api::core::v1::Pod;
+use http::{Request, StatusCode};
+use hyper::body::Incoming;
+use ports::{PodEntry, PodSource};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// The pods bound to this node, as they are held.
+pub(crate) fn all(deps: &ServerDeps, request: &Request<Incoming>) -> Reply {
+    if !accepts_json(request) {
+        return reply::not_acceptable("application/json");
+    }
+    let snapshot = deps.pods.watch().borrow().clone();
+    let items: Vec<Value> = snapshot.pods.values().map(object).collect();
+    reply::json(&list(items))
+}
+
+fn list(items: Vec<Value>) -> Value {
+    let items = if items.is_empty() { Value::Null } else { Value::Array(items) };
+    json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})
+}
+
+/// A pod's JSON; static pods carry the status that we generated.
+fn object(entry: &PodEntry) -> Value {
+    let mut value = serde_json::to_value(&*entry.pod).unwrap_or_default();
+    if let Some(map) = value.as_object_mut() {
+        map.remove("kind");
+        map.remove("apiVersion");
+        if entry.source != PodSource::Api
+            && let Some(status) = &entry.status
+        {
+            map.insert("status".to_owned(), serde_json::to_value(&**status).unwrap_or_default());
+        }
+    }
+    value
+}
+
+/// What the runtime has, pod by pod.
+pub(crate) async fn running(deps: &ServerDeps, request: &Request<Incoming>) -> Reply {
+    if !accepts_json(request) {
+        return reply::not_acceptable("application/json");
+    }
+    let (sandboxes, containers) = match tokio::try_join!(
+        deps.runtime.list_pod_sandbox(None),
+        deps.runtime.list_containers(None)
+    ) {
+        Ok(lists) => lists,
+        Err(error) => return reply::plain(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    };
+    let mut items = Vec::new();
+    for sandbox in sandboxes {
+        let Some(metadata) = sandbox.metadata else { continue };
+        let containers: Vec<Value> = containers
+            .iter()
+            .filter(|c| c.pod_sandbox_id == sandbox.id && is_running(c.state))
+            .map(|c| {
+                let name = c.metadata.as_ref().map(|m| m.name.as_str()).unwrap_or_default();
+                let image = c.image.as_ref().map(|i| i.image.as_str()).unwrap_or_default();
+                json!({"name": name, "image": image, "resources": {}})
+            })
+            .collect();
+        if containers.is_empty() {
+            continue;
+        }
+        items.push(json!({
+            "metadata": {
+                "name": metadata.name, "namespace": metadata.namespace, "uid": metadata.uid,
+            },
+            "spec": {"containers": containers},
+            "status": {},
+        }));
+    }
+    reply::json(&list(items))
+}
+
+fn is_running(state: i32) -> bool {
+    state == cri::api::ContainerState::ContainerRunning as i32
+}
+
+/// The pod with this name.
+pub(crate) fn find(deps: &ServerDeps, namespace: &str, name: &str) -> Option<PodEntry> {
+    let snapshot = deps.pods.watch().borrow().clone();
+    snapshot.pods.values().find(|entry| names(&entry.pod, namespace, name)).cloned()
+}
+
+fn names(pod: &Arc<Pod>, namespace: &str, name: &str) -> bool {
+    pod.metadata.namespace.as_deref() == Some(namespace)
+        && pod.metadata.name.as_deref() == Some(name)
+}

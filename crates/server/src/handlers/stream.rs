@@ -1,0 +1,362 @@
+//! exec, attach, port-forward and run.
+//!
+//! The first three ask the runtime for a URL and then copy bytes between the caller's connection
+//! and the runtime's, so that either protocol (SPDY or WebSocket) is negotiated by the runtime.
+//! The URL is never shown to the caller.
+
+use super::pods::find;
+use crate::query::Query;
+use crate::reply::{self, Reply};
+use crate::route::ContainerPath;
+use crate::serve::{Caller, ServerDeps};
+use axum::body::Body;
+use cri::CriError;
+use cri::api::{
+    AttachRequest, ContainerFilter, ContainerStateValue, ExecRequest, PodSandboxFilter,
+};
+use http::header::{CONNECTION, HOST, HeaderName, HeaderValue, RETRY_AFTER, UPGRADE};
+use http::{Request, Response, StatusCode, Uri};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use ports::OnExit;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+
+const DIAL_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Runs a command to its end and answers with its output.
+pub(crate) async fn run(
+    deps: &ServerDeps,
+    path: &ContainerPath,
+    request: &Request<Incoming>,
+) -> Reply {
+    let query = Query::parse(request.uri().query().unwrap_or_default());
+    let command: Vec<String> =
+        query.first("cmd").unwrap_or_default().split(' ').map(str::to_owned).collect();
+    let id = match running_container(deps, path).await {
+        Ok(id) => id,
+        Err(refused) => return *refused,
+    };
+    match deps.runtime.exec_sync(&id, &command, None).await {
+        Ok(output) => match output.failure(&command) {
+            Some(failure) => reply::plain(StatusCode::INTERNAL_SERVER_ERROR, failure),
+            None => {
+                let mut body = output.stdout;
+                body.extend_from_slice(&output.stderr);
+                reply::with_type(StatusCode::OK, "application/json", body)
+            }
+        },
+        Err(error) => reply::plain(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    }
+}
+
+/// Streams wanted by a query.
+struct Streams {
+    stdin: bool,
+    stdout: bool,
+    stderr: bool,
+    tty: bool,
+}
+
+fn streams(query: &Query) -> Result<Streams, Box<Reply>> {
+    let tty = query.one("tty");
+    let wanted = Streams {
+        stdin: query.one("input"),
+        stdout: query.one("output"),
+        stderr: query.one("error") && !tty,
+        tty,
+    };
+    if !wanted.stdin && !wanted.stdout && !wanted.stderr {
+        let text = "you must specify at least 1 of stdin, stdout, stderr";
+        return Err(Box::new(reply::error(StatusCode::BAD_REQUEST, text)));
+    }
+    Ok(wanted)
+}
+
+/// A command with streams.
+pub(crate) async fn exec(
+    deps: &Arc<ServerDeps>,
+    path: &ContainerPath,
+    request: Request<Incoming>,
+    caller: &Caller,
+) -> Reply {
+    let query = Query::parse(request.uri().query().unwrap_or_default());
+    let wanted = match streams(&query) {
+        Ok(wanted) => wanted,
+        Err(refused) => return *refused,
+    };
+    let id = match running_container(deps, path).await {
+        Ok(id) => id,
+        Err(refused) => return *refused,
+    };
+    let message = ExecRequest {
+        container_id: id,
+        cmd: query.all("command").map(str::to_owned).collect(),
+        tty: wanted.tty,
+        stdin: wanted.stdin,
+        stdout: wanted.stdout,
+        stderr: wanted.stderr,
+    };
+    match deps.runtime.exec(message).await {
+        Ok(url) => proxy(deps, &url, request, caller).await,
+        Err(error) => runtime_refused(&error),
+    }
+}
+
+/// The streams of a running container.
+pub(crate) async fn attach(
+    deps: &Arc<ServerDeps>,
+    path: &ContainerPath,
+    request: Request<Incoming>,
+    caller: &Caller,
+) -> Reply {
+    let query = Query::parse(request.uri().query().unwrap_or_default());
+    let wanted = match streams(&query) {
+        Ok(wanted) => wanted,
+        Err(refused) => return *refused,
+    };
+    let Some(entry) = find(deps, &path.namespace, &path.pod) else {
+        return reply::plain(StatusCode::NOT_FOUND, "pod does not exist".to_owned());
+    };
+    let full_name = format!("{}_{}", path.pod, path.namespace);
+    if path.uid.as_deref().is_some_and(|uid| entry.pod.metadata.uid.as_deref() != Some(uid)) {
+        let text = format!("pod {full_name} not found");
+        return reply::plain(StatusCode::INTERNAL_SERVER_ERROR, text);
+    }
+    let id = match find_running(deps, &entry.pod, &path.container).await {
+        Ok(Some(id)) => id,
+        Ok(None) => {
+            let text = format!("container {} not found in pod {full_name}", path.container);
+            return reply::plain(StatusCode::INTERNAL_SERVER_ERROR, text);
+        }
+        Err(error) => return runtime_refused(&error),
+    };
+    let message = AttachRequest {
+        container_id: id,
+        stdin: wanted.stdin,
+        tty: wants_tty(&entry.pod, &path.container),
+        stdout: wanted.stdout,
+        stderr: wanted.stderr,
+    };
+    match deps.runtime.attach(message).await {
+        Ok(url) => proxy(deps, &url, request, caller).await,
+        Err(error) => runtime_refused(&error),
+    }
+}
+
+fn wants_tty(pod: &api::core::v1::Pod, name: &str) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let regular = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let mut all = regular
+        .map(|c| (c.name.as_str(), c.tty))
+        .chain(spec.ephemeral_containers.iter().flatten().map(|c| (c.name.as_str(), c.tty)));
+    all.find(|(n, _)| *n == name).and_then(|(_, tty)| tty).unwrap_or(false)
+}
+
+/// Ports of a pod.
+pub(crate) async fn port_forward(
+    deps: &Arc<ServerDeps>,
+    path: &ContainerPath,
+    request: Request<Incoming>,
+    caller: &Caller,
+) -> Reply {
+    let query = Query::parse(request.uri().query().unwrap_or_default());
+    let ports = match wanted_ports(&request, &query) {
+        Ok(ports) => ports,
+        Err(text) => return reply::error(StatusCode::BAD_REQUEST, &text),
+    };
+    let Some(entry) = find(deps, &path.namespace, &path.pod) else {
+        return reply::plain(StatusCode::NOT_FOUND, "pod does not exist".to_owned());
+    };
+    if path.uid.as_deref().is_some_and(|uid| entry.pod.metadata.uid.as_deref() != Some(uid)) {
+        return reply::plain(StatusCode::NOT_FOUND, "pod not found".to_owned());
+    }
+    let uid = entry.pod.metadata.uid.clone().unwrap_or_default();
+    let filter = PodSandboxFilter {
+        label_selector: BTreeMap::from([("io.kubernetes.pod.uid".to_owned(), uid)]),
+        ..PodSandboxFilter::default()
+    };
+    let sandboxes = match deps.runtime.list_pod_sandbox(Some(filter)).await {
+        Ok(sandboxes) => sandboxes,
+        Err(error) => return runtime_refused(&error),
+    };
+    let ready = cri::api::PodSandboxState::SandboxReady as i32;
+    let Some(sandbox) = sandboxes.into_iter().find(|s| s.state == ready) else {
+        let text = format!("pod not found ({:?})", format!("{}_{}", path.pod, path.namespace));
+        return reply::plain(StatusCode::INTERNAL_SERVER_ERROR, text);
+    };
+    match deps.runtime.port_forward(&sandbox.id, &ports).await {
+        Ok(url) => proxy(deps, &url, request, caller).await,
+        Err(error) => runtime_refused(&error),
+    }
+}
+
+/// Ports of a plain WebSocket request; SPDY names them per stream.
+fn wanted_ports(request: &Request<Incoming>, query: &Query) -> Result<Vec<i32>, String> {
+    let header = |name: HeaderName| {
+        let value = request.headers().get(name);
+        value.and_then(|v| v.to_str().ok()).unwrap_or_default().to_ascii_lowercase()
+    };
+    let websocket = header(UPGRADE).contains("websocket")
+        && !header(http::header::SEC_WEBSOCKET_PROTOCOL).contains("spdy/3.1+portforward.k8s.io");
+    if !websocket {
+        return Ok(Vec::new());
+    }
+    let given: Vec<&str> = query.all("port").flat_map(|list| list.split(',')).collect();
+    if given.iter().all(|port| port.is_empty()) {
+        return Err("query parameter \"port\" is required".to_owned());
+    }
+    given
+        .into_iter()
+        .map(|text| match text.parse::<u16>() {
+            Ok(port) if port > 0 => Ok(i32::from(port)),
+            Ok(_) => Err("port \"0\" must be > 0".to_owned()),
+            Err(_) => Err(format!("unable to parse {text:?} as a port")),
+        })
+        .collect()
+}
+
+/// The running container of a path, or the answer that says why there is none.
+async fn running_container(deps: &ServerDeps, path: &ContainerPath) -> Result<String, Box<Reply>> {
+    let Some(entry) = find(deps, &path.namespace, &path.pod) else {
+        let text = "pod does not exist".to_owned();
+        return Err(Box::new(reply::plain(StatusCode::NOT_FOUND, text)));
+    };
+    match find_running(deps, &entry.pod, &path.container).await {
+        Ok(Some(id)) => Ok(id),
+        Ok(None) => {
+            let text = format!("container not found ({:?})", path.container);
+            Err(Box::new(reply::plain(StatusCode::INTERNAL_SERVER_ERROR, text)))
+        }
+        Err(error) => Err(Box::new(runtime_refused(&error))),
+    }
+}
+
+async fn find_running(
+    deps: &ServerDeps,
+    pod: &api::core::v1::Pod,
+    container: &str,
+) -> Result<Option<String>, CriError> {
+    let uid = pod.metadata.uid.clone().unwrap_or_default();
+    let filter = ContainerFilter {
+        state: Some(ContainerStateValue {
+            state: cri::api::ContainerState::ContainerRunning as i32,
+        }),
+        label_selector: BTreeMap::from([
+            ("io.kubernetes.pod.uid".to_owned(), uid),
+            ("io.kubernetes.container.name".to_owned(), container.to_owned()),
+        ]),
+        ..ContainerFilter::default()
+    };
+    let mut found = deps.runtime.list_containers(Some(filter)).await?;
+    found.sort_by_key(|c| c.created_at);
+    Ok(found.pop().map(|c| c.id))
+}
+
+fn runtime_refused(error: &CriError) -> Reply {
+    let status = match error.code() {
+        Some(cri::Code::NotFound) => StatusCode::NOT_FOUND,
+        Some(cri::Code::ResourceExhausted) => StatusCode::TOO_MANY_REQUESTS,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    let mut reply = reply::plain(status, error.to_string());
+    if status == StatusCode::TOO_MANY_REQUESTS {
+        reply.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("60"));
+    }
+    reply
+}
+
+/// Replays the request to the runtime and ties both connections together.
+async fn proxy(
+    deps: &Arc<ServerDeps>,
+    url: &str,
+    mut request: Request<Incoming>,
+    caller: &Caller,
+) -> Reply {
+    let upgrade = request
+        .headers()
+        .get(CONNECTION)
+        .and_then(|v| v.to_str().ok())
+        .is_some_and(|v| v.to_ascii_lowercase().contains("upgrade"));
+    if !upgrade {
+        return reply::error(StatusCode::INTERNAL_SERVER_ERROR, "Upgrade request required");
+    }
+    let ours = hyper::upgrade::on(&mut request);
+    let answer =
+        match tokio::time::timeout(DIAL_DEADLINE, replay(deps, url, &request, caller)).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => {
+                let text = format!("error dialing backend: {error}");
+                return reply::error(StatusCode::INTERNAL_SERVER_ERROR, &text);
+            }
+            Err(_) => {
+                let text = "error dialing backend: i/o timeout";
+                return reply::error(StatusCode::INTERNAL_SERVER_ERROR, text);
+            }
+        };
+    if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+        if answer.status().as_u16() >= 400 {
+            return answer.map(Body::new);
+        }
+        let text = format!("invalid upgrade response: status code {}", answer.status().as_u16());
+        return reply::error(StatusCode::INTERNAL_SERVER_ERROR, &text);
+    }
+    let mut switched = Response::new(Body::empty());
+    *switched.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    *switched.headers_mut() = answer.headers().clone();
+    let theirs = hyper::upgrade::on(answer);
+    deps.tasks.spawn("stream", OnExit::Fine, async move {
+        let (ours, theirs) = match tokio::try_join!(ours, theirs) {
+            Ok(both) => both,
+            Err(error) => {
+                tracing::debug!(err = %error, "stream was not switched");
+                return;
+            }
+        };
+        let (mut ours, mut theirs) = (TokioIo::new(ours), TokioIo::new(theirs));
+        if let Err(error) = tokio::io::copy_bidirectional(&mut ours, &mut theirs).await {
+            tracing::debug!(err = %error, "stream ended");
+        }
+    });
+    switched
+}
+
+async fn replay(
+    deps: &ServerDeps,
+    url: &str,
+    request: &Request<Incoming>,
+    caller: &Caller,
+) -> Result<Response<Incoming>, String> {
+    let target: Uri = url.parse().map_err(|e| format!("runtime's URL: {e}"))?;
+    let authority = target.authority().ok_or("the runtime's URL has no host")?;
+    let port = authority.port_u16().unwrap_or(80);
+    let host = authority.host().trim_matches(['[', ']']);
+    let stream = TcpStream::connect((host, port)).await.map_err(|e| e.to_string())?;
+    // A failure only costs latency.
+    let _ = stream.set_nodelay(true);
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(|e| e.to_string())?;
+    deps.tasks.spawn("stream-backend", OnExit::Fine, async move {
+        if let Err(error) = connection.with_upgrades().await {
+            tracing::debug!(err = %error, "runtime's stream ended");
+        }
+    });
+    let path = target.path_and_query().map_or("/", |p| p.as_str());
+    let mut outgoing = Request::builder().method(request.method()).uri(path);
+    if let Some(headers) = outgoing.headers_mut() {
+        *headers = request.headers().clone();
+        if !headers.contains_key(HOST)
+            && let Ok(value) = HeaderValue::from_str(authority.as_str())
+        {
+            headers.insert(HOST, value);
+        }
+        if let Ok(value) = HeaderValue::from_str(&caller.address.ip().to_string()) {
+            headers.append(HeaderName::from_static("x-forwarded-for"), value);
+        }
+    }
+    let outgoing = outgoing.body(Body::empty()).map_err(|e| e.to_string())?;
+    sender.send_request(outgoing).await.map_err(|e| e.to_string())
+}

@@ -1,0 +1,110 @@
+//! Accepting connections: plain or TLS, bounded in number, handshakes side by side.
+
+use crate::serve::{Caller, Service};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use ports::{OnExit, Tasks};
+use rustls::ServerConfig;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+
+/// Connections at a time; more wait in the kernel's queue.
+const MAX_CONNECTIONS: usize = 10_000;
+const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
+const HEADER_DEADLINE: Duration = Duration::from_secs(32);
+const MAX_HEADER_BYTES: usize = 1 << 20;
+const MAX_H2_STREAMS: u32 = 250;
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves a listener until the tasks are cancelled.
+pub(crate) async fn run(
+    listener: TcpListener,
+    tls: Option<Arc<ServerConfig>>,
+    service: Arc<Service>,
+    tasks: Tasks,
+) {
+    let cancel = tasks.token();
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let acceptor = tls.map(TlsAcceptor::from);
+    loop {
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+        let accepted = tokio::select! {
+            // Cancel-safe: nothing is held.
+            () = cancel.cancelled() => return,
+            // Cancel-safe: accept loses no connection when dropped.
+            accepted = listener.accept() => accepted,
+        };
+        let (stream, address) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(err = %error, "connection not accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let (service, acceptor, cancel) = (Arc::clone(&service), acceptor.clone(), cancel.clone());
+        tasks.spawn("connection", OnExit::Fine, async move {
+            tokio::select! {
+                // Cancel-safe: the connection is dropped with the process.
+                () = cancel.cancelled() => {}
+                // Runs to its end.
+                () = connection(stream, address, acceptor, service) => {}
+            }
+            drop(slot);
+        });
+    }
+}
+
+async fn connection(
+    stream: TcpStream,
+    address: std::net::SocketAddr,
+    acceptor: Option<TlsAcceptor>,
+    service: Arc<Service>,
+) {
+    // A failure only costs latency.
+    let _ = stream.set_nodelay(true);
+    let Some(acceptor) = acceptor else {
+        return http(stream, Caller { address, certificates: Vec::new() }, service).await;
+    };
+    match tokio::time::timeout(HANDSHAKE_DEADLINE, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => {
+            let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+            let certificates = chain.iter().map(|c| c.clone().into_owned()).collect();
+            http(stream, Caller { address, certificates }, service).await;
+        }
+        Ok(Err(error)) => tracing::debug!(err = %error, %address, "TLS handshake error"),
+        Err(_) => tracing::debug!(%address, "TLS handshake took too long"),
+    }
+}
+
+async fn http<S>(stream: S, caller: Caller, service: Arc<Service>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let caller = Arc::new(caller);
+    let handler = hyper::service::service_fn(move |request| {
+        let (service, caller) = (Arc::clone(&service), Arc::clone(&caller));
+        async move { Ok::<_, std::convert::Infallible>(service.answer(request, &caller).await) }
+    });
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_DEADLINE)
+        .max_buf_size(MAX_HEADER_BYTES)
+        .keep_alive(true);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_H2_STREAMS)
+        .max_header_list_size(1 << 20)
+        .keep_alive_interval(Some(Duration::from_secs(60)));
+    let served = builder.serve_connection_with_upgrades(TokioIo::new(stream), handler).await;
+    if let Err(error) = served {
+        tracing::trace!(err = %error, "connection ended");
+    }
+}

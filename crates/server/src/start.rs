@@ -1,0 +1,133 @@
+//! Binding the listeners and keeping certificates fresh.
+
+use crate::auth::{AuthConfig, ClientAuthorities, Guard};
+use crate::listen;
+use crate::route::Switches;
+use crate::serve::{ServerDeps, Service};
+use crate::tls::{ServingCertificate, TlsError, TlsSettings, server_config};
+use ports::{OnExit, Reviews, Tasks};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+
+const RELOAD: Duration = Duration::from_secs(60);
+
+/// Settings of the server.
+#[derive(Debug, Clone)]
+pub struct ServerSettings {
+    /// The HTTPS address, if it is served.
+    pub https: Option<SocketAddr>,
+    /// The read-only address, if it is served.
+    pub read_only: Option<SocketAddr>,
+    /// Handlers.
+    pub switches: Switches,
+    /// TLS.
+    pub tls: TlsSettings,
+    /// Certificate and key files that are followed.
+    pub certificate_files: Option<(PathBuf, PathBuf)>,
+    /// The client CA bundle.
+    pub client_ca: Option<PathBuf>,
+    /// Identity and access.
+    pub auth: AuthConfig,
+}
+
+/// Why the server cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// A review is configured, but there is no API server to ask.
+    #[error("no client provided, cannot use webhook {0}")]
+    NoReviewer(&'static str),
+    /// The client CA cannot be used.
+    #[error("{0}")]
+    ClientCa(String),
+    /// TLS.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// An address cannot be bound.
+    #[error("listen {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Starts the listeners; a listener that cannot be bound is an error.
+pub async fn start(
+    settings: ServerSettings,
+    certificate: Arc<ServingCertificate>,
+    deps: ServerDeps,
+    reviews: Option<Arc<dyn Reviews>>,
+    tasks: &Tasks,
+) -> Result<(), ServerError> {
+    if reviews.is_none() && settings.auth.token_cache.is_some() {
+        return Err(ServerError::NoReviewer("authentication"));
+    }
+    if reviews.is_none() && settings.auth.access_cache.is_some() {
+        return Err(ServerError::NoReviewer("authorization"));
+    }
+    let authorities = match &settings.client_ca {
+        Some(file) => Some(Arc::new(ClientAuthorities::read(file).map_err(ServerError::ClientCa)?)),
+        None => None,
+    };
+    let deps = Arc::new(deps);
+    if let Some(address) = settings.https {
+        let tls = Arc::new(server_config(&settings.tls, Arc::clone(&certificate))?);
+        let guard = Guard::new(settings.auth.clone(), authorities.clone(), reviews);
+        let service = Arc::new(Service {
+            switches: settings.switches,
+            guard: Some(Arc::new(guard)),
+            deps: Arc::clone(&deps),
+        });
+        let listener = bind(address).await?;
+        let serve = listen::run(listener, Some(tls), service, tasks.clone());
+        tasks.spawn("https", OnExit::Exit, serve);
+    }
+    if let Some(address) = settings.read_only {
+        let switches = Switches { debugging: false, ..settings.switches };
+        let service = Arc::new(Service { switches, guard: None, deps });
+        let listener = bind(address).await?;
+        tasks.spawn("read-only", OnExit::Exit, listen::run(listener, None, service, tasks.clone()));
+    }
+    let follow = follow(authorities, certificate, settings.certificate_files, tasks.token());
+    tasks.spawn("certificate-files", OnExit::Fine, follow);
+    Ok(())
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener, ServerError> {
+    TcpListener::bind(address).await.map_err(|source| ServerError::Listen { address, source })
+}
+
+/// Re-reads the files once a minute; a bad one leaves the old in force.
+async fn follow(
+    authorities: Option<Arc<ClientAuthorities>>,
+    certificate: Arc<ServingCertificate>,
+    files: Option<(PathBuf, PathBuf)>,
+    cancel: tokio_util::sync::CancellationToken,
+) {
+    loop {
+        tokio::select! {
+            // Cancel-safe: nothing is held.
+            () = cancel.cancelled() => return,
+            // Cancel-safe: a sleep.
+            () = tokio::time::sleep(RELOAD) => {}
+        }
+        if let Some(authorities) = &authorities
+            && let Err(error) = authorities.reload()
+        {
+            tracing::error!(
+                err = error,
+                "client CA bundle not reloaded, the old one stays in force"
+            );
+        }
+        if let Some((crt, key)) = &files
+            && let Err(error) = certificate.read(crt, key)
+        {
+            tracing::error!(err = %error, "serving certificate not reloaded, the old one stays in force");
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! The serving certificate and the TLS settings.
+//!
+//! Promises: the certificate is looked up at each handshake, so that a new file or a rotated
+//! certificate is used at once; a client certificate is asked for but judged by `auth`, as
+//! upstream does, so that a bad one never breaks the handshake itself.
+
+use arc_swap::ArcSwapOption;
+use rustls::crypto::CryptoProvider;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Why there is no TLS to serve with. Display is upstream's text where it has one.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A cipher suite that is not known.
+    #[error("Cipher suite {0} not supported or doesn't exist")]
+    Cipher(String),
+    /// A version that is not known.
+    #[error("unknown tls version {0:?}")]
+    Version(String),
+    /// Known, but not offered by this build.
+    #[error("{0} is not offered: this build has TLS 1.2 (AEAD suites with ECDHE) and TLS 1.3 only")]
+    NotOffered(String),
+    /// A certificate or key that cannot be used.
+    #[error("{}: {reason}", path.display())]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// One file of the pair is missing.
+    #[error("error reading {}, certificate and key must be supplied as a pair", .0.display())]
+    HalfPair(PathBuf),
+    /// The library refused.
+    #[error(transparent)]
+    Rustls(#[from] rustls::Error),
+    /// A file operation.
+    #[error(transparent)]
+    File(#[from] sys::fs::FsError),
+    /// A certificate could not be made.
+    #[error("make a self-signed certificate: {0}")]
+    SelfSigned(String),
+}
+
+/// The certificate in use; empty until there is one.
+#[derive(Debug, Default)]
+pub struct ServingCertificate {
+    current: ArcSwapOption<CertifiedKey>,
+}
+
+impl ServingCertificate {
+    /// Puts a PEM pair into use.
+    pub fn install(&self, certificate: &[u8], key: &[u8]) -> Result<(), String> {
+        let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(certificate)
+            .collect::<Result<_, _>>()
+            .map_err(|e| e.to_string())?;
+        if chain.is_empty() {
+            return Err("no certificate in it".to_owned());
+        }
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|e| e.to_string())?;
+        let provider = provider();
+        let key = provider.key_provider.load_private_key(key).map_err(|e| e.to_string())?;
+        self.current.store(Some(Arc::new(CertifiedKey::new(chain, key))));
+        Ok(())
+    }
+
+    /// Reads the pair of files and puts it into use.
+    pub fn read(&self, certificate: &Path, key: &Path) -> Result<(), TlsError> {
+        let unusable =
+            |path: &Path, reason: String| TlsError::Unusable { path: path.to_owned(), reason };
+        let certificate_pem = sys::fs::read(certificate)?;
+        let key_pem = sys::fs::read(key)?;
+        self.install(&certificate_pem, &key_pem).map_err(|reason| unusable(certificate, reason))
+    }
+}
+
+impl ResolvesServerCert for ServingCertificate {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.current.load_full()
+    }
+}
+
+/// Settings of the handshake.
+#[derive(Debug, Clone, Default)]
+pub struct TlsSettings {
+    /// `tlsMinVersion`; empty is 1.2.
+    pub min_version: String,
+    /// `tlsCipherSuites`; empty is all.
+    pub cipher_suites: Vec<String>,
+    /// A client CA is configured, so client certificates are asked for.
+    pub ask_client: bool,
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// Go's names of what we can do, with rustls' names.
+const SUITES: [(&str, rustls::CipherSuite); 11] = {
+    use rustls::CipherSuite as S;
+    [
+        ("TLS_AES_128_GCM_SHA256", S::TLS13_AES_128_GCM_SHA256),
+        ("TLS_AES_256_GCM_SHA384", S::TLS13_AES_256_GCM_SHA384),
+        ("TLS_CHACHA20_POLY1305_SHA256", S::TLS13_CHACHA20_POLY1305_SHA256),
+        ("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", S::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
+        ("TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", S::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384),
+        (
+            "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+            S::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+        ),
+        (
+            "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305",
+            S::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+        ),
+        ("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", S::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256),
+        ("TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", S::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384),
+        (
+            "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+            S::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+        ),
+        ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305", S::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
+    ]
+};
+
+/// Suites that Go knows and this build does not have (RSA key exchange, CBC, RC4, 3DES).
+fn known_to_go(name: &str) -> bool {
+    name.starts_with("TLS_RSA_WITH_")
+        || name.contains("_CBC_")
+        || name.contains("_RC4_")
+        || name.contains("_3DES_")
+}
+
+/// The server's TLS configuration.
+pub fn server_config(
+    settings: &TlsSettings,
+    certificate: Arc<ServingCertificate>,
+) -> Result<ServerConfig, TlsError> {
+    let versions: &[&rustls::SupportedProtocolVersion] = match settings.min_version.as_str() {
+        "" | "VersionTLS12" | "VersionTLS11" | "VersionTLS10" => {
+            &[&rustls::version::TLS12, &rustls::version::TLS13]
+        }
+        "VersionTLS13" => &[&rustls::version::TLS13],
+        other => return Err(TlsError::Version(other.to_owned())),
+    };
+    let mut crypto = rustls::crypto::ring::default_provider();
+    if !settings.cipher_suites.is_empty() {
+        let mut wanted = Vec::new();
+        for name in &settings.cipher_suites {
+            match SUITES.iter().find(|(known, _)| known == name) {
+                Some((_, suite)) => wanted.push(*suite),
+                None if known_to_go(name) => {
+                    tracing::warn!(suite = name, "cipher suite is not offered by this build");
+                }
+                None => return Err(TlsError::Cipher(name.clone())),
+            }
+        }
+        let is_13 = |suite: &rustls::SupportedCipherSuite| suite.tls13().is_some();
+        crypto.cipher_suites.retain(|suite| is_13(suite) || wanted.contains(&suite.suite()));
+        if versions.len() == 2 && crypto.cipher_suites.iter().all(is_13) {
+            return Err(TlsError::NotOffered(settings.cipher_suites.join(",")));
+        }
+    }
+    let builder =
+        ServerConfig::builder_with_provider(Arc::new(crypto)).with_protocol_versions(versions)?;
+    let mut config = if settings.ask_client {
+        builder.with_client_cert_verifier(Arc::new(AskOnly(provider())))
+    } else {
+        builder.with_no_client_auth()
+    }
+    .with_cert_resolver(certificate);
+    config.alpn_protocols = if settings.ask_client {
+        vec![b"http/1.1".to_vec()]
+    } else {
+        vec![b"h2".to_vec(), b"http/1.1".to_vec()]
+    };
+    Ok(config)
+}
+
+/// Takes any client certificate whose key is proven; trust is decided by `auth`.
+#[derive(Debug)]
+struct AskOnly(Arc<CryptoProvider>);
+
+impl ClientCertVerifier for AskOnly {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn verify_client_cert(
+        &self,
+        _leaf: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Uses `kubelet.crt` and `kubelet.key` in `folder`, made and self-signed if neither is there.
+pub fn self_signed(
+    certificate: &ServingCertificate,
+    folder: &Path,
+    hostname: &str,
+    unix_now: i64,
+) -> Result<(PathBuf, PathBuf), TlsError> {
+    let (crt, key) = (folder.join("kubelet.crt"), folder.join("kubelet.key"));
+    match (sys::fs::read(&crt).is_ok(), sys::fs::read(&key).is_ok()) {
+        (true, true) => {}
+        (false, true) => return Err(TlsError::HalfPair(crt)),
+        (true, false) => return Err(TlsError::HalfPair(key)),
+        (false, false) => {
+            let (certificate_pem, key_pem) =
+                make(hostname, unix_now).map_err(|e| TlsError::SelfSigned(e.to_string()))?;
+            sys::fs::create_dir_all(folder, 0o755)?;
+            sys::fs::write_atomic(&crt, certificate_pem, 0o644)?;
+            sys::fs::write_atomic(&key, key_pem, 0o600)?;
+        }
+    }
+    certificate.read(&crt, &key)?;
+    Ok((crt, key))
+}
+
+fn make(hostname: &str, unix_now: i64) -> Result<(String, String), rcgen::Error> {
+    use rcgen::{CertificateParams, DnType, KeyPair, KeyUsagePurpose, SanType};
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, format!("{hostname}@{unix_now}"));
+    params.subject_alt_names = vec![match hostname.parse::<IpAddr>() {
+        Ok(ip) => SanType::IpAddress(ip),
+        Err(_) => SanType::DnsName(hostname.try_into()?),
+    }];
+    let moment = |seconds: i64| {
+        time::OffsetDateTime::from_unix_timestamp(seconds)
+            .unwrap_or(time::OffsetDateTime::UNIX_EPOCH)
+    };
+    params.not_before = moment(unix_now - 3600);
+    params.not_after = moment(unix_now - 3600 + 365 * 24 * 3600);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+    params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
+    let signed = params.self_signed(&key)?;
+    Ok((signed.pem(), key.serialize_pem()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_made_once_and_used_again() {
+        let folder = std::env::temp_dir().join(format!("rubelet-tls-{}", std::process::id()));
+        let certificate = ServingCertificate::default();
+        let (crt, key) = self_signed(&certificate, &folder, "node1", 1_700_000_000).unwrap();
+        let first = sys::fs::read(&crt).unwrap();
+        self_signed(&certificate, &folder, "node1", 1_800_000_000).unwrap();
+        assert_eq!(sys::fs::read(&crt).unwrap(), first);
+        assert!(certificate.current.load().is_some());
+        sys::fs::remove_file(&key).unwrap();
+        let error = self_signed(&certificate, &folder, "node1", 0).unwrap_err().to_string();
+        assert!(error.contains("certificate and key must be supplied as a pair"), "{error}");
+        sys::fs::remove_file(&crt).unwrap();
+        sys::fs::remove_dir(&folder).unwrap();
+    }
+
+    #[test]
+    fn settings_that_make_no_sense_are_named() {
+        let config = |min: &str, suites: &[&str]| {
+            let settings = TlsSettings {
+                min_version: min.to_owned(),
+                cipher_suites: suites.iter().map(|s| (*s).to_owned()).collect(),
+                ask_client: false,
+            };
+            server_config(&settings, Arc::default()).map(|_| ()).map_err(|e| e.to_string())
+        };
+        assert_eq!(config("", &[]), Ok(()));
+        assert_eq!(config("VersionTLS13", &["TLS_RSA_WITH_AES_128_CBC_SHA"]), Ok(()));
+        assert_eq!(config("VersionTLS99", &[]), Err("unknown tls version \"VersionTLS99\"".into()));
+        assert_eq!(
+            config("", &["TLS_NONE"]),
+            Err("Cipher suite TLS_NONE not supported or doesn't exist".into())
+        );
+        assert!(config("", &["TLS_RSA_WITH_AES_128_CBC_SHA"]).unwrap_err().contains("not offered"));
+    }
+}
