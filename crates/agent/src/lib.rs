@@ -84,11 +84,7 @@ pub async fn run(config: Config, logs: LogHandle) -> Result<(), AgentError> {
     }
 }
 
-async fn run_with(
-    config: &Config,
-    logs: LogHandle,
-    tasks: &Tasks,
-) -> Result<Ending, AgentError> {
+async fn run_with(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<Ending, AgentError> {
     tracing::info!(kubeletVersion = config.version, "Kubelet version");
     let variable = |name| std::env::var(name).ok();
     let watchdog = watchdog::period(

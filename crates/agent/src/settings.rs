@@ -389,10 +389,7 @@ pub(crate) fn server(config: &Config, host: &Host) -> ServerSettings {
             cipher_suites: server.tls_cipher_suites.clone(),
             ask_client: server.client_ca_file.is_some(),
         },
-        certificate_files: server
-            .tls_cert_file
-            .clone()
-            .zip(server.tls_private_key_file.clone()),
+        certificate_files: server.tls_cert_file.clone().zip(server.tls_private_key_file.clone()),
         client_ca: server.client_ca_file.clone(),
         auth: AuthConfig {
             node_name: host.hostname.clone(),

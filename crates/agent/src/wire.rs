@@ -64,11 +64,7 @@ pub(crate) fn start<'a>(
     Box::pin(start_all(config, logs, tasks))
 }
 
-async fn start_all(
-    config: &Config,
-    logs: LogHandle,
-    tasks: &Tasks,
-) -> Result<Started, AgentError> {
+async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<Started, AgentError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let roots = settings::roots(config);
     let registry = Registry::new();
