@@ -4,7 +4,7 @@
 
 use crate::host::Host;
 use config::Config;
-use config::resolved::{Authorization, SecretsVerification, SwapBehavior};
+use config::resolved::{Authorization, SecretsVerification, SwapBehavior, TlsVersion};
 use engine::cgroup::{CgroupName, Driver, Limits, PodLimitPolicy, shares};
 use engine::image::record::{AllowList, VerificationPolicy};
 use engine::node::{NodeSettings, Reservation, Threshold};
@@ -385,7 +385,10 @@ pub(crate) fn server(config: &Config, host: &Host) -> ServerSettings {
             statusz: on("ComponentStatusz"),
         },
         tls: TlsSettings {
-            min_version: server.tls_min_version.clone(),
+            min_version: match server.tls_min_version {
+                TlsVersion::V13 => "VersionTLS13".to_owned(),
+                _ => String::new(),
+            },
             cipher_suites: server.tls_cipher_suites.clone(),
             ask_client: server.client_ca_file.is_some(),
         },
@@ -397,7 +400,7 @@ pub(crate) fn server(config: &Config, host: &Host) -> ServerSettings {
             token_cache: server.token_webhook,
             access_cache: match &server.authorization {
                 Authorization::Webhook(webhook) => Some((webhook.cache_yes, webhook.cache_no)),
-                Authorization::AlwaysAllow | Authorization::Unknown(_) => None,
+                Authorization::AlwaysAllow => None,
             },
             strict_streaming: false,
         },
