@@ -16,7 +16,7 @@ use crate::error::ApiError;
 use crate::tokens::Tokens;
 use crate::watch::{Selection, Snapshot, publish};
 use api::core::v1::{
-    ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service,
+    ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount,
 };
 use api::node::v1::RuntimeClass;
 use async_trait::async_trait;
@@ -188,6 +188,15 @@ impl Objects for ApiObjects {
     async fn node_now(&self) -> Result<Arc<Node>, ObjectError> {
         let api: Api<Node> = Api::all(self.shared.reads.client());
         self.shared.reads.ask(api.get(&self.shared.node_name)).await.map(slim).map_err(sorted)
+    }
+
+    async fn service_account(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Arc<ServiceAccount>, ObjectError> {
+        let api: Api<ServiceAccount> = Api::namespaced(self.shared.reads.client(), namespace);
+        self.shared.reads.ask(api.get(name)).await.map(slim).map_err(sorted)
     }
 
     fn changes(&self) -> Option<broadcast::Receiver<ObjectChange>> {

@@ -373,4 +373,51 @@ mod tests {
             assert_eq!(parse_time(time.as_bytes()), want, "{time}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_shown_skipped_or_refused(
+            first in "2026-01-02T03:04:05(\\.[0-9]{0,12})?(Z|\\+01:00|x) std(out|err|x) [FPx:]{1,3} .{0,20}\n?",
+            rest in proptest::collection::vec(proptest::collection::vec(0_u8..=255, 0..60), 0..6),
+            limit in 0_u64..50,
+        ) {
+            let options = LineOptions {
+                since: Some((0, 0)),
+                timestamps: true,
+                limit_bytes: Some(limit),
+                ..LineOptions::default()
+            };
+            let mut filter = LineFilter::new(options);
+            let mut out = Vec::new();
+            let lines = std::iter::once(first.into_bytes()).chain(rest);
+            for line in lines {
+                if !matches!(filter.line(&line, &mut out), Ok(Wanted::More)) {
+                    break;
+                }
+            }
+            proptest::prop_assert!(out.len() as u64 <= limit);
+        }
+
+        #[test]
+        fn moments_are_those_of_the_calendar(seconds in -4_000_000_000_i64..8_000_000_000) {
+            // Walk the other way: from a moment to its date and back.
+            let (days, clock) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+            let (mut year, mut day) = (1970, days);
+            let length = |y: i64| if y % 4 == 0 && (y % 100 != 0 || y % 400 == 0) { 366 } else { 365 };
+            while day < 0 { year -= 1; day += length(year); }
+            while day >= length(year) { day -= length(year); year += 1; }
+            let february = if length(year) == 366 { 29 } else { 28 };
+            let mut month = 1;
+            for days in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
+                if day < days { break; }
+                day -= days;
+                month += 1;
+            }
+            let text = format!(
+                "{year:04}-{month:02}-{:02}T{:02}:{:02}:{:02}Z",
+                day + 1, clock / 3600, clock / 60 % 60, clock % 60
+            );
+            proptest::prop_assert_eq!(parse_time(text.as_bytes()), Some((seconds, 0)));
+        }
+    }
 }

@@ -495,4 +495,23 @@ mod tests {
         assert_eq!(aggregate(&["a".into(), "a".into()]), "a");
         assert_eq!(aggregate(&["a".into(), "b".into(), "a".into()]), "[a, b]");
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_pattern_and_image_can_be_compared(
+            pattern in "[a-z*?\\[\\]^.:/\\\\-]{0,40}",
+            image in "[a-z0-9.:/-]{0,40}",
+        ) {
+            let _ = matches_image(&pattern, &image);
+            let _ = registry_key(&pattern);
+        }
+
+        #[test]
+        fn stars_stand_for_any_label(label in "[a-z0-9-]{1,20}") {
+            let image = format!("{label}.r.io/x");
+            proptest::prop_assert!(matches_image("*.r.io", &image));
+            let prefix = format!("{label}*.*.io");
+            proptest::prop_assert!(matches_image(&prefix, &image));
+        }
+    }
 }

@@ -292,4 +292,26 @@ mod tests {
         assert_eq!(without_tag("r:5000/a").unwrap(), "r:5000/a");
         assert_eq!(without_tag(&format!("r.io/a:t@{digest}")).unwrap(), "r.io/a");
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_read_or_refused_and_a_name_keeps_its_meaning(text in "\\PC{0,80}") {
+            if let Ok(name) = parse(&text) {
+                let tagged = with_default_tag(&text).unwrap();
+                proptest::prop_assert_eq!(parse(&tagged).unwrap(), name);
+                proptest::prop_assert!(text.starts_with(without_tag(&text).unwrap()));
+            }
+        }
+
+        #[test]
+        fn names_of_the_grammar_are_read_back(
+            host in "[a-z]{1,8}(\\.[a-z]{1,8}){1,2}(:[0-9]{1,5})?",
+            path in "[a-z0-9]{1,8}(/[a-z0-9]{1,8}){0,2}",
+            tag in "[A-Za-z0-9_][A-Za-z0-9_.-]{0,20}",
+        ) {
+            let name = parse(&format!("{host}/{path}:{tag}")).unwrap();
+            proptest::prop_assert_eq!(name.repository, format!("{host}/{path}"));
+            proptest::prop_assert_eq!(name.tag, tag);
+        }
+    }
 }

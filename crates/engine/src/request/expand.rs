@@ -85,4 +85,17 @@ mod tests {
     fn keeps_bytes_that_are_not_text() {
         assert_eq!(expand(b"a$(A)", |_| vec![0xff, 0xfe]), vec![b'a', 0xff, 0xfe]);
     }
+
+    proptest::proptest! {
+        #[test]
+        fn text_without_a_dollar_stays_and_doubled_dollars_shield_everything(
+            plain in "[^$]{0,40}",
+            any in "\\PC{0,40}",
+        ) {
+            proptest::prop_assert_eq!(expand(plain.as_bytes(), unresolved), plain.as_bytes());
+            let shielded = any.replace('$', "$$");
+            let back = expand(shielded.as_bytes(), |_| b"never".to_vec());
+            proptest::prop_assert_eq!(back, any.as_bytes());
+        }
+    }
 }
