@@ -11,6 +11,7 @@
 
 use crate::collect::Collector;
 use crate::lease::jitter;
+use crate::startup::StartupTimes;
 use api::core::v1::Node;
 use engine::node::{
     NodeMemory, NodeUpdate, StatusEvent, StatusEventSeverity, existing_node_patch, initial_node,
@@ -77,6 +78,8 @@ pub(crate) struct Outside {
     pub(crate) seen: Seen,
     /// Gets the newest known node.
     pub(crate) node: watch::Sender<Option<Arc<Node>>>,
+    /// When the steps of the start happened.
+    pub(crate) startup: watch::Sender<StartupTimes>,
 }
 
 /// Registers the node and keeps its status.
@@ -202,8 +205,15 @@ impl Heartbeat {
         let memory = self.memory.clone();
         let initial = self.take(initial_node(settings, &facts, memory, self.outside.clock.now()));
         tracing::info!(node = self.api.name(), "Attempting to register node");
+        let now = self.outside.clock.now();
+        self.outside.startup.send_modify(|t| t.attempted = t.attempted.or(Some(now)));
         let err = match self.api.create(&initial).await {
-            Ok(node) => return Ok(node),
+            Ok(node) => {
+                let now = self.outside.clock.now();
+                self.outside.startup.send_modify(|t| t.registered = Some(now));
+                self.note_ready(&node);
+                return Ok(node);
+            }
             Err(err) => err,
         };
         match err.refusal() {
@@ -262,10 +272,24 @@ impl Heartbeat {
         };
         if let Some(patch) = status_patch(&original, &node) {
             let stored = self.api.patch_status(&patch.0).await?;
+            self.note_ready(&stored);
             self.know(Arc::new(stored));
         }
         self.reported_at = Some(Instant::now());
         Ok(())
+    }
+
+    fn note_ready(&self, node: &Node) {
+        let conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
+        let ready = conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True");
+        if ready {
+            let now = self.outside.clock.now();
+            self.outside.startup.send_if_modified(|times| {
+                let first = times.ready.is_none();
+                times.ready.get_or_insert(now);
+                first
+            });
+        }
     }
 
     fn is_report_due(&self) -> bool {

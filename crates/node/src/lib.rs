@@ -21,6 +21,7 @@ mod lease;
 mod runtime;
 mod standalone;
 mod start;
+mod startup;
 mod view;
 
 pub use heartbeat::{HeartbeatConfig, Registration};
@@ -28,3 +29,4 @@ pub use inputs::NodeInputs;
 pub use lease::LeaseConfig;
 pub use runtime::{RuntimeHealth, RuntimeProbe};
 pub use start::{NodeConfig, NodeHandle, NodeParts, start};
+pub use startup::StartupTimes;

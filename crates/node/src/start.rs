@@ -6,11 +6,13 @@ use crate::inputs::NodeInputs;
 use crate::lease::{Lease, LeaseConfig};
 use crate::runtime::{RuntimeHealth, RuntimeProbe, watch_runtime};
 use crate::standalone::Standalone;
+use crate::startup::{self, StartupTimes};
 use crate::view;
 use engine::node::NodeSettings;
 use kubeapi::{Connection, LeaseApi, NodeApi};
 use ports::{Clock, Events, NodeView, OnExit, Roots, Tasks};
 use std::sync::Arc;
+use telemetry::metrics::Registry;
 use tokio::sync::watch;
 
 /// Settings of the node.
@@ -46,11 +48,18 @@ pub struct NodeParts {
 /// What others may follow. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct NodeHandle {
+    name: String,
     health: watch::Receiver<RuntimeHealth>,
     registered: watch::Receiver<bool>,
+    startup: watch::Receiver<StartupTimes>,
 }
 
 impl NodeHandle {
+    /// Shows the node's name and how long its start took.
+    pub fn measure(&self, registry: &Registry) {
+        startup::measure(registry, self.name.clone(), self.startup.clone());
+    }
+
     /// The runtime's health.
     pub fn runtime_health(&self) -> watch::Receiver<RuntimeHealth> {
         self.health.clone()
@@ -72,21 +81,26 @@ pub fn start(config: NodeConfig, parts: NodeParts, tasks: &Tasks) -> NodeHandle 
     let publish = view::publish(node, health.clone(), inputs.clone(), view, tasks.token());
     tasks.spawn("node-view", OnExit::Exit, publish);
     let name = config.settings.node_name.clone();
+    let booted = sys::host::boot_time(&config.roots.proc, clock.now());
     let collecting = CollectorConfig { settings: config.settings, roots: config.roots };
     let collector = Collector::new(collecting, runtime, health.clone(), inputs);
     let Some(connection) = connection else {
         let standalone = Standalone::new(collector, clock, node_out);
         tasks.spawn("standalone-node", OnExit::Exit, standalone.run(tasks.token()));
-        return NodeHandle { health, registered: watch::channel(true).1 };
+        let startup = watch::channel(StartupTimes::default()).1;
+        return NodeHandle { name, health, registered: watch::channel(true).1, startup };
     };
     let api = NodeApi::new(&connection, name.clone());
     let (seen_out, seen) = watch::channel(None);
     tasks.spawn("node-watch", OnExit::Exit, api.clone().watch(seen_out, tasks.token()));
-    let outside = Outside { events, clock: Arc::clone(&clock), seen, node: node_out };
+    let times = StartupTimes { booted, started: Some(clock.now()), ..StartupTimes::default() };
+    let (startup_out, startup) = watch::channel(times);
+    let outside =
+        Outside { events, clock: Arc::clone(&clock), seen, node: node_out, startup: startup_out };
     let heartbeat = Heartbeat::new(api.clone(), config.heartbeat, collector, outside);
     let registered = heartbeat.registered();
     tasks.spawn("node-status", OnExit::Exit, heartbeat.run(tasks.token()));
-    let lease = Lease::new(LeaseApi::new(&connection, name), api, clock, config.lease);
+    let lease = Lease::new(LeaseApi::new(&connection, name.clone()), api, clock, config.lease);
     tasks.spawn("node-lease", OnExit::Exit, lease.run(tasks.token()));
-    NodeHandle { health, registered }
+    NodeHandle { name, health, registered, startup }
 }

@@ -77,7 +77,7 @@ pub(crate) fn validity(leaf: &CertificateDer<'_>) -> Result<(Timestamp, Timestam
     Ok((at(validity.not_before.timestamp())?, at(validity.not_after.timestamp())?))
 }
 
-/// The current certificate, shared by all wires.
+/// The current certificate, shared by all wires (or, for a serving certificate, by all listeners).
 #[derive(Debug, Default)]
 pub struct ClientIdentity {
     current: ArcSwapOption<IdentityPair>,
@@ -117,5 +117,11 @@ impl ResolvesClientCert for ClientIdentity {
 
     fn has_certs(&self) -> bool {
         self.is_present()
+    }
+}
+
+impl rustls::server::ResolvesServerCert for ClientIdentity {
+    fn resolve(&self, _hello: rustls::server::ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.current.load().as_ref().map(|pair| Arc::clone(&pair.certified))
     }
 }

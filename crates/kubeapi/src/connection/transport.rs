@@ -180,8 +180,14 @@ impl Transport {
             Ok(Ok(response)) => {
                 let status = response.status();
                 let audit_id = response.headers().get("audit-id").and_then(|v| v.to_str().ok());
-                tracing::trace!(verb = %method, path, status = status.as_u16(), auditID = audit_id,
-                    ?took, "API request");
+                let code = status.as_u16();
+                if status.is_client_error() || status.is_server_error() {
+                    tracing::debug!(verb = %method, path, code, auditID = audit_id, ?took,
+                        "API request refused");
+                } else {
+                    tracing::trace!(verb = %method, path, code, auditID = audit_id, ?took,
+                        "API request");
+                }
                 if status == StatusCode::UNAUTHORIZED {
                     self.peer.bearer.rejected();
                 }

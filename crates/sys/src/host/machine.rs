@@ -72,6 +72,13 @@ pub fn os_image(etc: &Path) -> String {
     name.map_or("Linux", |name| name.trim().trim_matches('"')).to_owned()
 }
 
+/// When the machine was started, from its uptime.
+pub fn boot_time(proc: &Path, now: jiff::Timestamp) -> Option<jiff::Timestamp> {
+    let text = fs::read_to_string(proc.join("uptime")).ok()?;
+    let seconds: f64 = text.split_whitespace().next()?.parse().ok()?;
+    now.checked_sub(jiff::SignedDuration::try_from_secs_f64(seconds).ok()?).ok()
+}
+
 /// Size in bytes of the filesystem that holds `path`.
 pub fn filesystem_bytes(path: &Path) -> Result<u64, FsError> {
     let stat = rustix::fs::statvfs(path).map_err(|e| FsError {
