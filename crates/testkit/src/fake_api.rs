@@ -37,6 +37,7 @@ struct Inner {
     store: Store,
     faults: Vec<Fault>,
     requests: Vec<String>,
+    authorizations: Vec<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -142,6 +143,11 @@ impl FakeApi {
         self.shared.lock().requests.clone()
     }
 
+    /// The `Authorization` headers of the requests so far, empty where there was none.
+    pub fn authorizations(&self) -> Vec<String> {
+        self.shared.lock().authorizations.clone()
+    }
+
     /// The next `times` requests of this method whose path contains `path_part` are refused.
     pub fn refuse(&self, method: Method, path_part: &str, times: u32, status: u16) {
         self.fault(method, path_part, times, Some(status));
@@ -177,6 +183,9 @@ impl Drop for FakeApi {
 async fn answer(State(shared): State<Shared>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path().to_owned();
+    let credential = parts.headers.get(http::header::AUTHORIZATION);
+    let credential = credential.and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
+    shared.lock().authorizations.push(credential);
     if let Some(status) = note(&shared, &parts.method, &path) {
         return match status {
             Some(status) => refusal(&Refused::injected(status)),

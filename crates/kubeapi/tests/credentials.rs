@@ -1,0 +1,120 @@
+//! Where the credentials of a request come from, and ways to the server.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use http::Method;
+use kubeapi::{Connection, ConnectionConfig, ConnectionError, Kubeconfig, NodeApi};
+use ports::{OnExit, Tasks};
+use serde_json::{Value, json};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use testkit::fake_api::FakeApi;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+
+fn kubeconfig(api: &FakeApi, user: Value, proxy: Option<String>) -> Kubeconfig {
+    let mut cluster = json!({"server": api.url()});
+    if let Some(proxy) = proxy {
+        cluster["proxy-url"] = proxy.into();
+    }
+    let text = json!({
+        "current-context": "c",
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    });
+    Kubeconfig::parse(&text.to_string(), Path::new("/")).unwrap()
+}
+
+async fn ask(kubeconfig: &Kubeconfig, times: usize) {
+    let connection = Connection::new(kubeconfig, &ConnectionConfig::default()).await.unwrap();
+    let node = NodeApi::new(&connection, "node1");
+    for _ in 0..times {
+        // Whether it exists does not matter here.
+        let _ = node.get().await;
+    }
+}
+
+fn folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("rubelet-cred-{name}-{}", std::process::id()));
+    sys::fs::create_dir_all(&folder, 0o755).unwrap();
+    folder
+}
+
+#[tokio::test]
+async fn a_token_file_wins_over_a_token() {
+    let api = FakeApi::start().await.unwrap();
+    let file = folder("file").join("token");
+    sys::fs::write(&file, "from-file\n").unwrap();
+    ask(&kubeconfig(&api, json!({"token": "fixed", "tokenFile": file}), None), 1).await;
+    ask(&kubeconfig(&api, json!({"token": "fixed"}), None), 1).await;
+    ask(&kubeconfig(&api, json!({"username": "u", "password": "p"}), None), 1).await;
+    ask(&kubeconfig(&api, json!({}), None), 1).await;
+    assert_eq!(api.authorizations(), ["Bearer from-file", "Bearer fixed", "Basic dTpw", ""]);
+    sys::fs::remove_file(&file).unwrap();
+    sys::fs::remove_dir(file.parent().unwrap()).unwrap();
+}
+
+#[tokio::test]
+async fn an_exec_plugin_runs_again_after_a_refusal() {
+    let api = FakeApi::start().await.unwrap();
+    let folder = folder("exec");
+    let (plugin, counter) = (folder.join("plugin"), folder.join("count"));
+    let script = "#!/bin/sh\n\
+        [ -n \"$KUBERNETES_EXEC_INFO\" ] || exit 1\n\
+        echo x >> \"$1\"\n\
+        n=$(wc -l < \"$1\")\n\
+        echo '{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\
+        \"status\":{\"token\":\"'$GREETING$n'\"}}'\n";
+    sys::fs::write(&plugin, script).unwrap();
+    std::fs::set_permissions(&plugin, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let user = json!({"exec": {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": plugin,
+        "args": [counter],
+        "env": [{"name": "GREETING", "value": "hello"}],
+    }});
+    api.refuse(Method::GET, "/nodes/node1", 1, 401);
+    ask(&kubeconfig(&api, user, None), 3).await;
+    assert_eq!(api.authorizations(), ["Bearer hello1", "Bearer hello2", "Bearer hello2"]);
+    sys::fs::remove_file(&plugin).unwrap();
+    sys::fs::remove_file(&counter).unwrap();
+    sys::fs::remove_dir(&folder).unwrap();
+}
+
+#[tokio::test]
+async fn a_failing_exec_plugin_is_an_error_that_names_it() {
+    let api = FakeApi::start().await.unwrap();
+    let user = json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1",
+        "command": "/bin/false"}});
+    let made = Connection::new(&kubeconfig(&api, user, None), &ConnectionConfig::default()).await;
+    match made.unwrap_err() {
+        ConnectionError::Exec(text) => assert!(text.starts_with("/bin/false failed"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn requests_go_through_the_proxy_of_the_kubeconfig() {
+    let api = FakeApi::start().await.unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let proxy = format!("http://{}", listener.local_addr().unwrap());
+    let tasks = Tasks::new();
+    tasks.spawn("proxy", OnExit::Fine, async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut client = BufReader::new(stream);
+        let mut request = String::new();
+        client.read_line(&mut request).await.unwrap();
+        let target = request.split(' ').nth(1).unwrap().to_owned();
+        assert!(request.starts_with("CONNECT "), "{request}");
+        let mut line = String::new();
+        while client.read_line(&mut line).await.unwrap() > 2 {
+            line.clear();
+        }
+        let mut server = tokio::net::TcpStream::connect(target).await.unwrap();
+        let mut client = client.into_inner();
+        client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+        // Ends when either side does.
+        let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+    });
+    ask(&kubeconfig(&api, json!({"token": "t"}), Some(proxy)), 2).await;
+    assert_eq!(api.requests().len(), 2, "both over one tunnel: {:?}", api.requests());
+}
