@@ -7,6 +7,7 @@
 //! Deliberately absent: policy.
 #![forbid(unsafe_code)]
 
+mod cluster;
 mod host;
 mod iptables;
 mod layout;

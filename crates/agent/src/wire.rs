@@ -1,21 +1,19 @@
 //! Who is built from what, and who hears whom.
 
+use crate::cluster::Cluster;
 use crate::host::{Host, configured_driver};
 use crate::watchdog::Check;
 use crate::{AgentError, iptables, layout, runtime, settings, upkeep};
 use config::Config;
 use cri::{RuntimeClient, RuntimeOperations};
 use futures::future::BoxFuture;
-use kubeapi::{
-    ApiEvents, ApiObjects, ApiPods, ApiStorage, Connection, EventLog, EventsConfig, Kubeconfig,
-    PodWatchEvent, StandaloneObjects, watch_pods,
-};
+use kubeapi::certs::{ServingConfig, serving as serving_rotation};
 use node::{NodeInputs, NodeParts, RuntimeHealth};
 use pods::images::{ImageMetrics, Images, ImagesConfig, ImagesDeps};
 use pods::{PodsConfig, PodsDeps, PodsHandle, RuntimeHandlers};
 use ports::{
-    Clock, EventSeverity, EventTarget, Events, NodeEvent, NodeView, Objects, OnExit, PodApi,
-    PodCgroups, PodsSnapshot, Roots, StorageApi, SystemClock, Tasks,
+    Clock, EventSeverity, EventTarget, NodeEvent, NodeView, OnExit, PodCgroups, PodsSnapshot,
+    Roots, SystemClock, Tasks,
 };
 use resources::Unplaced;
 use resources::cgroups::{CgroupDriver, CgroupTree, NoPodCgroups};
@@ -24,8 +22,8 @@ use server::tls::{ServingCertificate, self_signed};
 use std::sync::Arc;
 use telemetry::log::LogHandle;
 use telemetry::metrics::Registry;
-use tokio::sync::{mpsc, watch};
-use volumes::VolumesDeps;
+use tokio::sync::watch;
+use volumes::{PluginHandlers, VolumesDeps, watch_plugins};
 
 /// What runs, for those who watch over it.
 #[derive(Debug)]
@@ -43,16 +41,6 @@ impl Started {
         });
         vec![("syncloop", check)]
     }
-}
-
-/// The API server's side of things; in standalone mode the stand-ins.
-struct Cluster {
-    connection: Option<Connection>,
-    objects: Arc<dyn Objects>,
-    events: Arc<dyn Events>,
-    storage: Option<Arc<dyn StorageApi>>,
-    pods: Option<Arc<dyn PodApi>>,
-    pod_sets: Option<mpsc::Receiver<Vec<Arc<api::core::v1::Pod>>>>,
 }
 
 /// Builds and starts everything. Tasks that were started before a fault are ended by the caller.
@@ -76,7 +64,7 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
     own_process(config, &roots);
 
     let (view_out, view) = watch::channel(Arc::new(NodeView::default()));
-    let cluster = cluster(config, &host, &view, &clock, tasks).await?;
+    let cluster = Cluster::join(config, &host, &view, &clock, tasks).await?;
     cluster.events.emit(NodeEvent {
         target: EventTarget::Node,
         severity: EventSeverity::Normal,
@@ -106,6 +94,9 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
             tasks: tasks.clone(),
         },
     );
+    let plugins = PluginHandlers::from([("CSIPlugin".to_owned(), volumes.csi_plugins())]);
+    watch_plugins(roots.kubelet.join("plugins_registry"), plugins, tasks);
+    let serving = cluster.connection.clone().filter(|_| config.server.server_tls_bootstrap);
     let node = node::start(
         settings::node(config, &host, &roots),
         NodeParts {
@@ -146,7 +137,7 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
             placement: Arc::new(Unplaced),
             objects: cluster.objects,
             events: cluster.events,
-            node: view,
+            node: view.clone(),
             api: cluster.pods,
             api_pods: cluster.pod_sets,
             published: snapshots,
@@ -163,6 +154,9 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
         settings.certificate_files = Some(pair.map_err(server::ServerError::from)?);
     } else if let Some((crt, key)) = &settings.certificate_files {
         certificate.read(crt, key).map_err(server::ServerError::from)?;
+    }
+    if let Some(connection) = serving {
+        serve_by_request(config, &host, &connection, &certificate, (view.clone(), &clock), tasks);
     }
     let started = Started { pods: pods.clone() };
     let deps = ServerDeps {
@@ -184,6 +178,42 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
     Ok(started)
 }
 
+/// Asks the API server for the serving certificate and puts each new one into use.
+fn serve_by_request(
+    config: &Config,
+    host: &Host,
+    connection: &kubeapi::Connection,
+    certificate: &Arc<ServingCertificate>,
+    (view, clock): (ports::NodeViews, &Arc<dyn Clock>),
+    tasks: &Tasks,
+) {
+    let serving = ServingConfig {
+        node_name: host.hostname.clone(),
+        cert_dir: config.dirs.certs.clone(),
+        allow_dns_only: config.gates.enabled("AllowDNSOnlyNodeCSR"),
+    };
+    let (identity, rotation) = serving_rotation(connection, serving, view, Arc::clone(clock));
+    tasks.spawn("serving-certificate", OnExit::Fine, rotation.run(tasks.token()));
+    let (certificate, cancel) = (Arc::clone(certificate), tasks.token());
+    tasks.spawn("serving-certificate-use", OnExit::Fine, async move {
+        let mut ticks = tokio::time::interval(SERVING_LOOK);
+        loop {
+            tokio::select! {
+                // Cancel-safe: nothing is held.
+                () = cancel.cancelled() => return,
+                // Cancel-safe: a tick that is missed comes again.
+                _ = ticks.tick() => {}
+            }
+            if let Some(pair) = identity.current() {
+                certificate.install_key(pair.certified_key());
+            }
+        }
+    });
+}
+
+/// How soon a new serving certificate is used.
+const SERVING_LOOK: std::time::Duration = std::time::Duration::from_secs(1);
+
 /// The configuration in force: with the driver that the runtime named.
 fn configz(config: &Config, driver: engine::cgroup::Driver) -> serde_json::Value {
     let mut document = config.configz();
@@ -198,71 +228,6 @@ fn configz(config: &Config, driver: engine::cgroup::Driver) -> serde_json::Value
 }
 
 const CGROUP_V1: &str = "cgroup v1 support is in maintenance mode, please migrate to cgroup v2";
-
-async fn cluster(
-    config: &Config,
-    host: &Host,
-    view: &watch::Receiver<Arc<NodeView>>,
-    clock: &Arc<dyn Clock>,
-    tasks: &Tasks,
-) -> Result<Cluster, AgentError> {
-    let (Some(api), Some(objects)) = (&config.api, settings::objects(config, host)) else {
-        return Ok(Cluster {
-            connection: None,
-            objects: Arc::new(StandaloneObjects),
-            events: Arc::new(EventLog),
-            storage: None,
-            pods: None,
-            pod_sets: None,
-        });
-    };
-    let fault =
-        |e: &(dyn std::error::Error + 'static)| AgentError::Api(telemetry::Chain(e).to_string());
-    let kubeconfig = Kubeconfig::read(&api.kubeconfig).map_err(|e| fault(&e))?;
-    let connection =
-        Connection::new(&kubeconfig, &settings::connection(config)).await.map_err(|e| fault(&e))?;
-    let follow = connection.clone().follow_files(kubeconfig, tasks.token());
-    tasks.spawn("kubeconfig-files", OnExit::Fine, follow);
-    let name = host.hostname.clone();
-    let (events, sending) = ApiEvents::new(
-        &connection,
-        EventsConfig { node_name: name.clone() },
-        Arc::clone(clock),
-        tasks.token(),
-    );
-    tasks.spawn("events", OnExit::Exit, sending);
-    let objects = ApiObjects::start(&connection, &objects, view.clone(), Arc::clone(clock), tasks);
-    Ok(Cluster {
-        objects: Arc::new(objects),
-        events: Arc::new(events),
-        storage: Some(Arc::new(ApiStorage::new(&connection, name.clone()))),
-        pods: Some(Arc::new(ApiPods::new(&connection))),
-        pod_sets: Some(pod_sets(connection.clone(), name, tasks)),
-        connection: Some(connection),
-    })
-}
-
-/// Complete pod sets from the API server, newest only.
-fn pod_sets(
-    connection: Connection,
-    name: String,
-    tasks: &Tasks,
-) -> mpsc::Receiver<Vec<Arc<api::core::v1::Pod>>> {
-    let (out, mut watched) = watch::channel::<Option<PodWatchEvent>>(None);
-    tasks.spawn("pod-watch", OnExit::Exit, watch_pods(connection, name, out, tasks.token()));
-    let (sender, receiver) = mpsc::channel(1);
-    tasks.spawn("pod-sets", OnExit::Exit, async move {
-        while watched.changed().await.is_ok() {
-            let set = watched.borrow_and_update().clone();
-            if let Some(set) = set
-                && sender.send(set.pods.values().cloned().collect()).await.is_err()
-            {
-                return;
-            }
-        }
-    });
-    receiver
-}
 
 async fn cgroup_tree(
     config: &Config,

@@ -72,6 +72,11 @@ impl ServingCertificate {
         Ok(())
     }
 
+    /// Puts a pair that somebody else has read into use.
+    pub fn install_key(&self, pair: Arc<CertifiedKey>) {
+        self.current.store(Some(pair));
+    }
+
     /// Reads the pair of files and puts it into use.
     pub fn read(&self, certificate: &Path, key: &Path) -> Result<(), TlsError> {
         let unusable =
