@@ -6,10 +6,10 @@ use crate::{AgentError, settings};
 use config::Config;
 use kubeapi::certs::{ClientCertConfig, EstablishError, Established, establish};
 use kubeapi::{
-    ApiEvents, ApiObjects, ApiPods, ApiStorage, Connection, EventLog, EventsConfig, PodWatchEvent,
-    StandaloneObjects, watch_pods,
+    ApiEvents, ApiObjects, ApiPods, ApiReviews, ApiStorage, Connection, EventLog, EventsConfig,
+    PodWatchEvent, StandaloneObjects, watch_pods,
 };
-use ports::{Clock, Events, NodeView, Objects, OnExit, PodApi, StorageApi, Tasks};
+use ports::{Clock, Events, NodeView, Objects, OnExit, PodApi, Reviews, StorageApi, Tasks};
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 
@@ -20,6 +20,7 @@ pub(crate) struct Cluster {
     pub(crate) objects: Arc<dyn Objects>,
     pub(crate) events: Arc<dyn Events>,
     pub(crate) storage: Option<Arc<dyn StorageApi>>,
+    pub(crate) reviews: Option<Arc<dyn Reviews>>,
     pub(crate) pods: Option<Arc<dyn PodApi>>,
     pub(crate) pod_sets: Option<mpsc::Receiver<Vec<Arc<api::core::v1::Pod>>>>,
 }
@@ -39,6 +40,7 @@ impl Cluster {
                 objects: Arc::new(StandaloneObjects),
                 events: Arc::new(EventLog),
                 storage: None,
+                reviews: None,
                 pods: None,
                 pod_sets: None,
             });
@@ -77,6 +79,7 @@ impl Cluster {
             objects: Arc::new(objects),
             events: Arc::new(events),
             storage: Some(Arc::new(ApiStorage::new(&connection, name.clone()))),
+            reviews: Some(Arc::new(ApiReviews::new(&connection))),
             pods: Some(Arc::new(ApiPods::new(&connection))),
             pod_sets: Some(pod_sets(connection.clone(), name, tasks)),
             connection: Some(connection),

@@ -171,7 +171,7 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
         clock,
         tasks: tasks.clone(),
     };
-    server::start(settings, certificate, deps, None, tasks).await?;
+    server::start(settings, certificate, deps, cluster.reviews, tasks).await?;
     if config.node.make_iptables_util_chains {
         tasks.spawn("iptables", OnExit::Fine, iptables::run(tasks.token()));
     }

@@ -1,0 +1,181 @@
+//! Token and access reviews (upstream: the token and authorizer webhooks).
+//!
+//! Promises: an answer that may be different the next time is asked again a few times with growing
+//! pauses; every try has the lane's deadline. Nothing is cached here.
+
+use crate::connection::{Connection, Lane};
+use crate::error::{ApiError, Refusal};
+use crate::watch::random_fraction;
+use api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus};
+use api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use async_trait::async_trait;
+use kube::Api;
+use kube::api::PostParams;
+use ports::{AccessQuestion, Reviews, UserInfo};
+use std::time::Duration;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const FACTOR: f64 = 1.5;
+const JITTER: f64 = 0.2;
+const TRIES: u32 = 5;
+
+/// Reviews by the API server.
+#[derive(Debug, Clone)]
+pub struct ApiReviews {
+    lane: Lane,
+}
+
+impl ApiReviews {
+    /// Over this connection.
+    pub fn new(connection: &Connection) -> Self {
+        Self { lane: connection.writes().clone() }
+    }
+
+    async fn ask<T, F>(&self, request: impl Fn() -> F) -> Result<T, String>
+    where
+        F: Future<Output = Result<T, kube::Error>>,
+    {
+        let mut pause = FIRST_PAUSE;
+        let mut tries = 1;
+        loop {
+            match self.lane.ask(request()).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) if tries < TRIES && may_pass(&error) => {
+                    tokio::time::sleep(pause.mul_f64(1.0 + JITTER * random_fraction())).await;
+                    pause = pause.mul_f64(FACTOR);
+                    tries += 1;
+                }
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+}
+
+/// Whether the same question may be answered next time.
+fn may_pass(error: &ApiError) -> bool {
+    match error {
+        ApiError::Unreachable(_) => true,
+        ApiError::Refused { kind, code, retry_after, .. } => {
+            *kind == Refusal::TooManyRequests || matches!(*code, 500 | 504) || retry_after.is_some()
+        }
+        ApiError::Malformed(_) => false,
+    }
+}
+
+#[async_trait]
+impl Reviews for ApiReviews {
+    async fn token(&self, token: &str) -> Result<Option<UserInfo>, String> {
+        let review = TokenReview {
+            spec: TokenReviewSpec { token: token.to_owned(), ..TokenReviewSpec::default() },
+            ..TokenReview::default()
+        };
+        let api: Api<TokenReview> = Api::all(self.lane.client());
+        let params = PostParams::default();
+        let answer = self.ask(|| api.create(&params, &review)).await?;
+        judge_token(answer.status.unwrap_or_default())
+    }
+
+    async fn access(&self, question: &AccessQuestion) -> Result<bool, String> {
+        let review = SubjectAccessReview { spec: spec(question), ..SubjectAccessReview::default() };
+        let api: Api<SubjectAccessReview> = Api::all(self.lane.client());
+        let params = PostParams::default();
+        let status = self.ask(|| api.create(&params, &review)).await?.status.unwrap_or_default();
+        match (status.allowed, status.denied.unwrap_or(false)) {
+            (true, true) => {
+                Err("webhook subject access review returned both allow and deny response".into())
+            }
+            (allowed, _) => Ok(allowed),
+        }
+    }
+}
+
+fn judge_token(status: TokenReviewStatus) -> Result<Option<UserInfo>, String> {
+    if let Some(error) = status.error.filter(|e| !e.is_empty()) {
+        return Err(error);
+    }
+    if !status.authenticated.unwrap_or(false) {
+        return Ok(None);
+    }
+    let user = status.user.unwrap_or_default();
+    Ok(Some(UserInfo {
+        name: user.username.unwrap_or_default(),
+        uid: user.uid.unwrap_or_default(),
+        groups: user.groups.unwrap_or_default(),
+        extra: user.extra.unwrap_or_default(),
+    }))
+}
+
+fn spec(question: &AccessQuestion) -> SubjectAccessReviewSpec {
+    let user = &question.user;
+    SubjectAccessReviewSpec {
+        user: Some(user.name.clone()),
+        uid: Some(user.uid.clone()).filter(|uid| !uid.is_empty()),
+        groups: Some(user.groups.clone()),
+        extra: Some(user.extra.clone()).filter(|extra| !extra.is_empty()),
+        resource_attributes: Some(ResourceAttributes {
+            verb: Some(question.verb.to_owned()),
+            version: Some("v1".to_owned()),
+            resource: Some("nodes".to_owned()),
+            subresource: Some(question.sub_resource.to_owned()),
+            name: Some(question.node_name.clone()),
+            ..ResourceAttributes::default()
+        }),
+        ..SubjectAccessReviewSpec::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::authentication::v1::UserInfo as ReviewedUser;
+
+    #[test]
+    fn a_token_is_somebodys_nobodys_or_cannot_be_judged() {
+        let user = ReviewedUser {
+            username: Some("u".into()),
+            groups: Some(vec!["g".into()]),
+            ..ReviewedUser::default()
+        };
+        let known = TokenReviewStatus {
+            authenticated: Some(true),
+            user: Some(user),
+            ..TokenReviewStatus::default()
+        };
+        let found = judge_token(known.clone()).unwrap().unwrap();
+        assert_eq!((found.name.as_str(), found.groups), ("u", vec!["g".to_owned()]));
+        assert_eq!(judge_token(TokenReviewStatus::default()), Ok(None));
+        let broken = TokenReviewStatus { error: Some("no key".into()), ..known };
+        assert_eq!(judge_token(broken), Err("no key".to_owned()));
+    }
+
+    #[test]
+    fn access_is_asked_for_a_sub_resource_of_this_node() {
+        let question = AccessQuestion {
+            user: UserInfo { name: "u".into(), ..UserInfo::default() },
+            verb: "get",
+            sub_resource: "stats",
+            node_name: "n".into(),
+        };
+        let text = serde_json::to_value(spec(&question)).unwrap();
+        let attributes = serde_json::json!({
+            "verb": "get", "version": "v1", "resource": "nodes", "subresource": "stats", "name": "n",
+        });
+        assert_eq!(text["resourceAttributes"], attributes);
+        assert_eq!((text["user"].as_str(), text.get("uid")), (Some("u"), None));
+    }
+
+    #[test]
+    fn only_what_may_pass_is_asked_again() {
+        let refused = |code, kind| ApiError::Refused {
+            kind,
+            code,
+            message: String::new(),
+            retry_after: None,
+        };
+        assert!(may_pass(&ApiError::Unreachable("reset".into())));
+        assert!(may_pass(&refused(500, Refusal::Other)));
+        assert!(may_pass(&refused(429, Refusal::TooManyRequests)));
+        assert!(!may_pass(&refused(403, Refusal::Forbidden)));
+        assert!(!may_pass(&ApiError::Malformed("x".into())));
+    }
+}
