@@ -320,10 +320,5 @@ fn url_fault(image: &str) -> Option<String> {
     None
 }
 
-/// The faults as one text.
-pub fn aggregate(faults: &[String]) -> String {
-    crate::text::aggregate(faults)
-}
-
 #[cfg(test)]
 mod tests;

@@ -135,7 +135,9 @@ impl Loader<'_> {
             return Err(format!("failed to validate kubelet flags: {fault}"));
         }
         let flag_gates = kubelet.feature_gates.keys().cloned().collect();
-        let mut layers = Layers { uses: &parsed.uses, flag_gates, ..Layers::default() };
+        let flag_values = flags::shown(&parsed.uses, &mut kubelet.clone(), &mut own.clone());
+        let mut layers =
+            Layers { uses: &parsed.uses, flag_gates, flag_values, ..Layers::default() };
         if !own.config.is_empty() {
             let (loaded, said) = self.file(&own.config).map_err(|fault| {
                 format!("failed to load kubelet config file, path: {}, error: {fault}", own.config)
@@ -292,7 +294,7 @@ impl Loader<'_> {
             return Err(format!("initialize logging: {}", aggregate(&faults)));
         }
         self.logging = Some(Logging::of(&kubelet));
-        self.lines.extend(flag_lines(layers.uses));
+        self.lines.extend(flag_lines(&layers.flag_values));
         let faults = validate::faults(&kubelet, &self.gates, self.cgroups);
         if !faults.is_empty() {
             return Err(format!(
@@ -317,7 +319,8 @@ impl Loader<'_> {
                 .with("file", path),
             );
         }
-        let (config, lines) = Config::resolve(kubelet, own, self.gates.clone(), origins)?;
+        let (mut config, lines) = Config::resolve(kubelet, own, self.gates.clone(), origins)?;
+        config.flag_values.clone_from(&layers.flag_values);
         self.lines.extend(lines);
         let shown = units::gojson::to_string(&config.kubelet.masked()).unwrap_or_default();
         self.lines.push(
@@ -382,19 +385,12 @@ fn resolve_paths(kubelet: &mut KubeletConfiguration, folder: &str) {
     }
 }
 
-/// The dump of every flag; headers, which may be secret, are masked.
-fn flag_lines(uses: &[FlagUse]) -> Vec<LogLine> {
-    let line = |flag: &flags::Flag| {
-        let given: Vec<&str> =
-            uses.iter().filter(|u| u.flag.name == flag.name).map(|u| u.value.as_str()).collect();
-        let value = match (given.is_empty(), flag.kind) {
-            (true, _) => flag.default.to_owned(),
-            (false, flags::Kind::Headers) => "<masked>".to_owned(),
-            (false, _) => given.join(","),
-        };
-        LogLine::at(Severity::Info(1), format!("FLAG: --{}={}", flag.name, quote(&value)))
+/// The dump of every flag.
+fn flag_lines(values: &BTreeMap<&'static str, String>) -> Vec<LogLine> {
+    let line = |(name, value): (&&str, &String)| {
+        LogLine::at(Severity::Info(1), format!("FLAG: --{name}={}", quote(value)))
     };
-    flags::all().iter().map(line).collect()
+    values.iter().map(line).collect()
 }
 
 #[cfg(test)]

@@ -42,6 +42,7 @@ pub(crate) struct Layers<'a> {
     pub(crate) drop_ins: Vec<(String, Value)>,
     pub(crate) uses: &'a [FlagUse],
     pub(crate) flag_gates: BTreeSet<String>,
+    pub(crate) flag_values: BTreeMap<&'static str, String>,
 }
 
 const LEGACY: [&str; 4] = [

@@ -39,6 +39,9 @@ pub struct Config {
     pub gates: Gates,
     /// Where each value of the document comes from, by dotted path.
     pub origins: BTreeMap<String, Origin>,
+    /// Every flag with its value as the command line alone has it, for `/flagz`; what may be
+    /// secret is masked.
+    pub flag_values: BTreeMap<&'static str, String>,
     /// The version to report.
     pub version: String,
     /// Places on disk.
@@ -121,6 +124,7 @@ impl Config {
             flags,
             gates,
             origins,
+            flag_values: BTreeMap::new(),
         };
         Ok((config, lines))
     }

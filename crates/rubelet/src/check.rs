@@ -9,6 +9,7 @@
 mod certificates;
 mod cni;
 mod host;
+mod providers;
 mod runtime;
 mod settings;
 
@@ -149,6 +150,7 @@ fn machine(config: &Config, roots: &Roots) -> Vec<Finding> {
     findings.extend(host::resolver(config));
     findings.extend(host::ports(config));
     findings.extend(certificates::check(config, &ports::SystemClock));
+    findings.extend(providers::check(config));
     findings.extend(runtime::check(config, PATIENCE));
     findings.extend(cni::check(roots, &["/opt/cni/bin", "/usr/lib/cni"]));
     findings

@@ -3,8 +3,9 @@
 use super::parse::{FlagUse, ParsedArgs};
 use super::set::{Ignored, KubeletFlags, target};
 use super::target::Manner;
+use super::{Deprecation, Kind};
 use crate::kubelet::KubeletConfiguration;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Applies uses in order; stops at the first refused value with pflag's error.
 pub(crate) fn apply(
@@ -50,4 +51,30 @@ fn apply_counted(
         }
     }
     (uses.len(), None)
+}
+
+/// Every flag with its value as pflag shows it; `kubelet` and `flags` are what the command line
+/// alone came to.
+pub(crate) fn shown(
+    uses: &[FlagUse],
+    kubelet: &mut KubeletConfiguration,
+    flags: &mut KubeletFlags,
+) -> BTreeMap<&'static str, String> {
+    let mut values = BTreeMap::new();
+    for flag in super::all() {
+        let given =
+            || uses.iter().rev().find(|u| u.flag.name == flag.name).map(|u| u.value.clone());
+        // A flag without effect keeps its value nowhere; headers may be secret.
+        let value = match (flag.deprecation, flag.kind) {
+            (Deprecation::CadvisorLeak | Deprecation::RemovalForCsi, _) => {
+                given().unwrap_or_else(|| flag.default.to_owned())
+            }
+            (_, Kind::Headers) => given().map(|_| "<masked>".to_owned()).unwrap_or_default(),
+            _ => target(flag.name, kubelet, flags, &mut Ignored::default())
+                .map(|target| target.show(flag.kind))
+                .unwrap_or_default(),
+        };
+        values.insert(flag.name, value);
+    }
+    values
 }

@@ -23,6 +23,9 @@ pub(super) struct Manner {
 pub(super) trait FlagTarget {
     /// Takes the value, or says why not.
     fn assign(&mut self, raw: &str, manner: Manner) -> Result<(), String>;
+
+    /// The value as pflag shows it.
+    fn show(&self, kind: Kind) -> String;
 }
 
 /// Go's own `flag` package hides the reason.
@@ -39,6 +42,10 @@ impl FlagTarget for bool {
         *self = strconv::parse_bool(raw).map_err(|e| reason(&e, manner))?;
         Ok(())
     }
+
+    fn show(&self, _: Kind) -> String {
+        self.to_string()
+    }
 }
 
 impl FlagTarget for i32 {
@@ -47,12 +54,20 @@ impl FlagTarget for i32 {
         *self = Self::try_from(number).unwrap_or_default();
         Ok(())
     }
+
+    fn show(&self, _: Kind) -> String {
+        self.to_string()
+    }
 }
 
 impl FlagTarget for i64 {
     fn assign(&mut self, raw: &str, manner: Manner) -> Result<(), String> {
         *self = strconv::parse_int(raw, 0, 64).map_err(|e| reason(&e, manner))?;
         Ok(())
+    }
+
+    fn show(&self, _: Kind) -> String {
+        self.to_string()
     }
 }
 
@@ -61,6 +76,10 @@ impl FlagTarget for u32 {
         let level = strconv::parse_uint(raw, 10, 31).map_err(|e| reason(&e, manner))?;
         *self = Self::try_from(level).unwrap_or_default();
         Ok(())
+    }
+
+    fn show(&self, _: Kind) -> String {
+        self.to_string()
     }
 }
 
@@ -72,11 +91,19 @@ impl FlagTarget for GoDuration {
         })?;
         Ok(())
     }
+
+    fn show(&self, _: Kind) -> String {
+        self.to_string()
+    }
 }
 
 impl FlagTarget for crate::kubelet::FlushFrequency {
     fn assign(&mut self, raw: &str, manner: Manner) -> Result<(), String> {
         self.duration.assign(raw, manner)
+    }
+
+    fn show(&self, _: Kind) -> String {
+        self.duration.to_string()
     }
 }
 
@@ -85,11 +112,19 @@ impl FlagTarget for Quantity {
         *self = raw.parse().map_err(|e: units::QuantityError| e.to_string())?;
         Ok(())
     }
+
+    fn show(&self, _: Kind) -> String {
+        self.to_string()
+    }
 }
 
 impl<T: FlagTarget + Default> FlagTarget for Option<T> {
     fn assign(&mut self, raw: &str, manner: Manner) -> Result<(), String> {
         self.get_or_insert_with(T::default).assign(raw, manner)
+    }
+
+    fn show(&self, kind: Kind) -> String {
+        self.as_ref().map(|inner| inner.show(kind)).unwrap_or_default()
     }
 }
 
@@ -107,6 +142,10 @@ impl FlagTarget for String {
         raw.clone_into(self);
         Ok(())
     }
+
+    fn show(&self, _: Kind) -> String {
+        self.clone()
+    }
 }
 
 impl FlagTarget for Vec<String> {
@@ -117,6 +156,10 @@ impl FlagTarget for Vec<String> {
         }
         self.extend(items);
         Ok(())
+    }
+
+    fn show(&self, _: Kind) -> String {
+        format!("[{}]", self.iter().map(|item| csv_field(item)).collect::<Vec<_>>().join(","))
     }
 }
 
@@ -142,6 +185,12 @@ impl FlagTarget for BTreeMap<String, String> {
         }
         Ok(())
     }
+
+    fn show(&self, kind: Kind) -> String {
+        let separator = if kind == Kind::LangleMap { '<' } else { '=' };
+        let pairs: Vec<String> = self.iter().map(|(k, v)| format!("{k}{separator}{v}")).collect();
+        pairs.join(",")
+    }
 }
 
 impl FlagTarget for BTreeMap<String, bool> {
@@ -158,6 +207,11 @@ impl FlagTarget for BTreeMap<String, bool> {
         }
         Ok(())
     }
+
+    fn show(&self, _: Kind) -> String {
+        let pairs: Vec<String> = self.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        pairs.join(",")
+    }
 }
 
 impl FlagTarget for BTreeMap<String, Vec<String>> {
@@ -171,6 +225,13 @@ impl FlagTarget for BTreeMap<String, Vec<String>> {
             self.entry(key.trim().to_owned()).or_default().push(value.trim().to_owned());
         }
         Ok(())
+    }
+
+    fn show(&self, _: Kind) -> String {
+        let values = |(k, vs): (&String, &Vec<String>)| {
+            vs.iter().map(|v| format!("{k}:{v}")).collect::<Vec<_>>()
+        };
+        self.iter().flat_map(values).collect::<Vec<_>>().join(",")
     }
 }
 
@@ -193,6 +254,11 @@ impl FlagTarget for Vec<VModuleItem> {
             });
         }
         Ok(())
+    }
+
+    fn show(&self, _: Kind) -> String {
+        let items = self.iter().map(|item| format!("{}={}", item.file_pattern, item.verbosity));
+        items.collect::<Vec<_>>().join(",")
     }
 }
 
@@ -219,6 +285,11 @@ impl FlagTarget for Vec<Taint> {
         *self = taints;
         Ok(())
     }
+
+    fn show(&self, _: Kind) -> String {
+        let taints = self.iter().map(|t| format!("{}={}:{}", t.key, t.value, t.effect));
+        taints.collect::<Vec<_>>().join(",")
+    }
 }
 
 impl FlagTarget for Vec<MemoryReservation> {
@@ -235,6 +306,16 @@ impl FlagTarget for Vec<MemoryReservation> {
         }
         Ok(())
     }
+
+    fn show(&self, _: Kind) -> String {
+        let limits = |r: &MemoryReservation| {
+            let limits: Vec<String> = r.limits.iter().map(|(k, q)| format!("{k}={q}")).collect();
+            format!("{}:{}", r.numa_node, limits.join(","))
+        };
+        let mut nodes: Vec<String> = self.iter().map(limits).collect();
+        nodes.sort();
+        nodes.join(",")
+    }
 }
 
 impl FlagTarget for VersionRequest {
@@ -249,6 +330,15 @@ impl FlagTarget for VersionRequest {
             _ => Self::No,
         };
         Ok(())
+    }
+
+    fn show(&self, _: Kind) -> String {
+        match self {
+            Self::No => "false".to_owned(),
+            Self::Print => "true".to_owned(),
+            Self::PrintRaw => "raw".to_owned(),
+            Self::Report(version) => version.clone(),
+        }
     }
 }
 
@@ -327,6 +417,14 @@ pub(crate) fn is_ip(text: &str) -> bool {
                 && part.trim_start_matches('0').len() <= 3
                 && part.parse::<u32>().is_ok_and(|n| n <= 255)
         })
+}
+
+/// One field of comma separated values, quoted where it must be.
+fn csv_field(field: &str) -> String {
+    let quoted = field == "\\."
+        || field.contains(['"', ',', '\n', '\r'])
+        || field.starts_with(char::is_whitespace);
+    if quoted { format!("\"{}\"", field.replace('"', "\"\"")) } else { field.to_owned() }
 }
 
 /// One line of comma separated values (Go: `encoding/csv`).

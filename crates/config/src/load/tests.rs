@@ -387,6 +387,47 @@ fn the_log_shows_flags_and_configuration_without_secrets() {
 }
 
 #[test]
+fn flag_values_are_shown_as_pflag_shows_them() {
+    let args = [
+        "--cluster-dns=1.1.1.1,2.2.2.2",
+        "--eviction-hard=b<1,a<2",
+        "--feature-gates=CRIListStreaming=true",
+        "--register-with-taints=k=v:NoSchedule,x:NoExecute",
+        "--reserved-memory=1:memory=1Gi;0:memory=2Gi",
+        "--sync-frequency=90s",
+        "--vmodule=a=1",
+        "--containerd=/x",
+        "--config=c",
+        "--manifest-url-header=a:b",
+    ];
+    let values = config(&args, &[("c", &file("maxPods: 7\n"))]).flag_values;
+    let expected = [
+        ("cluster-dns", "[1.1.1.1,2.2.2.2]"),
+        ("eviction-hard", "a<2,b<1"),
+        ("feature-gates", "CRIListStreaming=true"),
+        ("register-with-taints", "k=v:NoSchedule,x=:NoExecute"),
+        ("reserved-memory", "0:memory=2Gi,1:memory=1Gi"),
+        ("sync-frequency", "1m30s"),
+        ("vmodule", "a=1"),
+        ("containerd", "/x"),
+        ("manifest-url-header", "<masked>"),
+        // Of the command line alone, not of the file.
+        ("max-pods", "110"),
+        ("allowed-unsafe-sysctls", "[]"),
+        ("version", "false"),
+    ];
+    for (name, value) in expected {
+        assert_eq!(values[name], value, "{name}");
+    }
+    assert_eq!(values.len(), flags::all().len());
+    let plain = config(&[], &[]).flag_values;
+    for flag in flags::all() {
+        let shown = plain[flag.name].trim_start_matches('[').trim_end_matches(']');
+        assert_eq!(shown, flag.default, "{}", flag.name);
+    }
+}
+
+#[test]
 fn a_cgroup_outside_the_reserved_one_is_noted() {
     let answer = loaded(&["--kubelet-cgroups=/a", "--kube-reserved-cgroup=/b"], &[]);
     assert!(answer.lines.iter().any(|l| {

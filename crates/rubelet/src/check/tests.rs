@@ -252,6 +252,30 @@ fn a_runtime_that_is_not_there_or_hangs_is_told_in_time() {
 }
 
 #[test]
+fn credential_providers_need_a_good_file_and_their_programs() {
+    let scratch = Scratch::new("providers");
+    let flags = [
+        format!("--image-credential-provider-config={}", scratch.0.join("conf").display()),
+        format!("--image-credential-provider-bin-dir={}", scratch.0.join("bin").display()),
+    ];
+    let settings = settings_of(&[&flags[0], &flags[1]]);
+    assert_eq!(levels(&providers::check(&settings_of(&[]))), []);
+    assert_eq!(levels(&providers::check(&settings)), [Level::Error]);
+    let file = "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders:\n\
+                - {name: ecr, apiVersion: credentialprovider.kubelet.k8s.io/v1, \
+                matchImages: [a.io], defaultCacheDuration: 1h}\n";
+    scratch.file("conf/a.yaml", &file.replace("ecr", "e cr"));
+    let findings = providers::check(&settings);
+    assert!(findings[0].seen.ends_with("provider name cannot contain spaces"), "{findings:?}");
+    scratch.file("conf/a.yaml", file);
+    assert_eq!(levels(&providers::check(&settings)), [Level::Error]);
+    let program = scratch.file("bin/ecr", "");
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .unwrap();
+    assert_eq!(levels(&providers::check(&settings)), [Level::Ok]);
+}
+
+#[test]
 fn the_report_is_one_line_per_finding_and_a_verdict() {
     let report = Report {
         findings: vec![
