@@ -23,7 +23,7 @@ use std::sync::Arc;
 use telemetry::log::LogHandle;
 use telemetry::metrics::Registry;
 use tokio::sync::watch;
-use volumes::{PluginHandlers, VolumesDeps, watch_plugins};
+use volumes::{PluginHandlers, VolumeMetrics, VolumesDeps, watch_plugins};
 
 /// What runs, for those who watch over it.
 #[derive(Debug)]
@@ -91,6 +91,7 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
             events: Arc::clone(&cluster.events),
             node: view.clone(),
             clock: Arc::clone(&clock),
+            metrics: VolumeMetrics::new(&registry),
             tasks: tasks.clone(),
         },
     );

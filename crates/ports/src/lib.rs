@@ -40,4 +40,7 @@ pub use roots::Roots;
 pub use status::{PodApi, PodApiError};
 pub use storage::StorageApi;
 pub use tasks::{OnExit, TaskName, Tasks};
-pub use volumes::{MountedVolume, PodMounts, SubPathRequest, VolumeError, VolumeFacts, Volumes};
+pub use volumes::{
+    MountedVolume, PodMounts, SubPathRequest, VolumeError, VolumeFacts, VolumeUsage, VolumeUsages,
+    Volumes,
+};

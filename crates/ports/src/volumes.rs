@@ -76,6 +76,39 @@ pub struct VolumeFacts {
     pub quarantined: Vec<String>,
 }
 
+/// How much one volume of a pod holds; what is not known is absent.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct VolumeUsage {
+    /// The pod's name for it.
+    pub name: String,
+    /// Namespace and name of its claim.
+    pub claim: Option<(String, String)>,
+    /// It lies on the node's own disk and counts as ephemeral storage of the pod.
+    pub ephemeral: bool,
+    /// Size in bytes.
+    pub capacity: Option<u64>,
+    /// Bytes still available.
+    pub available: Option<u64>,
+    /// Bytes in use.
+    pub used: Option<u64>,
+    /// Number of inodes.
+    pub inodes: Option<u64>,
+    /// Free inodes.
+    pub inodes_free: Option<u64>,
+    /// Inodes in use.
+    pub inodes_used: Option<u64>,
+    /// What the driver says about its health: abnormal or not, and its words.
+    pub health: Option<(bool, String)>,
+}
+
+/// Usage of volumes, for statistics and eviction.
+#[async_trait]
+pub trait VolumeUsages: Send + Sync + std::fmt::Debug {
+    /// The mounted volumes of a pod with their usage, at most a minute old. A volume that does not
+    /// answer is left out.
+    async fn usages(&self, uid: &PodUid) -> Arc<Vec<VolumeUsage>>;
+}
+
 /// The front of the volume subsystem.
 #[async_trait]
 pub trait Volumes: Send + Sync + std::fmt::Debug {

@@ -1,5 +1,6 @@
 //! What the volume subsystem is given at start.
 
+use crate::metrics::VolumeMetrics;
 use ports::{Clock, Events, NodeViews, Objects, PodsSnapshot, Roots, StorageApi, Tasks};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -57,6 +58,8 @@ pub struct VolumesDeps {
     pub node: NodeViews,
     /// Wall time.
     pub clock: Arc<dyn Clock>,
+    /// What is counted.
+    pub metrics: VolumeMetrics,
     /// Where tasks are spawned.
     pub tasks: Tasks,
 }

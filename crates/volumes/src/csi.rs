@@ -13,6 +13,7 @@ pub(crate) mod client;
 pub(crate) mod data;
 pub(crate) mod drivers;
 pub(crate) mod info;
+pub(crate) mod limits;
 pub(crate) mod mount;
 pub(crate) mod source;
 

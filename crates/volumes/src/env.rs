@@ -2,6 +2,7 @@
 
 use crate::config::VolumesConfig;
 use crate::csi::drivers::Drivers;
+use crate::metrics::VolumeMetrics;
 use crate::paths::Paths;
 use crate::pool::{Pool, PoolError};
 use api::core::v1::Pod;
@@ -24,6 +25,7 @@ pub(crate) struct Env {
     pub(crate) node: NodeViews,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) pool: Pool,
+    pub(crate) metrics: VolumeMetrics,
     pub(crate) csi: Drivers,
     /// Whether this node has its `CSINode` object.
     pub(crate) csi_ready: watch::Sender<bool>,

@@ -1,6 +1,7 @@
 //! The front of the subsystem.
 
 use crate::config::{VolumesConfig, VolumesDeps};
+use crate::csi;
 use crate::csi::drivers::Drivers;
 use crate::csi::info::{self, CsiHandler};
 use crate::env::Env;
@@ -8,13 +9,15 @@ use crate::paths::Paths;
 use crate::pool::{NORMAL, Pool};
 use crate::published::Published;
 use crate::subpath::{self, SubPathError, Which};
-use crate::task::{Request, VolumesTask};
+use crate::task::{Request, VolumesTask, WaitState};
+use crate::usage::{self, UsageCache};
 use api::core::v1::Pod;
 use api::ids::PodUid;
 use async_trait::async_trait;
 use engine::volumes::used_volumes;
 use ports::{
-    OnExit, PluginHandler, PodMounts, SubPathRequest, Tasks, VolumeError, VolumeFacts, Volumes,
+    OnExit, PluginHandler, PodMounts, SubPathRequest, Tasks, VolumeError, VolumeFacts, VolumeUsage,
+    VolumeUsages, Volumes,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,7 +39,8 @@ pub fn start(config: VolumesConfig, deps: VolumesDeps) -> VolumesHandle {
         node: deps.node,
         clock: deps.clock,
         pool: Pool::new(),
-        csi: Drivers::default(),
+        csi: Drivers::new(deps.metrics.csi.clone()),
+        metrics: deps.metrics,
         csi_ready: watch::channel(false).0,
     });
     let (requests, receiver) = mpsc::channel(REQUESTS);
@@ -49,7 +53,7 @@ pub fn start(config: VolumesConfig, deps: VolumesDeps) -> VolumesHandle {
         // Nothing is lost when it is cut off: it starts anew with the process.
         token.run_until_cancelled(initialise).await;
     });
-    VolumesHandle { env, requests, published }
+    VolumesHandle { env, requests, published, usages: Arc::default() }
 }
 
 /// A cloneable front.
@@ -58,6 +62,7 @@ pub struct VolumesHandle {
     env: Arc<Env>,
     requests: mpsc::Sender<Request>,
     published: watch::Receiver<Published>,
+    usages: Arc<UsageCache>,
 }
 
 impl VolumesHandle {
@@ -90,10 +95,29 @@ impl VolumesHandle {
         Arc::new(CsiHandler { env: Arc::clone(&self.env) })
     }
 
+    /// How far the pod's volumes are.
+    pub(crate) async fn describe(&self, pod: &Arc<Pod>) -> Option<WaitState> {
+        self.ask(|reply| Request::Describe { pod: Arc::clone(pod), reply }).await
+    }
+
     async fn ask<T>(&self, make: impl FnOnce(oneshot::Sender<T>) -> Request) -> Option<T> {
         let (reply, answer) = oneshot::channel();
         self.requests.send(make(reply)).await.ok()?;
         answer.await.ok()
+    }
+}
+
+#[async_trait]
+impl VolumeUsages for VolumesHandle {
+    async fn usages(&self, uid: &PodUid) -> Arc<Vec<VolumeUsage>> {
+        if let Some(known) = self.usages.fresh(uid) {
+            return known;
+        }
+        let asked = self.ask(|reply| Request::Mounted { uid: uid.clone(), reply });
+        let volumes = asked.await.unwrap_or_default();
+        let measured = Arc::new(usage::measure(&self.env, uid.as_str(), volumes).await);
+        self.usages.keep(uid, &measured);
+        measured
     }
 }
 
@@ -109,10 +133,13 @@ impl Volumes for VolumesHandle {
         if let Ok(answer) = tokio::time::timeout(WAIT, asked).await {
             return answer.unwrap_or_else(|| Err(VolumeError::NotReady(STOPPED.into())));
         }
-        let state = self.ask(|reply| Request::Describe { pod: Arc::clone(pod), reply }).await;
-        match state {
-            Some(state) => state.ended("context deadline exceeded"),
-            None => Err(VolumeError::NotReady(STOPPED.into())),
+        let Some(state) = self.describe(pod).await else {
+            return Err(VolumeError::NotReady(STOPPED.into()));
+        };
+        let full = csi::limits::is_full(&self.env, &state.unattached_storage).await;
+        match state.ended("context deadline exceeded") {
+            Err(VolumeError::TimedOut(text)) if full => Err(VolumeError::AttachLimit(text)),
+            result => result,
         }
     }
 
@@ -121,7 +148,7 @@ impl Volumes for VolumesHandle {
         if let Ok(answer) = tokio::time::timeout(WAIT, asked).await {
             return answer.ok_or_else(|| VolumeError::NotReady(STOPPED.into()));
         }
-        let state = self.ask(|reply| Request::Describe { pod: Arc::clone(pod), reply }).await;
+        let state = self.describe(pod).await;
         let mounted = state.map(|s| s.mounted.join(" ")).unwrap_or_default();
         Err(VolumeError::TimedOut(format!(
             "mounted volumes=[{mounted}]: context deadline exceeded"
@@ -129,7 +156,9 @@ impl Volumes for VolumesHandle {
     }
 
     fn in_use(&self, uid: &PodUid) -> bool {
-        self.published.borrow().pods.get(uid).is_some_and(|p| p.mounted)
+        // Until the disk has been read nobody knows.
+        let published = self.published.borrow();
+        !published.ready || published.pods.get(uid).is_some_and(|p| p.mounted)
     }
 
     async fn bind_sub_path(&self, request: &SubPathRequest) -> Result<PathBuf, VolumeError> {

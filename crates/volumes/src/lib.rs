@@ -11,6 +11,10 @@
 //! Deliberately absent: decisions (they are in `engine::volumes`), CRI (the request builder asks for
 //! paths), eviction by size.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    expect(clippy::disallowed_methods, reason = "tests look at the real disk and spawn waiters")
+)]
 
 mod atomic_writer;
 mod block;
@@ -20,6 +24,7 @@ mod env;
 mod expand;
 mod handle;
 mod host_tools;
+mod metrics;
 mod ops;
 mod orphans;
 mod ownership;
@@ -32,9 +37,11 @@ mod reconstruct;
 mod resolve;
 mod subpath;
 mod task;
+mod usage;
 
 pub use config::{VolumesConfig, VolumesDeps};
 pub use handle::{VolumesHandle, start};
+pub use metrics::VolumeMetrics;
 pub use plugin_registration::{PluginHandlers, watch_plugins};
 
 #[cfg(test)]

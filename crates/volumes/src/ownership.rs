@@ -56,7 +56,7 @@ pub(crate) async fn apply(
     let walk = env.pool.run(
         &key,
         "set ownership",
-        Patience::StepAside(FIRST_REPORT),
+        Patience::StepAside,
         move || -> Result<(), StepError> {
             if only_root && ownership.root_matches(&path)? {
                 return Ok(());

@@ -64,11 +64,6 @@ impl Paths {
         self.roots.kubelet.join("plugins").join(name)
     }
 
-    /// `plugins_registry`.
-    pub(crate) fn plugins_registry(&self) -> PathBuf {
-        self.roots.kubelet.join("plugins_registry")
-    }
-
     /// What containers mount: the volume's own folder, or what it stands for.
     pub(crate) fn container_source(&self, uid: &str, spec: &VolumeSpec) -> PathBuf {
         if spec.is_block() {

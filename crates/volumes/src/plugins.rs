@@ -2,6 +2,7 @@
 
 pub(crate) mod content;
 pub(crate) mod empty_dir;
+pub(crate) mod flex;
 pub(crate) mod host_path;
 pub(crate) mod local;
 pub(crate) mod nfs;
@@ -93,6 +94,7 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
         Plugin::Csi => csi::mount::set_up(env, input).await,
         Plugin::Local => local::set_up(env, input).await,
         Plugin::Nfs => nfs::set_up(env, input).await,
+        Plugin::Flex(driver) => flex::set_up(env, driver, input).await,
         Plugin::Image => Ok(()),
         Plugin::GitRepo => Err(StepError::settled(
             "git-repo volume plugin has been disabled; if necessary, it may be re-enabled by enabling the feature-gate `GitRepoVolumeDriver`",
@@ -114,6 +116,7 @@ pub(crate) async fn tear_down(env: &Env, input: &UnmountInput) -> Result<(), Ste
         Plugin::Csi => csi::mount::tear_down(env, input).await,
         Plugin::Local => local::tear_down(env, input).await,
         Plugin::Nfs => nfs::tear_down(env, input).await,
+        Plugin::Flex(driver) => flex::tear_down(env, driver, input).await,
         Plugin::HostPath | Plugin::Image | Plugin::GitRepo => Ok(()),
         other => Err(StepError::settled(format!("no volume plugin for {}", other.name()))),
     }

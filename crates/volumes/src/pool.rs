@@ -1,8 +1,9 @@
 //! Work that may block in the kernel, bounded, with a quarantine for what does not come back.
 //!
-//! Each call runs on a thread of its own. At most [`HEALTHY`] run at a time; one that exceeds its
-//! patience gives its place back, its key is quarantined, and no further call on that key is
-//! started until the kernel lets it go. So one hung mount costs one sleeping thread, not the node.
+//! Each call runs on a thread of its own. At most [`HEALTHY`] run at a time; one that takes longer than
+//! [`HOLD`] gives its place back and its key is quarantined: no further call on that key is started
+//! until the kernel lets it go. After its patience the call itself is given up. So a hung mount costs
+//! a sleeping thread, not the node, and others wait two seconds for it at most.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,6 +13,10 @@ use tokio::time::Instant;
 
 /// Calls that may run at once.
 const HEALTHY: usize = 16;
+/// How long a call may keep its place.
+const HOLD: Duration = Duration::from_secs(2);
+/// A call is shown to people as hung after this.
+const SHOWN_AFTER: Duration = Duration::from_secs(10);
 /// Hung calls after which no new ones are started on any key.
 const MAX_HUNG: usize = 256;
 
@@ -69,8 +74,8 @@ pub(crate) struct Pool {
 pub(crate) enum Patience {
     /// After this it is given up and quarantined.
     GiveUp(Duration),
-    /// After this it no longer takes a place, but we wait for it (it shows its progress itself).
-    StepAside(Duration),
+    /// It may take as long as it needs (it shows its progress itself).
+    StepAside,
 }
 
 /// For calls that normally take milliseconds.
@@ -113,28 +118,30 @@ impl Pool {
             .map_err(|_| lost())?;
         let (limit, give_up) = match patience {
             Patience::GiveUp(limit) => (limit, true),
-            Patience::StepAside(limit) => (limit, false),
+            Patience::StepAside => (Duration::MAX, false),
         };
         let mut receiver = receiver;
-        match tokio::time::timeout(limit, &mut receiver).await {
-            Ok(result) => return result.map_err(|_| lost()),
-            Err(_) if give_up => {}
-            Err(_) => {
-                drop(place);
-                return receiver.await.map_err(|_| lost());
-            }
+        if let Ok(result) = tokio::time::timeout(HOLD.min(limit), &mut receiver).await {
+            return result.map_err(|_| lost());
+        }
+        drop(place);
+        // A walk that tells its own progress is slow, not hung.
+        if !give_up {
+            return receiver.await.map_err(|_| lost());
         }
         if let Ok(mut hung) = self.hung.lock() {
             hung.insert(key.to_owned(), Hung { step, since: started });
         }
-        // It may have come back while we noted it.
-        if let Ok(result) = receiver.try_recv() {
-            if let Ok(mut hung) = self.hung.lock() {
-                hung.remove(key);
+        match tokio::time::timeout(limit.saturating_sub(HOLD), &mut receiver).await {
+            Ok(result) => {
+                // Its thread may have ended just before the key was noted.
+                if let Ok(mut hung) = self.hung.lock() {
+                    hung.remove(key);
+                }
+                result.map_err(|_| lost())
             }
-            return Ok(result);
+            Err(_) => Err(PoolError::Hung { step, key: key.to_owned(), waited: started.elapsed() }),
         }
-        Err(PoolError::Hung { step, key: key.to_owned(), waited: started.elapsed() })
     }
 
     fn check(&self, key: &str) -> Result<(), PoolError> {
@@ -153,6 +160,7 @@ impl Pool {
     pub(crate) fn quarantined(&self) -> Vec<String> {
         let Ok(hung) = self.hung.lock() else { return Vec::new() };
         hung.iter()
+            .filter(|(_, h)| h.since.elapsed() >= SHOWN_AFTER)
             .map(|(key, h)| format!("{} on {key} for {}s", h.step, h.since.elapsed().as_secs()))
             .collect()
     }
@@ -176,14 +184,14 @@ mod tests {
             let result = pool.run(&key, "stat", soon, move || gate.recv().is_ok()).await;
             assert!(matches!(result, Err(PoolError::Hung { .. })));
         }
-        assert_eq!(pool.quarantined().len(), HEALTHY * 2);
+        assert_eq!(pool.hung.lock().unwrap().len(), HEALTHY * 2);
         assert_eq!(pool.run("/fine", "stat", NORMAL, || 7).await, Ok(7));
         let refused = pool.run("/hung/0", "stat", soon, || ()).await;
         assert!(matches!(refused, Err(PoolError::Quarantined { .. })));
         drop(gates);
         // Once the kernel lets go, the key is free again.
         for _ in 0..1000 {
-            if pool.quarantined().is_empty() {
+            if pool.hung.lock().unwrap().is_empty() {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(2)).await;

@@ -17,6 +17,8 @@ pub(crate) struct PodPublished {
 /// Everything.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Published {
+    /// The disk has been read.
+    pub(crate) ready: bool,
     /// By pod; pods without volumes are left out.
     pub(crate) pods: BTreeMap<PodUid, PodPublished>,
     /// For node status.

@@ -106,7 +106,8 @@ fn spec_of(
         | Plugin::Secret
         | Plugin::DownwardApi
         | Plugin::Projected
-        | Plugin::Nfs => None,
+        | Plugin::Nfs
+        | Plugin::Flex(_) => None,
         Plugin::Local => Some(name.to_owned()),
         Plugin::Csi => {
             let dir = if block {

@@ -9,6 +9,7 @@ mod wait;
 pub(crate) use wait::WaitState;
 
 use crate::env::{Env, Step, StepError};
+use crate::metrics::label;
 use crate::ops::{self, OpReport};
 use crate::orphans;
 use crate::plugins::{MountInput, UnmountInput};
@@ -19,7 +20,9 @@ use crate::resolve::{self, Resolved};
 use api::core::v1::Pod;
 use api::ids::{PodUid, VolumeName};
 use books::PodBook;
-use engine::volumes::{Action, Actual, Backoffs, Desired, OpKey, Outcome, PlanView, plan};
+use engine::volumes::{
+    Action, Actual, Backoffs, Desired, OpKey, Outcome, PlanView, VolumeSpec, plan,
+};
 use ports::{ObjectChange, PodMounts, PodsSnapshot, VolumeError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -42,6 +45,8 @@ pub(crate) enum Request {
     Ready { pod: Arc<Pod>, reply: oneshot::Sender<Result<PodMounts, VolumeError>> },
     /// The pod's containers are gone; answer when nothing of it is mounted.
     Released { pod: Arc<Pod>, reply: oneshot::Sender<()> },
+    /// The pod's mounted volumes by its names for them.
+    Mounted { uid: PodUid, reply: oneshot::Sender<Vec<(String, Arc<VolumeSpec>)>> },
     /// How far the pod's volumes are.
     Describe { pod: Arc<Pod>, reply: oneshot::Sender<WaitState> },
 }
@@ -85,6 +90,8 @@ pub(crate) struct VolumesTask {
     waiters: Vec<ReadyWaiter>,
     release_waiters: Vec<(PodUid, oneshot::Sender<()>)>,
 
+    /// Every source has delivered, as of the snapshot in the books.
+    sources_ready: bool,
     /// Every pod of every source has been looked at once.
     populated: bool,
     /// What was found on disk was compared with the node object.
@@ -94,6 +101,8 @@ pub(crate) struct VolumesTask {
     orphans_at: Instant,
     orphans_told: Vec<String>,
     node_at: Option<Instant>,
+    /// Something changed that metrics show.
+    recount: bool,
 }
 
 impl VolumesTask {
@@ -122,6 +131,7 @@ impl VolumesTask {
             running: BTreeMap::new(),
             waiters: Vec::new(),
             release_waiters: Vec::new(),
+            sources_ready: false,
             populated: false,
             found_checked: false,
             unexplained: Vec::new(),
@@ -129,13 +139,14 @@ impl VolumesTask {
             orphans_at: now,
             orphans_told: Vec::new(),
             node_at: None,
+            recount: true,
         }
     }
 
     /// Reads the disk, then loops until cancelled.
     pub(crate) async fn run(mut self, token: CancellationToken) {
         self.reconstruct().await;
-        self.pods.mark_changed();
+        self.read_pods();
         let mut node = self.env.node.clone();
         let mut csi_ready = self.env.csi_ready.subscribe();
         loop {
@@ -183,6 +194,7 @@ impl VolumesTask {
             }
         };
         let mut attachable = false;
+        let total = remains.found.len() + remains.unexplained.len();
         for found in remains.found {
             tracing::debug!(podUID = %found.pod, volume = %found.name, "volume found on disk");
             attachable |= found.spec.is_device_mountable();
@@ -196,6 +208,13 @@ impl VolumesTask {
         // Whether a controller attached them is known only to the node object.
         self.found_checked = !attachable || self.env.config.standalone;
         self.node_at = (!self.found_checked).then(Instant::now);
+        let metrics = &self.env.metrics;
+        for _ in 0..total {
+            metrics.reconstructed.inc(&[]);
+        }
+        for _ in &remains.unexplained {
+            metrics.not_reconstructed.inc(&[]);
+        }
         self.unexplained = remains.unexplained;
     }
 
@@ -301,7 +320,8 @@ impl VolumesTask {
     }
 
     fn check_populated(&mut self) {
-        if self.populated || !self.pods.borrow().sources_ready {
+        // Of the snapshot that was read, not of one that only waits to be read.
+        if self.populated || !self.sources_ready {
             return;
         }
         self.populated = self.books.values().all(|b| b.finished > 0);
@@ -320,7 +340,20 @@ impl VolumesTask {
         self.actual.begin(&action, &self.desired);
         self.pending.insert(key.clone());
         self.steps.insert(key.clone(), step);
-        self.spawn(Job::Op(action, key), async move { JobDone::Op(work.await) });
+        let (metrics, name) = (self.env.metrics.clone(), action.name());
+        let plugin = self.spec_of(&action).map(|s| label(&s)).unwrap_or_default();
+        self.spawn(Job::Op(action, key), async move {
+            let started = Instant::now();
+            let report = work.await;
+            let status = if report.error.is_none() { "success" } else { "fail-unknown" };
+            let labels = [plugin.as_str(), name, status, "false"];
+            metrics.operation.observe_duration(&labels, started.elapsed());
+            if name == "volume_mount" && report.error.is_none() {
+                let labels = [plugin.as_str(), "overall_volume_mount"];
+                metrics.end_to_end.observe_duration(&labels, started.elapsed());
+            }
+            JobDone::Op(report)
+        });
     }
 
     fn work(
@@ -373,7 +406,7 @@ impl VolumesTask {
         })
     }
 
-    fn spec_of(&self, action: &Action) -> Option<Arc<engine::volumes::VolumeSpec>> {
+    fn spec_of(&self, action: &Action) -> Option<Arc<VolumeSpec>> {
         let volume = action.volume();
         let actual = self.actual.volumes.get(volume).map(|v| Arc::clone(&v.spec));
         actual.or_else(|| {
@@ -391,6 +424,7 @@ impl VolumesTask {
             }
         };
         let Some(job) = self.running.remove(&id) else { return };
+        self.recount = true;
         match (job, done) {
             (Job::Op(action, key), done) => {
                 let report = match done {
@@ -457,7 +491,9 @@ impl VolumesTask {
                     Ok(Err(e)) => Some(e.to_string()),
                     Err(e) => Some(e.to_string()),
                 };
+                env.metrics.forced.inc(&[]);
                 if let Some(err) = error {
+                    env.metrics.not_forced.inc(&[]);
                     tracing::error!(path = %left.path.display(), err,
                         "could not clean a volume that no plugin explains");
                 }
@@ -485,7 +521,10 @@ impl VolumesTask {
     }
 
     /// One line per change of state, not per pass.
+    #[expect(clippy::cast_precision_loss, reason = "counts of folders are small")]
     fn tell_orphans(&mut self, pass: orphans::Pass) {
+        self.env.metrics.orphans.set(&[], pass.seen as f64);
+        self.env.metrics.orphan_errors.set(&[], pass.kept.len() as f64);
         for line in pass.kept.iter().filter(|l| !self.orphans_told.contains(l)) {
             tracing::error!(reason = line, "orphaned pod directory kept");
         }

@@ -3,6 +3,7 @@
 mod bed;
 mod content;
 mod csi;
+mod hung;
 mod life;
 mod persistent;
 mod storage;

@@ -243,7 +243,7 @@ impl VolumeSpec {
     pub fn is_device_mountable(&self) -> bool {
         match self.plugin {
             Plugin::Csi => self.as_persistent().is_some() || self.found_id().is_some(),
-            Plugin::Local | Plugin::Iscsi | Plugin::Fc | Plugin::Flex(_) => true,
+            Plugin::Local | Plugin::Iscsi | Plugin::Fc => true,
             _ => false,
         }
     }
@@ -259,7 +259,6 @@ impl VolumeSpec {
                 Some(format!("{}^{}", csi.driver, csi.volume_handle))
             }
             Plugin::Local => Some(self.name.clone()),
-            Plugin::Flex(_) => Some(self.name.clone()),
             Plugin::Iscsi => {
                 let from_pv = self.as_persistent().and_then(|v| v.spec.as_ref()?.iscsi.as_ref());
                 let inline = self.as_inline().and_then(|v| v.iscsi.as_ref());
@@ -285,12 +284,8 @@ impl VolumeSpec {
 
     /// The unique name on this node.
     pub fn unique_name(&self, pod: &PodUid) -> VolumeName {
-        let plugin = match &self.plugin {
-            Plugin::Flex(driver) => format!("flexvolume-{driver}"),
-            other => other.name().to_owned(),
-        };
         match self.volume_id().filter(|_| self.is_device_mountable()) {
-            Some(id) => format!("{plugin}/{id}").into(),
+            Some(id) => format!("{}/{id}", self.plugin.name()).into(),
             None => format!("{}/{pod}-{}", self.plugin.name(), self.name).into(),
         }
     }

@@ -2,6 +2,7 @@
 //! `localhost`, one deadline for everything an operation asks.
 
 use crate::env::StepError;
+use crate::metrics::code_label;
 use engine::volumes::Outcome;
 use hyper_util::rt::TokioIo;
 use proto::csi_v1 as csi;
@@ -11,6 +12,7 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use telemetry::metrics::HistogramFamily;
 use tokio::net::UnixStream;
 use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
@@ -23,20 +25,12 @@ const MAX_ANSWER: usize = 4 << 20;
 
 /// Why a call gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("rpc error: code = {} desc = {message}", go_code(*code))]
+#[error("rpc error: code = {} desc = {message}", code_label(*code))]
 pub(crate) struct CallError {
     /// gRPC code.
     pub(crate) code: Code,
     /// The driver's text.
     pub(crate) message: String,
-}
-
-/// Go's name of a code.
-fn go_code(code: Code) -> String {
-    match code {
-        Code::Cancelled => "Canceled".to_owned(),
-        other => format!("{other:?}"),
-    }
 }
 
 impl CallError {
@@ -80,6 +74,8 @@ pub(crate) fn channel(socket: &Path) -> Channel {
 /// A driver during one operation.
 #[derive(Debug)]
 pub(crate) struct Driver {
+    name: String,
+    seconds: HistogramFamily,
     client: NodeClient<Channel>,
     deadline: Instant,
     capabilities: Option<BTreeSet<i32>>,
@@ -87,12 +83,27 @@ pub(crate) struct Driver {
 
 impl Driver {
     /// For the driver behind this socket.
-    pub(crate) fn at(socket: &Path) -> Self {
+    pub(crate) fn at(socket: &Path, name: &str, seconds: HistogramFamily) -> Self {
         let client = NodeClient::new(channel(socket)).max_decoding_message_size(MAX_ANSWER);
-        Self { client, deadline: Instant::now() + TIMEOUT, capabilities: None }
+        let deadline = Instant::now() + TIMEOUT;
+        Self { name: name.to_owned(), seconds, client, deadline, capabilities: None }
     }
 
     async fn call<T>(
+        &self,
+        method: &str,
+        answer: impl Future<Output = Result<tonic::Response<T>, Status>>,
+    ) -> Result<T, CallError> {
+        let started = Instant::now();
+        let result = self.answered(answer).await;
+        let code = code_label(result.as_ref().err().map_or(Code::Ok, |e| e.code));
+        let method = format!("/csi.v1.Node/{method}");
+        let labels = [self.name.as_str(), &method, &code, "false"];
+        self.seconds.observe_duration(&labels, started.elapsed());
+        result
+    }
+
+    async fn answered<T>(
         &self,
         answer: impl Future<Output = Result<tonic::Response<T>, Status>>,
     ) -> Result<T, CallError> {
@@ -111,14 +122,13 @@ impl Driver {
         if self.capabilities.is_none() {
             let mut client = self.client.clone();
             let request = csi::NodeGetCapabilitiesRequest {};
-            let answer = self.call(client.node_get_capabilities(request)).await?;
+            let answer =
+                self.call("NodeGetCapabilities", client.node_get_capabilities(request)).await?;
             let found = answer
                 .capabilities
                 .into_iter()
-                .filter_map(|c| match c.r#type {
-                    Some(csi::node_service_capability::Type::Rpc(rpc)) => Some(rpc.r#type),
-                    None => None,
-                })
+                .filter_map(|c| c.r#type)
+                .map(|csi::node_service_capability::Type::Rpc(rpc)| rpc.r#type)
                 .collect();
             self.capabilities = Some(found);
         }
@@ -127,7 +137,7 @@ impl Driver {
 
     pub(crate) async fn info(&self) -> Result<csi::NodeGetInfoResponse, CallError> {
         let mut client = self.client.clone();
-        self.call(client.node_get_info(csi::NodeGetInfoRequest {})).await
+        self.call("NodeGetInfo", client.node_get_info(csi::NodeGetInfoRequest {})).await
     }
 
     pub(crate) async fn stage(
@@ -135,7 +145,7 @@ impl Driver {
         request: csi::NodeStageVolumeRequest,
     ) -> Result<(), CallError> {
         let mut client = self.client.clone();
-        self.call(client.node_stage_volume(request)).await.map(drop)
+        self.call("NodeStageVolume", client.node_stage_volume(request)).await.map(drop)
     }
 
     pub(crate) async fn unstage(&self, volume: &str, path: &Path) -> Result<(), CallError> {
@@ -144,7 +154,7 @@ impl Driver {
             staging_target_path: path.to_string_lossy().into_owned(),
         };
         let mut client = self.client.clone();
-        self.call(client.node_unstage_volume(request)).await.map(drop)
+        self.call("NodeUnstageVolume", client.node_unstage_volume(request)).await.map(drop)
     }
 
     pub(crate) async fn publish(
@@ -152,7 +162,7 @@ impl Driver {
         request: csi::NodePublishVolumeRequest,
     ) -> Result<(), CallError> {
         let mut client = self.client.clone();
-        self.call(client.node_publish_volume(request)).await.map(drop)
+        self.call("NodePublishVolume", client.node_publish_volume(request)).await.map(drop)
     }
 
     pub(crate) async fn unpublish(&self, volume: &str, path: &Path) -> Result<(), CallError> {
@@ -161,7 +171,7 @@ impl Driver {
             target_path: path.to_string_lossy().into_owned(),
         };
         let mut client = self.client.clone();
-        self.call(client.node_unpublish_volume(request)).await.map(drop)
+        self.call("NodeUnpublishVolume", client.node_unpublish_volume(request)).await.map(drop)
     }
 
     pub(crate) async fn expand(
@@ -169,7 +179,9 @@ impl Driver {
         request: csi::NodeExpandVolumeRequest,
     ) -> Result<i64, CallError> {
         let mut client = self.client.clone();
-        self.call(client.node_expand_volume(request)).await.map(|r| r.capacity_bytes)
+        self.call("NodeExpandVolume", client.node_expand_volume(request))
+            .await
+            .map(|r| r.capacity_bytes)
     }
 
     pub(crate) async fn stats(
@@ -183,7 +195,7 @@ impl Driver {
             staging_target_path: String::new(),
         };
         let mut client = self.client.clone();
-        self.call(client.node_get_volume_stats(request)).await
+        self.call("NodeGetVolumeStats", client.node_get_volume_stats(request)).await
     }
 }
 

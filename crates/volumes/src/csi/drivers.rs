@@ -5,6 +5,7 @@ use crate::env::StepError;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Mutex;
+use telemetry::metrics::HistogramFamily;
 
 /// One registered driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,34 +49,38 @@ impl Version {
 }
 
 /// The drivers by name.
-#[derive(Debug, Default)]
-pub(crate) struct Drivers(Mutex<BTreeMap<String, Registered>>);
+#[derive(Debug)]
+pub(crate) struct Drivers {
+    registered: Mutex<BTreeMap<String, Registered>>,
+    /// How long calls took.
+    pub(crate) seconds: HistogramFamily,
+}
 
 impl Drivers {
+    pub(crate) fn new(seconds: HistogramFamily) -> Self {
+        Self { registered: Mutex::default(), seconds }
+    }
+
     pub(crate) fn get(&self, name: &str) -> Option<Registered> {
-        self.0.lock().ok()?.get(name).cloned()
+        self.registered.lock().ok()?.get(name).cloned()
     }
 
     pub(crate) fn set(&self, name: &str, driver: Registered) {
-        if let Ok(mut drivers) = self.0.lock() {
+        if let Ok(mut drivers) = self.registered.lock() {
             drivers.insert(name.to_owned(), driver);
         }
     }
 
     pub(crate) fn remove(&self, name: &str) {
-        if let Ok(mut drivers) = self.0.lock() {
+        if let Ok(mut drivers) = self.registered.lock() {
             drivers.remove(name);
         }
-    }
-
-    pub(crate) fn names(&self) -> Vec<String> {
-        self.0.lock().map(|d| d.keys().cloned().collect()).unwrap_or_default()
     }
 
     /// A connection for one operation; a driver that is not there may come back.
     pub(crate) fn open(&self, name: &str, context: &str) -> Result<Driver, StepError> {
         match self.get(name) {
-            Some(driver) => Ok(Driver::at(&driver.endpoint)),
+            Some(driver) => Ok(Driver::at(&driver.endpoint, name, self.seconds.clone())),
             None => Err(StepError::transient(format!(
                 "{}{context}: driver name {name} not found in the list of registered CSI drivers",
                 super::PREFIX

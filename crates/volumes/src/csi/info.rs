@@ -39,7 +39,8 @@ impl PluginHandler for CsiHandler {
     async fn register(&self, plugin: &PluginInfo) -> Result<(), String> {
         let version = self.version(plugin, "RegisterPlugin")?;
         let endpoint = plugin.endpoint.clone();
-        let info = Driver::at(&endpoint)
+        let seconds = self.env.csi.seconds.clone();
+        let info = Driver::at(&endpoint, &plugin.name, seconds)
             .info()
             .await
             .map_err(|e| format!("{PREFIX}error during CSI NodeGetInfo() call: {e}"))?;
@@ -110,6 +111,13 @@ async fn install(env: &Env, driver: &str, info: &NodeGetInfoResponse) -> Result<
     write_csi_node(env, storage.as_ref(), driver, Some(entry))
         .await
         .map_err(|e| format!("error updating CSINode object with CSI driver node info: {e}"))
+}
+
+/// Asks a registered driver again about itself and enters the answer.
+pub(crate) async fn update(env: &Env, driver: &str) -> Result<(), String> {
+    let opened = env.csi.open(driver, "update failed").map_err(|e| e.to_string())?;
+    let info = opened.info().await.map_err(|e| e.to_string())?;
+    install(env, driver, &info).await
 }
 
 async fn uninstall(env: &Env, driver: &str) -> Result<(), String> {

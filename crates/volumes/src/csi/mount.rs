@@ -309,7 +309,7 @@ async fn save_notes(env: &Env, mount: &Path, notes: VolumeNotes) -> Result<(), S
     .await
 }
 
-async fn load_notes(env: &Env, dir: &Path) -> Result<Option<VolumeNotes>, StepError> {
+pub(crate) async fn load_notes(env: &Env, dir: &Path) -> Result<Option<VolumeNotes>, StepError> {
     let from = dir.to_owned();
     in_pool(env, dir, "read volume data", move || VolumeNotes::load(&from)).await
 }

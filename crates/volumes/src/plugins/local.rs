@@ -104,12 +104,12 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
         .pool
         .run(&source.to_string_lossy(), "bind", NORMAL, move || -> Result<u32, StepError> {
             sys::fs::create_dir_all(&to, 0o750)?;
-            if !mount::is_mount_point(&to)? {
-                if let Err(e) = mount::bind(&from, &to, read_only) {
-                    mount::unmount_all_at(&to)?;
-                    sys::fs::remove_dir(&to)?;
-                    return Err(StepError { outcome: engine::volumes::Outcome::Final, ..e.into() });
-                }
+            if !mount::is_mount_point(&to)?
+                && let Err(e) = mount::bind(&from, &to, read_only)
+            {
+                mount::unmount_all_at(&to)?;
+                sys::fs::remove_dir(&to)?;
+                return Err(StepError { outcome: engine::volumes::Outcome::Final, ..e.into() });
             }
             std::fs::metadata(&from)
                 .map(|m| m.gid())

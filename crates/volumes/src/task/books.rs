@@ -1,6 +1,7 @@
 //! Which pods there are and what they want, from snapshots and requests.
 
 use super::{Request, VolumesTask};
+use crate::metrics::label;
 use crate::published::{PodPublished, Published};
 use crate::resolve::Resolved;
 use api::core::v1::{Pod, Volume};
@@ -58,6 +59,7 @@ impl VolumesTask {
     /// Takes over a new snapshot.
     pub(super) fn read_pods(&mut self) {
         let snapshot = self.pods.borrow_and_update().clone();
+        self.sources_ready = snapshot.sources_ready;
         let mut refresh = Vec::new();
         for (uid, entry) in snapshot.pods.iter() {
             let book = self.books.get_mut(uid);
@@ -164,6 +166,18 @@ impl VolumesTask {
                 }
                 self.desired.pods.remove(&uid);
                 self.release_waiters.push((uid, reply));
+            }
+            Request::Mounted { uid, reply } => {
+                let mut mounted = Vec::new();
+                let wanted = self.desired.pods.get(&uid);
+                for (unique, volume) in wanted.iter().flat_map(|p| &p.volumes) {
+                    if self.is_mounted(unique, &uid) {
+                        let named = volume.names.iter().cloned();
+                        mounted.extend(named.map(|n| (n, Arc::clone(&volume.spec))));
+                    }
+                }
+                // The asker may have gone away.
+                drop(reply.send(mounted));
             }
             Request::Describe { pod, reply } => {
                 let state = self.describe(&uid_of(&pod));
@@ -282,13 +296,34 @@ impl VolumesTask {
             not_ready: self.storage_fault(),
             quarantined: self.env.pool.quarantined(),
         };
+        if std::mem::take(&mut self.recount) {
+            self.count(facts.quarantined.len());
+        }
         self.publisher.send_if_modified(|old| {
-            let changed = old.pods != pods || *old.facts != facts;
+            let changed = !old.ready || old.pods != pods || *old.facts != facts;
             if changed {
-                *old = Published { pods, facts: Arc::new(facts) };
+                *old = Published { ready: true, pods, facts: Arc::new(facts) };
             }
             changed
         });
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts of volumes are small")]
+    fn count(&self, quarantined: usize) {
+        let gauge = &self.env.metrics.volumes;
+        gauge.clear();
+        let mut totals: BTreeMap<(String, &str), f64> = BTreeMap::new();
+        for spec in self.desired.pods.values().flat_map(|p| p.volumes.values()).map(|v| &v.spec) {
+            *totals.entry((label(spec), "desired_state_of_world")).or_default() += 1.0;
+        }
+        for volume in self.actual.volumes.values() {
+            let pods = volume.pods.len() as f64;
+            *totals.entry((label(&volume.spec), "actual_state_of_world")).or_default() += pods;
+        }
+        for ((plugin, state), total) in totals {
+            gauge.set(&[&plugin, state], total);
+        }
+        self.env.metrics.quarantined.set(&[], quarantined as f64);
     }
 
     fn storage_fault(&self) -> Option<String> {

@@ -24,6 +24,8 @@ pub(crate) struct WaitState {
     pub(crate) unmounted: Vec<String>,
     /// … of which a controller must attach these first.
     pub(crate) unattached: Vec<String>,
+    /// Driver and handle of those that are CSI volumes.
+    pub(crate) unattached_storage: Vec<(String, String)>,
     /// … of which nothing could be found out.
     pub(crate) unprocessed: Vec<String>,
     /// Unique names of what is mounted.
@@ -135,6 +137,7 @@ impl VolumesTask {
             let attached = self.actual.volumes.get(unique).is_some_and(|v| v.attached);
             if volume.attachable && !attached {
                 state.unattached.push(name.clone());
+                state.unattached_storage.extend(crate::csi::mount::storage_id(&volume.spec));
             }
             let keys = [OpKey::Pod(unique.clone(), uid.clone()), OpKey::Volume(unique.clone())];
             let step = keys.iter().find_map(|k| self.steps.get(k)).map(|step| step.read());

@@ -1,7 +1,7 @@
 //! A node of its own for each test: a temporary root, fake objects, recorded events.
 
 use super::storage::FakeStorage;
-use crate::{VolumesConfig, VolumesDeps, VolumesHandle};
+use crate::{VolumeMetrics, VolumesConfig, VolumesDeps, VolumesHandle};
 use api::core::v1::{
     ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service,
 };
@@ -174,6 +174,7 @@ impl Bed {
             events: Arc::clone(&events) as Arc<dyn Events>,
             node: node.subscribe(),
             clock: Arc::new(SystemClock),
+            metrics: VolumeMetrics::new(&telemetry::metrics::Registry::new()),
             tasks: tasks.clone(),
         };
         let roots = Roots { kubelet: root.join("kubelet"), ..Roots::default() };
@@ -296,7 +297,7 @@ fn clean(root: &Path) {
 
 /// Polls a condition; the test fails if it never holds.
 pub(super) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    for _ in 0..2000 {
+    for _ in 0..6000 {
         if condition() {
             return;
         }

@@ -1,0 +1,119 @@
+//! What volume operations count.
+
+use engine::volumes::{Plugin, VolumeSpec};
+use telemetry::metrics::{CounterFamily, Desc, GaugeFamily, HistogramFamily, Registry};
+
+const OPERATION: Desc =
+    Desc::alpha("storage_operation_duration_seconds", "Storage operation duration").labels(&[
+        "volume_plugin",
+        "operation_name",
+        "status",
+        "migrated",
+    ]);
+const END_TO_END: Desc = Desc::alpha(
+    "volume_operation_total_seconds",
+    "Storage operation end to end duration in seconds",
+)
+.labels(&["plugin_name", "operation_name"]);
+const CSI: Desc = Desc::alpha(
+    "csi_operations_seconds",
+    "Container Storage Interface operation duration with gRPC error code status total",
+)
+.labels(&["driver_name", "method_name", "grpc_status_code", "migrated"]);
+const VOLUMES: Desc =
+    Desc::alpha("volume_manager_total_volumes", "Number of volumes in Volume Manager")
+        .labels(&["plugin_name", "state"]);
+const RECONSTRUCTED: Desc = Desc::alpha(
+    "reconstruct_volume_operations_total",
+    "The number of volumes that were attempted to be reconstructed from the operating system \
+     during kubelet startup. This includes both successful and failed reconstruction.",
+);
+const NOT_RECONSTRUCTED: Desc = Desc::alpha(
+    "reconstruct_volume_operations_errors_total",
+    "The number of volumes that failed reconstruction from the operating system during kubelet \
+     startup.",
+);
+const FORCED: Desc = Desc::alpha(
+    "force_cleaned_failed_volume_operations_total",
+    "The number of volumes that were force cleaned after their reconstruction failed during \
+     kubelet startup. This includes both successful and failed cleanups.",
+);
+const NOT_FORCED: Desc = Desc::alpha(
+    "force_cleaned_failed_volume_operation_errors_total",
+    "The number of volumes that failed force cleanup after their reconstruction failed during \
+     kubelet startup.",
+);
+const ORPHANS: Desc = Desc::alpha(
+    "kubelet_orphan_pod_cleaned_volumes",
+    "The total number of orphaned Pods whose volumes were cleaned in the last periodic sweep.",
+);
+const ORPHAN_ERRORS: Desc = Desc::alpha(
+    "kubelet_orphan_pod_cleaned_volumes_errors",
+    "The number of orphaned Pods whose volumes failed to be cleaned in the last periodic sweep.",
+);
+const QUARANTINED: Desc = Desc::alpha(
+    "rubelet_volume_quarantined_calls",
+    "File system calls on volumes that have not returned and are quarantined.",
+);
+
+const BUCKETS: [f64; 13] =
+    [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
+
+/// Counters of volumes.
+#[derive(Debug, Clone)]
+pub struct VolumeMetrics {
+    pub(crate) operation: HistogramFamily,
+    pub(crate) end_to_end: HistogramFamily,
+    pub(crate) csi: HistogramFamily,
+    pub(crate) volumes: GaugeFamily,
+    pub(crate) reconstructed: CounterFamily,
+    pub(crate) not_reconstructed: CounterFamily,
+    pub(crate) forced: CounterFamily,
+    pub(crate) not_forced: CounterFamily,
+    pub(crate) orphans: GaugeFamily,
+    pub(crate) orphan_errors: GaugeFamily,
+    pub(crate) quarantined: GaugeFamily,
+}
+
+impl VolumeMetrics {
+    /// Declares them in a registry.
+    pub fn new(registry: &Registry) -> Self {
+        Self {
+            operation: registry.histogram(OPERATION, &BUCKETS),
+            end_to_end: registry.histogram(END_TO_END, &BUCKETS),
+            csi: registry.histogram(CSI, &BUCKETS),
+            volumes: registry.gauge(VOLUMES),
+            reconstructed: registry.counter(RECONSTRUCTED),
+            not_reconstructed: registry.counter(NOT_RECONSTRUCTED),
+            forced: registry.counter(FORCED),
+            not_forced: registry.counter(NOT_FORCED),
+            orphans: registry.gauge(ORPHANS),
+            orphan_errors: registry.gauge(ORPHAN_ERRORS),
+            quarantined: registry.gauge(QUARANTINED),
+        }
+    }
+}
+
+/// The plugin's name in labels; CSI drivers are told apart.
+pub(crate) fn label(spec: &VolumeSpec) -> String {
+    match &spec.plugin {
+        Plugin::Csi => {
+            let inline = spec.as_inline().and_then(|v| v.csi.as_ref()).map(|c| c.driver.clone());
+            let stored = || crate::csi::mount::storage_id(spec).map(|(driver, _)| driver);
+            match inline.or_else(stored) {
+                Some(driver) => format!("kubernetes.io/csi:{driver}"),
+                None => "kubernetes.io/csi".to_owned(),
+            }
+        }
+        other => other.name().to_owned(),
+    }
+}
+
+/// Go's name of a status code.
+pub(crate) fn code_label(code: tonic::Code) -> String {
+    match code {
+        tonic::Code::Ok => "OK".to_owned(),
+        tonic::Code::Cancelled => "Canceled".to_owned(),
+        other => format!("{other:?}"),
+    }
+}

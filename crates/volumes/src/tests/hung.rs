@@ -1,0 +1,84 @@
+//! A filesystem that never answers: the rest of the node must not notice.
+
+use super::bed::eventually;
+use super::{Bed, pod};
+use ports::PodLife;
+use serde_json::json;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+/// A FUSE mount whose server never reads a request.
+struct Silent {
+    path: std::path::PathBuf,
+    server: Option<std::fs::File>,
+}
+
+impl Silent {
+    fn mount(path: &std::path::Path) -> Option<Self> {
+        std::fs::create_dir_all(path).unwrap();
+        let server = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").ok()?;
+        let data = format!("fd={},rootmode=40000,user_id=0,group_id=0", server.as_raw_fd());
+        sys::mount::mount_fs("silent", path, "fuse", false, &data).ok()?;
+        Some(Self { path: path.to_owned(), server: Some(server) })
+    }
+}
+
+impl Drop for Silent {
+    fn drop(&mut self) {
+        // Closing the server ends every waiting call.
+        drop(self.server.take());
+        let _ = sys::mount::unmount(&self.path, sys::mount::Unmount::Detach);
+    }
+}
+
+async fn start_twenty(
+    bed: &Bed,
+    prefix: &str,
+    extra: &[std::sync::Arc<api::core::v1::Pod>],
+) -> Duration {
+    let pods: Vec<_> = (0..20)
+        .map(|n| {
+            let volumes = json!([{"name": "d", "emptyDir": {"medium": "Memory"}}, {"name": "e", "emptyDir": {}}]);
+            pod(&format!("{prefix}{n}"), volumes)
+        })
+        .collect();
+    let shown: Vec<_> = extra.iter().chain(&pods).map(|p| (p, PodLife::Syncing)).collect();
+    let started = Instant::now();
+    bed.show(&shown);
+    futures::future::join_all(pods.iter().map(|p| bed.ready(p))).await;
+    started.elapsed()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hung_mounts_are_named_and_twenty_other_pods_start_as_before() {
+    let bed = Bed::new("hung");
+    let normal = start_twenty(&bed, "before", &[]).await;
+    // More hung volumes than the pool has places, each on a mount of its own.
+    let mut silent = Vec::new();
+    let mut stuck = Vec::new();
+    for n in 0..20 {
+        let path = bed.root.join(format!("silent{n}"));
+        let Some(mount) = Silent::mount(&path) else {
+            println!("no FUSE here: nothing to test");
+            return;
+        };
+        silent.push(mount);
+        let inside = path.join("x");
+        stuck.push(pod(
+            &format!("stuck{n}"),
+            json!([{"name": "h", "hostPath": {"path": inside, "type": "Directory"}}]),
+        ));
+    }
+    let shown: Vec<_> = stuck.iter().map(|p| (p, PodLife::Syncing)).collect();
+    bed.show(&shown);
+    eventually("named", || bed.handle.facts().quarantined.len() == 20).await;
+    let beside = start_twenty(&bed, "after", &stuck).await;
+    assert!(
+        beside < normal * 2 + Duration::from_secs(1),
+        "20 pods took {beside:?} beside hung mounts, {normal:?} without"
+    );
+    // The wait of a stuck pod names what it waits for.
+    let state = bed.handle.describe(&stuck[0]).await.unwrap();
+    assert!(state.steps[0].contains("checking host path"), "{:?}", state.steps);
+    drop(silent);
+}
