@@ -116,7 +116,7 @@ pub struct StatusView<'a> {
     pub start_errors: &'a BTreeMap<String, StartError>,
     /// Resources last applied.
     pub actuated: &'a Actuated,
-    /// What the pod's cgroup says; `None` where it cannot be read.
+    /// What the pod's cgroup says; `None` if nobody read it: then what was last applied is shown.
     pub cgroup: Option<PodCgroupAmounts>,
     /// Resize conditions in force.
     pub resize: &'a [PodCondition],

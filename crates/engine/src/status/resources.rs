@@ -1,6 +1,8 @@
 //! Resources shown for containers and for the pod.
 
 use super::{StatusView, requirements};
+use crate::allocation::{AllocationGates, PodAllocation};
+use crate::cgroup::pod_ask;
 use crate::resources::{
     Amounts, Counting, MIN_EFFECTIVE_CPU_LIMIT, MIN_EFFECTIVE_CPU_REQUEST, Side, milli_of_quota,
     milli_of_shares, of_pod, side_of,
@@ -9,7 +11,7 @@ use crate::runtime::{ContainerRunState, ContainerView};
 use api::core::v1::{Container, ContainerStatus, PodSpec, PodStatus, ResourceRequirements};
 use units::{Format, Quantity};
 
-/// What a pod's cgroup says, as the API would write it; `None` where unlimited or unreadable.
+/// What a pod's cgroup says, as the API would write it; `None` where unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PodCgroupAmounts {
     /// From CPU shares or weight.
@@ -71,7 +73,7 @@ pub(super) fn pod_level(
         let sums = requirements(sum(Side::Limits), sum(Side::Requests));
         return ResourceRequirements { claims, ..sums };
     }
-    let cgroup = view.cgroup.unwrap_or_default();
+    let cgroup = view.cgroup.unwrap_or_else(|| applied_to_cgroup(view));
     let milli = |value: Option<i64>| value.map(|v| Quantity::from_milli(v, Format::DecimalSi));
     let kept = view.old.resources.as_ref().filter(|_| view.old.phase.as_deref() == Some("Running"));
     let old_requests = side_of(kept, Side::Requests);
@@ -94,6 +96,22 @@ pub(super) fn pod_level(
     take_cpu(&mut limits, &old_limits, milli(cgroup.cpu_limit_milli), MIN_EFFECTIVE_CPU_LIMIT);
     take(&mut limits, &old_limits, "memory", cgroup.memory_limit.map(Quantity::from_bytes));
     ResourceRequirements { claims, ..requirements(limits, requests) }
+}
+
+/// What the pod's cgroup must say if nobody read it: what was last applied.
+fn applied_to_cgroup(view: &StatusView<'_>) -> PodCgroupAmounts {
+    let applied = PodAllocation {
+        containers: view.actuated.containers.clone(),
+        pod_level: view.actuated.pod_level.clone(),
+    };
+    let gates = AllocationGates { init_containers: true, pod_level: applied.pod_level.is_some() };
+    let pod = applied.apply(view.pod, gates);
+    let ask = pod_ask(pod.as_ref().unwrap_or(view.pod), view.gates.pod_level_resources);
+    PodCgroupAmounts {
+        cpu_request_milli: Some(ask.cpu_request_milli).filter(|milli| *milli > 0),
+        cpu_limit_milli: ask.cpu_limit_milli.filter(|milli| *milli > 0),
+        memory_limit: ask.memory_limit.filter(|bytes| *bytes > 0),
+    }
 }
 
 /// What the runtime reports, completed by what was last applied.

@@ -174,8 +174,7 @@ proptest! {
             owner.check();
         }
         // In the end everything is unwanted and every call succeeds: nothing stays, no token is lost.
-        let mut time = 1_000;
-        for _ in 0..12 {
+        for time in 1_000..1_012 {
             owner.happen(&Event::Housekeeping(vec![false; 3]), time);
             for index in 0..3 {
                 owner.happen(&Event::Step(index), time);
@@ -183,7 +182,6 @@ proptest! {
                 owner.happen(&Event::End { pod: index, outcome }, time);
                 owner.check();
             }
-            time += 1;
         }
         prop_assert_eq!(owner.workers.records().count(), 0);
         prop_assert_eq!(owner.given, owner.returned);
