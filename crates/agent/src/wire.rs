@@ -149,12 +149,16 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
     .await?;
     let certificate = Arc::new(ServingCertificate::default());
     let mut settings = settings::server(config, &host);
-    if settings.certificate_files.is_none() && !config.server.server_tls_bootstrap {
-        let now = clock.now().as_second();
-        let pair = self_signed(&certificate, &config.dirs.certs, &host.hostname, now);
-        settings.certificate_files = Some(pair.map_err(server::ServerError::from)?);
-    } else if let Some((crt, key)) = &settings.certificate_files {
-        certificate.read(crt, key).map_err(server::ServerError::from)?;
+    match &settings.certificate_files {
+        Some((crt, key)) if *crt != config.dirs.certs.join("kubelet.crt") => {
+            certificate.read(crt, key).map_err(server::ServerError::from)?;
+        }
+        None if config.server.server_tls_bootstrap => {}
+        _ => {
+            let now = clock.now().as_second();
+            let pair = self_signed(&certificate, &config.dirs.certs, &host.hostname, now);
+            settings.certificate_files = Some(pair.map_err(server::ServerError::from)?);
+        }
     }
     if let Some(connection) = serving {
         serve_by_request(config, &host, &connection, &certificate, (view.clone(), &clock), tasks);
