@@ -122,6 +122,6 @@ mod tests {
             cancel.cancel();
         };
         tokio::join!(dog, test);
-        std::fs::remove_file(&path).unwrap();
+        sys::fs::remove_file(&path).unwrap();
     }
 }
