@@ -84,8 +84,8 @@ pub struct PodsConfig {
 
 impl PodsConfig {
     /// What static pods are prepared with.
-    pub(crate) fn static_pods(&self) -> crate::sources::static_pod::StaticSettings {
-        crate::sources::static_pod::StaticSettings {
+    pub(crate) fn static_pods(&self) -> engine::static_pod::StaticSettings {
+        engine::static_pod::StaticSettings {
             node_name: self.node_name.clone(),
             refuse_api_references: self.refuse_api_references,
         }

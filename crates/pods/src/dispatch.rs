@@ -205,6 +205,8 @@ impl DispatchTask {
                 timeline.note("admitted", "");
                 self.preempting.remove(&uid);
                 self.note_wish(&pod);
+                // Whoever mounts may see the pod before its worker does.
+                self.shared.objects.register_pod(&pod);
                 self.push(UpdateKind::Create, &pod);
             }
             Admitted::After(victims) if self.preempting.insert(uid.clone()) => {

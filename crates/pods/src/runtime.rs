@@ -13,11 +13,16 @@ pub(crate) struct RuntimeFault {
     pub(crate) text: String,
     /// The runtime's own words.
     pub(crate) message: String,
+    /// The runtime does not have the call.
+    pub(crate) unsupported: bool,
 }
 
 impl From<CriError> for RuntimeFault {
     fn from(error: CriError) -> Self {
-        Self { text: error.to_string(), message: error.message() }
+        let message = error.message();
+        let unsupported = error.is_unimplemented()
+            || (error.code() == Some(cri::Code::Unknown) && message.contains("not implemented"));
+        Self { text: error.to_string(), message, unsupported }
     }
 }
 

@@ -12,7 +12,6 @@ pub(crate) mod file;
 pub(crate) mod http;
 pub(crate) mod manifest;
 pub(crate) mod merge;
-pub(crate) mod static_pod;
 pub(crate) mod statics;
 
 use api::core::v1::Pod;

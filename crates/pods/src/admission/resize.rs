@@ -111,17 +111,19 @@ impl Resizes {
         }
     }
 
-    /// The runtime has what was granted.
-    pub(crate) fn completed(&self, pod: &Arc<Pod>) {
+    /// The runtime has what was granted; says whether that is news.
+    pub(crate) fn completed(&self, pod: &Arc<Pod>) -> bool {
         let uid = uid_of(pod);
         let generation = self.with(&uid, |c| c.in_progress_generation());
-        if self.with(&uid, ResizeConditions::clear_in_progress) {
+        let news = self.with(&uid, ResizeConditions::clear_in_progress);
+        if news {
             let mut told = (**pod).clone();
             told.metadata.generation = generation.or(told.metadata.generation);
             let told = Arc::new(told);
             let text = "Pod resize completed";
             self.tell(&told, EventSeverity::Normal, "ResizeCompleted", text, "");
         }
+        news
     }
 
     /// Keeps the conditions of these pods.

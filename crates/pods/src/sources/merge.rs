@@ -14,7 +14,6 @@ use std::sync::Arc;
 pub(crate) const ANNOTATION_SOURCE: &str = "kubernetes.io/config.source";
 pub(crate) const ANNOTATION_SEEN: &str = "kubernetes.io/config.seen";
 pub(crate) const ANNOTATION_MIRROR: &str = "kubernetes.io/config.mirror";
-pub(crate) const ANNOTATION_HASH: &str = "kubernetes.io/config.hash";
 
 /// One change of what should run.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,10 +4,10 @@
 //! static pod that another agent already runs keeps its UID as long as its manifest did not change, so
 //! that a takeover restarts nothing.
 
-use super::static_pod::{self, StaticOrigin, StaticPodError, StaticSettings};
 use crate::view::ListedPod;
 use api::core::v1::Pod;
 use api::ids::PodUid;
+use engine::static_pod::{self, StaticOrigin, StaticPodError, StaticSettings};
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -3,10 +3,9 @@
 //! Promises: errors never fail a sync; a mirror that is not ours is replaced, one that fits is left
 //! alone; standalone mode does nothing.
 
-use crate::sources::merge::{ANNOTATION_HASH, ANNOTATION_MIRROR, annotation};
 use api::core::v1::Pod;
 use api::ids::PodUid;
-use api::machinery::apis::meta::v1::OwnerReference;
+use engine::static_pod::{mirror_of, mirror_plan};
 use ports::{NodeViews, PodApi, PodApiError};
 use std::sync::Arc;
 
@@ -25,17 +24,19 @@ impl Mirrors {
     /// Brings the API's mirror in line with the static pod.
     pub(crate) async fn reconcile(&self, pod: &Arc<Pod>, mirror: Option<&Arc<Pod>>) {
         let Some(api) = &self.api else { return };
-        if let Some(mirror) = mirror {
-            if mirror.metadata.deletion_timestamp.is_none() && is_mirror_of(mirror, pod) {
-                return;
-            }
-            if !self.delete(mirror).await {
-                return;
-            }
+        let plan = mirror_plan(pod, mirror.map(Arc::as_ref));
+        if plan.delete.is_some()
+            && let Some(mirror) = mirror
+            && !self.delete(mirror).await
+        {
+            return;
         }
-        let Some(owner) = self.owner() else { return };
-        let mut new = mirror_pod(pod);
-        new.metadata.owner_references = Some(vec![owner]);
+        if !plan.create {
+            return;
+        }
+        let Some(mut new) = self.new_mirror(pod) else { return };
+        new.metadata.uid = None;
+        new.metadata.resource_version = None;
         match api.create(&new).await {
             Ok(_) => tracing::info!(pod = %crate::shared::format_name(pod), "created mirror pod"),
             Err(PodApiError::Conflict(reason)) => {
@@ -64,54 +65,14 @@ impl Mirrors {
         }
     }
 
-    /// The node as owner; `None` while it is unknown or being deleted.
-    fn owner(&self) -> Option<OwnerReference> {
+    /// The mirror to create; `None` while the node is unknown or being deleted.
+    fn new_mirror(&self, pod: &Pod) -> Option<Pod> {
         let view = self.node.borrow();
-        let node = view.node.as_ref()?;
-        let meta = &node.metadata;
+        let meta = &view.node.as_ref()?.metadata;
         if meta.deletion_timestamp.is_some() {
             return None;
         }
-        Some(OwnerReference {
-            api_version: "v1".to_owned(),
-            kind: "Node".to_owned(),
-            name: meta.name.clone()?,
-            uid: meta.uid.clone().filter(|uid| !uid.is_empty())?,
-            controller: Some(true),
-            ..OwnerReference::default()
-        })
-    }
-}
-
-fn is_mirror_of(mirror: &Pod, pod: &Pod) -> bool {
-    mirror.metadata.name == pod.metadata.name
-        && mirror.metadata.namespace == pod.metadata.namespace
-        && annotation(mirror, ANNOTATION_MIRROR) == annotation(pod, ANNOTATION_HASH)
-}
-
-fn mirror_pod(pod: &Pod) -> Pod {
-    let mut mirror = pod.clone();
-    let hash = annotation(pod, ANNOTATION_HASH).unwrap_or_default().to_owned();
-    mirror.metadata.uid = None;
-    mirror.metadata.resource_version = None;
-    mirror.metadata.annotations.get_or_insert_default().insert(ANNOTATION_MIRROR.to_owned(), hash);
-    mirror
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mirror_carries_the_hash_of_its_static_pod() {
-        let mut pod = Pod::default();
-        pod.metadata.uid = Some("u".into());
-        pod.metadata.name = Some("etcd-n".into());
-        pod.metadata.annotations = Some([(ANNOTATION_HASH.to_owned(), "u".to_owned())].into());
-        let mirror = mirror_pod(&pod);
-        assert!(is_mirror_of(&mirror, &pod));
-        let mut changed = pod.clone();
-        changed.metadata.annotations = Some([(ANNOTATION_HASH.to_owned(), "v".to_owned())].into());
-        assert!(!is_mirror_of(&mirror, &changed));
+        let uid = meta.uid.as_deref().filter(|uid| !uid.is_empty())?;
+        mirror_of(pod, meta.name.as_deref()?, uid)
     }
 }

@@ -12,10 +12,11 @@ use engine::pod::life::{Outcome, Work};
 use engine::pod::{
     ContainerKind, KillContainer, KillReason, OnFailure, PodPlan, StartContainer, StartGate,
 };
-use engine::runtime::RuntimePod;
+use engine::runtime::{ContainerRunState, RuntimePod};
 use engine::status::{StartError, is_terminal};
 use jiff::Timestamp;
 use ports::{EventSeverity, EventTarget, NodeEvent, PodMounts};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Everything the starts of one sync share.
@@ -188,15 +189,42 @@ impl PodWorker {
             }
         }
         if trouble {
-            // The waiting reason should be seen now, not at the next look.
-            let run = super::report::Run::Alive;
-            let status = self.generate_status(pod, work.mirror.as_ref(), runtime, run).status;
-            if !is_terminal(status.phase.as_deref()) {
-                self.publish(work, status);
-            }
+            self.show_trouble(work, runtime, *acted).await;
             return Outcome::Failed { network_not_ready: false, back_off_until: until };
         }
         Outcome::Done { terminal: false }
+    }
+
+    /// Shows waiting reasons now, not at the next look. What we did ourselves is no news after it: the
+    /// next try comes when its time has come, not because our sandbox appeared.
+    async fn show_trouble(&mut self, work: &Work, runtime: &RuntimePod, acted: bool) {
+        let fresh = if acted { self.look_now().await.ok() } else { None };
+        if fresh.is_some() {
+            self.note_seen();
+        }
+        let runtime = fresh.as_deref().unwrap_or(runtime);
+        let run = super::report::Run::Alive;
+        let status = self.generate_status(&work.pod, work.mirror.as_ref(), runtime, run).status;
+        if !is_terminal(status.phase.as_deref()) {
+            self.publish(work, status);
+        }
+    }
+
+    /// Removes all but the newest dead instances of each container (`kubelet: podContainerDeletor`).
+    pub(super) async fn remove_old_instances(&self, runtime: &RuntimePod) {
+        let Some(keep) = self.shared.config.gc.max_per_container else { return };
+        let keep = keep.max(1);
+        let names: BTreeSet<&str> = runtime.containers.iter().map(|c| c.name.as_str()).collect();
+        for name in names {
+            let exited =
+                runtime.instances(name).filter(|c| c.state == ContainerRunState::Exited);
+            let old: Vec<ContainerId> = exited.skip(keep).map(|c| c.id.clone()).collect();
+            for id in old {
+                if let Err(error) = self.remove_container(runtime, &id, Logs::Remove).await {
+                    tracing::warn!(containerID = %id, err = error, "cannot remove dead container");
+                }
+            }
+        }
     }
 
     /// Whether the pod was asked to end.

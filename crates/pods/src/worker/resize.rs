@@ -1,14 +1,28 @@
 //! Applying changed resources without a restart.
 //!
-//! Promises: memory before CPU; a limit is never set below what the pod uses now; every applied step
-//! is recorded, so that a crash half-way goes on where it stopped.
+//! Promises: memory before CPU; for each the pod's limit and request rise before its containers change
+//! and fall after them, so that a pod never holds less than its containers; a memory limit is never set
+//! below what the pod uses now; every applied step is recorded, so that a crash half-way goes on where
+//! it stopped.
 
 use super::PodWorker;
-use api::core::v1::{Container, Pod};
-use engine::pod::{ContainerUpdate, ResizePlan};
+use api::core::v1::{Container, Pod, ResourceRequirements};
+use engine::pod::{Actuated, ContainerUpdate, ResizePlan};
 use engine::request::resources::CpuQuota;
 use engine::runtime::RuntimePod;
+use proto::cri_v1::{LinuxContainerResources, UpdatePodSandboxResourcesRequest};
+use std::collections::BTreeSet;
 use std::sync::Arc;
+
+/// One of the two sides of a resource stanza.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Side {
+    Limits,
+    Requests,
+}
+
+/// Which parts of the new resources are in force already.
+type Taken = BTreeSet<(Side, &'static str)>;
 
 impl PodWorker {
     /// Walks a resize plan; an error is the text of `ResizeError`.
@@ -34,30 +48,64 @@ impl PodWorker {
         plan: &ResizePlan,
     ) -> Result<(), String> {
         self.check_memory(pod, plan).await?;
-        let pod_first = !plan.memory.iter().chain(&plan.cpu).all(shrink);
-        if pod_first {
-            self.resize_pod(pod).await?;
+        let old = self.shared.actuated.of(&self.uid);
+        let mut taken = Taken::new();
+        for (resource, updates) in [("memory", &plan.memory), ("cpu", &plan.cpu)] {
+            for side in [Side::Limits, Side::Requests] {
+                self.pod_step(pod, runtime, &old, &mut taken, (side, resource), Way::Up).await?;
+            }
+            let mut with_containers = taken.clone();
+            with_containers.extend([(Side::Limits, resource), (Side::Requests, resource)]);
+            let changed = staged(pod, &old, &with_containers);
+            for update in updates {
+                let Some(container) = find(&changed, &update.name) else { continue };
+                let settings = &self.shared.config.request.resources;
+                let resources = settings.container(&changed, container, CpuQuota::Enforced);
+                let id = update.id.as_str();
+                self.shared.runtime.update_container(id, resources).await.map_err(|f| f.text)?;
+                self.shared.actuated.record_container(&self.uid, container);
+            }
+            for side in [Side::Requests, Side::Limits] {
+                self.pod_step(pod, runtime, &old, &mut taken, (side, resource), Way::Down).await?;
+            }
         }
-        for update in plan.memory.iter().chain(&plan.cpu) {
-            let Some(container) = find(pod, &update.name) else { continue };
-            let settings = &self.shared.config.request.resources;
-            let resources = settings.container(pod, container, CpuQuota::Enforced);
-            let id = update.id.as_str();
-            self.shared.runtime.update_container(id, resources).await.map_err(|f| f.text)?;
-            self.shared.actuated.record_container(&self.uid, container);
-        }
-        if !pod_first {
-            self.resize_pod(pod).await?;
-        }
-        if plan.pod_level {
-            self.shared.actuated.record_pod_level(&self.uid, pod);
-        }
-        self.tell_sandbox(pod, runtime).await;
+        self.shared.actuated.record_pod_level(&self.uid, pod);
         Ok(())
     }
 
-    async fn resize_pod(&self, pod: &Pod) -> Result<(), String> {
-        self.shared.cgroups.resize(pod).await.map_err(|error| error.to_string())
+    /// Moves one field of the pod's own resources, if it moves that way: runtime first, then cgroup.
+    async fn pod_step(
+        &self,
+        pod: &Arc<Pod>,
+        runtime: &RuntimePod,
+        old: &Actuated,
+        taken: &mut Taken,
+        field: (Side, &'static str),
+        way: Way,
+    ) -> Result<(), String> {
+        if taken.contains(&field) {
+            return Ok(());
+        }
+        let settings = &self.shared.config.request.resources;
+        let before = settings.sandbox(&staged(pod, old, taken), CpuQuota::Enforced);
+        let mut next = taken.clone();
+        next.insert(field);
+        let stage = staged(pod, old, &next);
+        let after = settings.sandbox(&stage, CpuQuota::Enforced);
+        if moves(&before, &after, field) != Some(way) {
+            if way == Way::Down {
+                *taken = next;
+            }
+            return Ok(());
+        }
+        *taken = next;
+        self.tell_sandbox(&stage, runtime, &after).await?;
+        if let Err(error) = self.shared.cgroups.resize(&stage).await {
+            // The runtime should not believe what is not so.
+            let _ = self.tell_sandbox(&stage, runtime, &before).await;
+            return Err(error.to_string());
+        }
+        Ok(())
     }
 
     async fn check_memory(&self, pod: &Pod, plan: &ResizePlan) -> Result<(), String> {
@@ -87,20 +135,101 @@ impl PodWorker {
         }
     }
 
-    /// Lets the runtime know; one that does not want to know is fine.
-    async fn tell_sandbox(&self, pod: &Pod, runtime: &RuntimePod) {
-        let Some(sandbox) = runtime.active_sandbox() else { return };
+    /// Lets the runtime know; one that does not have the call is fine.
+    async fn tell_sandbox(
+        &self,
+        pod: &Pod,
+        runtime: &RuntimePod,
+        values: &LinuxContainerResources,
+    ) -> Result<(), String> {
+        let Some(sandbox) = runtime.active_sandbox() else { return Ok(()) };
         let settings = &self.shared.config.request.resources;
-        let resources = settings.sandbox(pod, CpuQuota::Enforced);
-        let request = proto::cri_v1::UpdatePodSandboxResourcesRequest {
+        let request = UpdatePodSandboxResourcesRequest {
             pod_sandbox_id: sandbox.id.to_string(),
             overhead: Some(settings.overhead(pod)),
-            resources: Some(resources),
+            resources: Some(LinuxContainerResources {
+                cpu_period: values.cpu_period,
+                cpu_quota: values.cpu_quota,
+                cpu_shares: values.cpu_shares,
+                memory_limit_in_bytes: values.memory_limit_in_bytes,
+                ..LinuxContainerResources::default()
+            }),
         };
-        if let Err(fault) = self.shared.runtime.update_sandbox(request).await {
-            tracing::debug!(podUID = %self.uid, err = %fault, "sandbox was not told about resources");
+        match self.shared.runtime.update_sandbox(request).await {
+            Err(fault) if !fault.unsupported => Err(fault.text),
+            _ => Ok(()),
         }
     }
+}
+
+/// Where a value moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Up,
+    Down,
+}
+
+/// How one field of the pod's values moves; a limit that goes away stays as it is.
+fn moves(
+    before: &LinuxContainerResources,
+    after: &LinuxContainerResources,
+    field: (Side, &str),
+) -> Option<Way> {
+    let (old, new) = match field {
+        (Side::Limits, "cpu") => (before.cpu_quota, after.cpu_quota),
+        (Side::Limits, _) => (before.memory_limit_in_bytes, after.memory_limit_in_bytes),
+        (Side::Requests, "cpu") => (before.cpu_shares, after.cpu_shares),
+        // Memory requests are written nowhere.
+        (Side::Requests, _) => return None,
+    };
+    match (old, new) {
+        (old, new) if old == new || new <= 0 => None,
+        // No limit so far: any limit is less.
+        (0, _) => Some(Way::Down),
+        (old, new) if new > old => Some(Way::Up),
+        _ => Some(Way::Down),
+    }
+}
+
+/// The pod with its old resources but for the parts that are taken over.
+fn staged(pod: &Pod, old: &Actuated, taken: &Taken) -> Pod {
+    let mut pod = pod.clone();
+    let Some(spec) = &mut pod.spec else { return pod };
+    let all = spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten());
+    for container in all {
+        if let Some(before) = old.containers.get(&container.name) {
+            container.resources = Some(mixed(before, container.resources.as_ref(), taken));
+        }
+    }
+    if let Some(before) = &old.pod_level {
+        spec.resources = Some(mixed(before, spec.resources.as_ref(), taken));
+    }
+    pod
+}
+
+fn mixed(
+    old: &ResourceRequirements,
+    new: Option<&ResourceRequirements>,
+    taken: &Taken,
+) -> ResourceRequirements {
+    let mut result = old.clone();
+    for (side, resource) in taken {
+        let (list, source) = match side {
+            Side::Limits => (&mut result.limits, new.and_then(|n| n.limits.as_ref())),
+            Side::Requests => (&mut result.requests, new.and_then(|n| n.requests.as_ref())),
+        };
+        match source.and_then(|source| source.get(*resource)) {
+            Some(amount) => {
+                list.get_or_insert_default().insert((*resource).to_owned(), amount.clone());
+            }
+            None => {
+                if let Some(list) = list {
+                    list.remove(*resource);
+                }
+            }
+        }
+    }
+    result
 }
 
 fn lowers_memory(update: &ContainerUpdate) -> bool {
@@ -108,14 +237,36 @@ fn lowers_memory(update: &ContainerUpdate) -> bool {
     now > 0 && (then == 0 || now < then)
 }
 
-fn shrink(update: &ContainerUpdate) -> bool {
-    let (now, then) = (update.desired, update.current);
-    now.cpu_limit_milli <= then.cpu_limit_milli
-        && now.memory_limit <= then.memory_limit
-        && now.cpu_request_milli <= then.cpu_request_milli
-}
-
 fn find<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
     let spec = pod.spec.as_ref()?;
     spec.containers.iter().chain(spec.init_containers.iter().flatten()).find(|c| c.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(quota: i64, shares: i64) -> LinuxContainerResources {
+        LinuxContainerResources { cpu_quota: quota, cpu_shares: shares, ..Default::default() }
+    }
+
+    #[test]
+    fn a_first_limit_is_less_and_a_removed_one_stays() {
+        let cpu_limit = (Side::Limits, "cpu");
+        assert_eq!(moves(&values(0, 2), &values(10_000, 2), cpu_limit), Some(Way::Down));
+        assert_eq!(moves(&values(10_000, 2), &values(20_000, 2), cpu_limit), Some(Way::Up));
+        assert_eq!(moves(&values(10_000, 2), &values(0, 2), cpu_limit), None);
+    }
+
+    #[test]
+    fn only_what_is_taken_comes_from_the_new_resources() {
+        let stanza = |text: &str| serde_json::from_str::<ResourceRequirements>(text).unwrap();
+        let old = stanza(r#"{"limits":{"cpu":"100m"},"requests":{"cpu":"100m","memory":"1Mi"}}"#);
+        let new = stanza(r#"{"limits":{"cpu":"200m"},"requests":{"cpu":"200m","memory":"2Mi"}}"#);
+        let taken = Taken::from([(Side::Limits, "cpu")]);
+        assert_eq!(
+            mixed(&old, Some(&new), &taken),
+            stanza(r#"{"limits":{"cpu":"200m"},"requests":{"cpu":"100m","memory":"1Mi"}}"#)
+        );
+    }
 }

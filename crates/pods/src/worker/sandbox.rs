@@ -19,11 +19,7 @@ impl PodWorker {
         plan: &PodPlan,
         acted: &mut bool,
     ) -> Result<Option<Ground<'a>>, Outcome> {
-        let handler = match self.runtime_handler(pod).await {
-            Ok(handler) => handler,
-            Err(error) => return Err(self.no_sandbox(pod, &error)),
-        };
-        let (sandbox_id, config, ips) = if let Some(create) = &plan.create_sandbox {
+        let (sandbox_id, config, ips, handler) = if let Some(create) = &plan.create_sandbox {
             *acted = true;
             if let Err(error) = self.shared.placement.prepare(pod).await {
                 self.timeline.note("dynamic resources failed", error.to_string());
@@ -38,8 +34,12 @@ impl PodWorker {
                 Ok(config) => config,
                 Err(error) => return Err(self.no_sandbox(pod, &error)),
             };
+            let handler = match self.runtime_handler(pod).await {
+                Ok(handler) => handler,
+                Err(error) => return Err(self.no_sandbox(pod, &error)),
+            };
             let (id, ips) = self.run_sandbox(pod, config.clone(), &handler).await?;
-            (id, config, ips)
+            (id, config, ips, handler)
         } else {
             let Some(id) = &plan.sandbox else { return Ok(None) };
             if plan.start.is_empty() {
@@ -53,7 +53,11 @@ impl PodWorker {
                 Ok(config) => config,
                 Err(error) => return Err(self.no_sandbox(pod, &error)),
             };
-            (id.to_string(), config, runtime.ips.clone())
+            let handler = match self.runtime_handler(pod).await {
+                Ok(handler) => handler,
+                Err(error) => return Err(self.no_sandbox(pod, &error)),
+            };
+            (id.to_string(), config, runtime.ips.clone(), handler)
         };
         let mut ground = Ground {
             pod,

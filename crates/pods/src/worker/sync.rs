@@ -23,6 +23,7 @@ impl PodWorker {
         let terminal = is_terminal(status.phase.as_deref());
         let mut runtime = self.with_status_ips(runtime, &status);
         self.publish(work, status);
+        self.remove_old_instances(&runtime).await;
         if terminal {
             self.timeline.note("ended by itself", "");
             return Outcome::Done { terminal: true };
@@ -68,8 +69,10 @@ impl PodWorker {
             },
             self.shared.clock.now(),
         );
-        if todo.resize.is_empty() && todo.kill.is_empty() {
-            self.shared.resizes.completed(pod);
+        if todo.resize.is_empty() && todo.kill.is_empty() && self.shared.resizes.completed(pod) {
+            let run = Run::Alive;
+            let done = self.generate_status(pod, work.mirror.as_ref(), &runtime, run);
+            self.publish(work, done.status);
         }
         self.execute(work, &runtime, &mounts, todo).await
     }
