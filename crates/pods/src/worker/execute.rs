@@ -216,8 +216,7 @@ impl PodWorker {
         let keep = keep.max(1);
         let names: BTreeSet<&str> = runtime.containers.iter().map(|c| c.name.as_str()).collect();
         for name in names {
-            let exited =
-                runtime.instances(name).filter(|c| c.state == ContainerRunState::Exited);
+            let exited = runtime.instances(name).filter(|c| c.state == ContainerRunState::Exited);
             let old: Vec<ContainerId> = exited.skip(keep).map(|c| c.id.clone()).collect();
             for id in old {
                 if let Err(error) = self.remove_container(runtime, &id, Logs::Remove).await {
