@@ -67,7 +67,7 @@ impl Default for StatusGates {
         Self {
             pod: PodGates::default(),
             pod_level_resources: true,
-            stop_signals: true,
+            stop_signals: false,
             user: true,
             volume_mounts: true,
             ready_to_start: true,

@@ -8,9 +8,10 @@ use api::core::v1::{Container, PodSpec, ResourceRequirements};
 use api::machinery::api::resource::Quantity;
 use std::collections::BTreeMap;
 
-/// Whether a running container must be restarted for its resources to take effect.
+/// Whether a running container must be restarted for its resources to take effect. Without a record of what was
+/// applied nothing is restarted: it is applied in place once more.
 pub(super) fn needs_restart(view: &PodView<'_>, spec: &PodSpec, container: &Container) -> bool {
-    if !view.gates.resize {
+    if !view.gates.resize || !view.actuated.containers.contains_key(&container.name) {
         return false;
     }
     let (desired, current) = amounts(view, spec, container);

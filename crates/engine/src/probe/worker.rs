@@ -304,25 +304,6 @@ pub(super) fn holds(kind: ProbeKind, outcome: ProbeOutcome) -> bool {
     }
 }
 
-/// Type, reason and message of the event that a run causes, if any.
-pub fn event(
-    kind: ProbeKind,
-    run: Run,
-    warned: bool,
-    output: &str,
-) -> Option<(&'static str, String)> {
-    let name = kind.as_str();
-    match run {
-        Run::Success if warned => Some(("ProbeWarning", format!("{name} probe warning: {output}"))),
-        Run::Success => None,
-        Run::Failure => Some(("Unhealthy", format!("{name} probe failed: {output}"))),
-        Run::Error => Some((
-            "Unhealthy",
-            format!("{name} probe errored and resulted in unknown state: {output}"),
-        )),
-    }
-}
-
 fn running_since(entry: &ContainerStatus) -> Option<Timestamp> {
     Some(entry.state.as_ref()?.running.as_ref()?.started_at.as_ref()?.0)
 }

@@ -53,6 +53,8 @@ struct Machine {
     pod: Pod,
     runtime: RuntimePod,
     probes: ProbeResults,
+    actuated: Actuated,
+    gates: PodGates,
     back_off: BackOff,
     now: Timestamp,
     made: i64,
@@ -64,23 +66,28 @@ impl Machine {
             pod: pod(spec),
             runtime: runtime(""),
             probes: ProbeResults::default(),
+            actuated: Actuated::default(),
+            gates: PodGates::default(),
             back_off: BackOff::default(),
             now: at(10_000),
             made: 0,
         }
     }
 
-    fn plan(&self) -> PodPlan {
-        let view = PodView {
+    fn view(&self) -> PodView<'_> {
+        PodView {
             pod: &self.pod,
             runtime: &self.runtime,
             probes: &self.probes,
-            actuated: &Actuated::default(),
+            actuated: &self.actuated,
             back_off: &self.back_off,
             restart_all: false,
-            gates: &PodGates::default(),
-        };
-        plan(&view, self.now)
+            gates: &self.gates,
+        }
+    }
+
+    fn plan(&self) -> PodPlan {
+        plan(&self.view(), self.now)
     }
 
     fn end(&mut self, pick: impl Fn(&ContainerView) -> bool, code: i32) {
@@ -214,7 +221,56 @@ impl Machine {
     }
 }
 
+fn any_world() -> impl Strategy<Value = String> {
+    let words = prop::sample::select(vec![
+        "ready",
+        "notready",
+        "host",
+        "noip",
+        "a:running",
+        "a:exited0",
+        "a:exited42",
+        "a:created",
+        "a:unknown",
+        "a:other",
+        "b:running",
+        "b:exited1",
+        "b:unknown",
+        "x:running",
+        "x:exited0",
+        "x:exited1",
+        "x:oom",
+        "x:unknown",
+        "y:exited0",
+        "s:running",
+        "s:exited1",
+        "s:other",
+        "t:unknown",
+        "d:exited1",
+    ]);
+    prop::collection::vec(words, 0..10).prop_map(|words| words.join(" "))
+}
+
 proptest! {
+    #[test]
+    fn any_world_at_all_gets_a_plan_that_makes_sense(
+        spec in specs(), world in any_world(), restart_all in any::<bool>()
+    ) {
+        let mut machine = Machine::new(spec);
+        machine.runtime = runtime(&world);
+        let view = PodView { restart_all, ..machine.view() };
+        let plan = plan(&view, machine.now);
+        let stays = plan.sandbox.is_some() != plan.create_sandbox.is_some();
+        prop_assert!(plan.start.is_empty() || stays, "nowhere to start: {plan:?}");
+        for start in &plan.start {
+            let newest = machine.runtime.newest(&start.name);
+            let gone = plan.kill_pod || plan.kill.iter().any(|k| Some(&k.id) == newest.map(|c| &c.id));
+            let alive = newest.is_some_and(ContainerView::is_running);
+            prop_assert!(!alive || gone, "{} starts beside itself", start.name);
+        }
+        prop_assert!(!plan.kill_pod || (plan.kill.is_empty() && plan.reset.is_empty()));
+    }
+
     #[test]
     fn no_history_makes_two_live_instances_or_skips_init(spec in specs(), history in events()) {
         let mut machine = Machine::new(spec);

@@ -372,6 +372,9 @@ fn a_resize_policy_can_ask_for_a_restart() {
     let memory = resize_plan(&spec, &actuated);
     assert_eq!(words(&memory), "kill(Container a resize requires restart) a");
     assert!(memory.resize.pod && memory.resize.cpu.is_empty());
+    let unknown = resize_plan(&spec, &Actuated::default());
+    assert_eq!(words(&unknown), "", "without a record nothing is restarted");
+    assert_eq!(unknown.resize.memory.len(), 1);
 }
 
 #[test]

@@ -230,14 +230,3 @@ fn every_probe_of_regular_containers_and_sidecars_gets_a_worker() {
         .collect();
     assert_eq!(names, ["a-Startup", "a-Liveness", "s-Startup"]);
 }
-
-#[test]
-fn events_tell_what_a_run_said() {
-    let (reason, message) = event(ProbeKind::Liveness, Run::Failure, false, "boom").unwrap();
-    assert_eq!((reason, message.as_str()), ("Unhealthy", "Liveness probe failed: boom"));
-    let (reason, message) = event(ProbeKind::Readiness, Run::Success, true, "moved").unwrap();
-    assert_eq!((reason, message.as_str()), ("ProbeWarning", "Readiness probe warning: moved"));
-    assert_eq!(event(ProbeKind::Startup, Run::Success, false, ""), None);
-    let (_, message) = event(ProbeKind::Startup, Run::Error, false, "gone").unwrap();
-    assert_eq!(message, "Startup probe errored and resulted in unknown state: gone");
-}
