@@ -32,6 +32,7 @@ pub use limit::Rate;
 
 use crate::error::ApiError;
 use crate::metrics::RequestMetrics;
+use crate::watch::{Selection, Source};
 use bearer::Bearer;
 use limit::TokenBucket;
 use std::sync::Arc;
@@ -106,9 +107,14 @@ impl std::fmt::Debug for Lane {
 }
 
 impl Lane {
-    /// The client, for watches; other requests go through [`Lane::ask`].
+    /// The client; requests go through [`Lane::ask`], watches through [`Lane::source`].
     pub(crate) fn client(&self) -> kube::Client {
         self.client.clone()
+    }
+
+    /// Something to follow over this lane.
+    pub(crate) fn source<K>(&self, api: kube::Api<K>, selection: Selection) -> Source<K> {
+        Source { api, selection, redialled: self.wire.redialled() }
     }
 
     /// Runs one request within the lane's deadline.

@@ -70,7 +70,7 @@ impl NodeApi {
         let api: Api<Node> = Api::all(self.reads.client());
         let selection =
             Selection { fields: Some(format!("metadata.name={}", self.name)), labels: None };
-        follow(api, selection, cancel, |change| {
+        follow(self.reads.source(api, selection), cancel, |change| {
             let node = match change {
                 Change::Listed(all) => all.into_iter().next().map(Arc::new),
                 Change::Applied(node) => Some(Arc::new(node)),

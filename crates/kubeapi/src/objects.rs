@@ -83,13 +83,17 @@ impl ApiObjects {
         tasks.spawn(
             "services",
             OnExit::Exit,
-            publish::<Service>(api, selection, services_out, tasks.token()),
+            publish::<Service>(reads.source(api, selection), services_out, tasks.token()),
         );
         let api = Api::all(reads.client());
         tasks.spawn(
             "runtime-classes",
             OnExit::Exit,
-            publish::<RuntimeClass>(api, Selection::default(), classes_out, tasks.token()),
+            publish::<RuntimeClass>(
+                reads.source(api, Selection::default()),
+                classes_out,
+                tasks.token(),
+            ),
         );
         let (changes, _) = broadcast::channel(CHANGES);
         let store_parts = store::Parts {

@@ -32,7 +32,7 @@ pub async fn watch_pods(
     let api = Api::all(connection.reads().client());
     let selection = Selection { fields: Some(format!("spec.nodeName={node_name}")), labels: None };
     let mut pods: Arc<BTreeMap<PodUid, Arc<Pod>>> = Arc::default();
-    follow(api, selection, cancel, |change| {
+    follow(connection.reads().source(api, selection), cancel, |change| {
         let known = Arc::make_mut(&mut pods);
         match change {
             Change::Listed(all) => {

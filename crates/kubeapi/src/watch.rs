@@ -36,11 +36,20 @@ pub(crate) enum Change<K> {
     Deleted(K),
 }
 
-/// What to follow.
+/// Which objects of a kind.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Selection {
     pub(crate) fields: Option<String>,
     pub(crate) labels: Option<String>,
+}
+
+/// What to follow, over which lane.
+#[derive(Debug)]
+pub(crate) struct Source<K> {
+    pub(crate) api: Api<K>,
+    pub(crate) selection: Selection,
+    /// Changes when the lane dials anew: with new credentials a pause is over early.
+    pub(crate) redialled: watch::Receiver<u64>,
 }
 
 /// Bounds on a followed kind.
@@ -56,11 +65,11 @@ impl<K> Followed for K where
 
 /// Runs until cancelled, or until `step` says it has seen enough.
 pub(crate) async fn follow<K: Followed>(
-    api: Api<K>,
-    selection: Selection,
+    source: Source<K>,
     cancel: CancellationToken,
     mut step: impl FnMut(Change<K>) -> Next + Send,
 ) {
+    let Source { api, selection, mut redialled } = source;
     let mut streaming = true;
     let mut pause = FIRST_PAUSE;
     loop {
@@ -125,9 +134,10 @@ pub(crate) async fn follow<K: Followed>(
             // Cancel-safe: a token has no state to lose.
             () = cancel.cancelled() => return,
             // Cancel-safe: the pause begins anew only after another failure.
-            () = tokio::time::sleep(jittered(pause)) => {}
+            () = tokio::time::sleep(jittered(pause)) => pause = (pause * 2).min(LONGEST_PAUSE),
+            // Cancel-safe: a change stays marked until it is seen.
+            Ok(()) = redialled.changed() => pause = FIRST_PAUSE,
         }
-        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
@@ -162,13 +172,12 @@ pub(crate) fn random_fraction() -> f64 {
 
 /// Keeps `out` at the complete current set, sorted by namespace and name.
 pub(crate) async fn publish<K: Followed>(
-    api: Api<K>,
-    selection: Selection,
+    source: Source<K>,
     out: watch::Sender<Snapshot<K>>,
     cancel: CancellationToken,
 ) {
     let mut known: BTreeMap<(String, String), Arc<K>> = BTreeMap::new();
-    follow(api, selection, cancel, |change| {
+    follow(source, cancel, |change| {
         match change {
             Change::Listed(all) => {
                 known = all.into_iter().map(|o| (key(&o), Arc::new(o))).collect();

@@ -81,6 +81,23 @@ async fn a_server_without_streaming_lists_is_listed_plainly() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn new_credentials_end_the_pause_of_a_refused_watch() {
+    let api = FakeApi::start().await.unwrap();
+    api.refuse(Method::GET, "/pods", 7, 401);
+    let connection = connect(&api).await;
+    let tasks = Tasks::new();
+    let mut pods = follow(&connection, &tasks);
+    while api.requests().iter().filter(|r| r.ends_with("/pods")).count() < 7 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let started = tokio::time::Instant::now();
+    connection.redial_all();
+    until(&mut pods, &[]).await;
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    tasks.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_silent_server_is_given_up_after_the_deadline_and_dialled_anew() {
     let api = FakeApi::start().await.unwrap();
     api.put(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node1"}}));

@@ -68,7 +68,7 @@ pub(super) async fn obtain(lane: &Lane, request: Request) -> Result<Vec<u8>, Req
     tracing::info!(csr = name, "Waiting for certificate signing request to be issued");
     let (cancel, mut outcome) = (CancellationToken::new(), None);
     let selection = Selection { fields: Some(format!("metadata.name={name}")), labels: None };
-    let following = follow(api, selection, cancel.child_token(), |change| {
+    let following = follow(lane.source(api, selection), cancel.child_token(), |change| {
         let found = match change {
             Change::Listed(all) => all.iter().find_map(verdict),
             Change::Applied(csr) => verdict(&csr),

@@ -249,7 +249,7 @@ fn deadline(pair: &IdentityPair, fraction: f64) -> Timestamp {
         clippy::cast_precision_loss,
         reason = "seconds of a certificate's life, jittered anyway"
     )]
-    let part = ((end - begin) as f64 * (0.7 + 0.2 * fraction)) as i64;
+    let part = ((end - begin) as f64 * (0.7 + 0.2 * fraction)).round() as i64;
     Timestamp::from_second(begin.saturating_add(part)).unwrap_or(pair.not_after)
 }
 

@@ -24,6 +24,7 @@ use rustls_pki_types::ServerName;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tower::{BoxError, Service};
 
@@ -120,18 +121,27 @@ impl Peer {
 pub(crate) struct Wire {
     peer: Arc<Peer>,
     current: ArcSwap<Https>,
+    dialled: watch::Sender<u64>,
 }
 
 impl Wire {
     pub(crate) fn new(peer: Arc<Peer>) -> Result<Self, ConnectionError> {
         let current = ArcSwap::from_pointee(peer.dial()?);
-        Ok(Self { peer, current })
+        Ok(Self { peer, current, dialled: watch::Sender::new(0) })
+    }
+
+    /// Changes with every [`Wire::redial`].
+    pub(crate) fn redialled(&self) -> watch::Receiver<u64> {
+        self.dialled.subscribe()
     }
 
     /// The next request opens a new connection. The old one lives while a request uses it.
     pub(crate) fn redial(&self) {
         match self.peer.dial() {
-            Ok(client) => self.current.store(Arc::new(client)),
+            Ok(client) => {
+                self.current.store(Arc::new(client));
+                self.dialled.send_modify(|count| *count = count.wrapping_add(1));
+            }
             Err(err) => tracing::warn!(err = %err, "keeping the old API server connection"),
         }
     }

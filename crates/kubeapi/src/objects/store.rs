@@ -259,8 +259,9 @@ impl<K: Referred> Store<K> {
         let api: Api<K> = Api::namespaced(self.parts.lane.client(), &key.namespace);
         let selection =
             Selection { fields: Some(format!("metadata.name={}", key.name)), labels: None };
+        let source = self.parts.lane.source(api, selection);
         self.parts.tasks.spawn("object-watch", OnExit::Fine, async move {
-            follow(api, selection, token, |change| {
+            follow(source, token, |change| {
                 let object = match change {
                     Change::Listed(all) => all.into_iter().next(),
                     Change::Applied(object) => Some(object),
