@@ -83,7 +83,10 @@ fn read_json(text: &str) -> Result<Document, String> {
     let value = seed
         .deserialize(&mut deserializer)
         .and_then(|value| deserializer.end().map(|()| value))
-        .map_err(|e| format!("couldn't get version/kind; json parse error: {e}"))?;
+        .map_err(|e| {
+            let fault = units::gojson::syntax_fault(text).unwrap_or_else(|| e.to_string());
+            format!("couldn't get version/kind; json parse error: {fault}")
+        })?;
     Ok(Document { value, json: true, duplicates: duplicates.into_inner() })
 }
 

@@ -4,6 +4,10 @@
 //! Deliberately absent: key order. A struct's keys come in declaration order, as in Go; use a
 //! `BTreeMap` where Go has a map.
 
+mod syntax;
+
+pub use syntax::syntax_fault;
+
 use serde::Serialize;
 use serde_json::ser::{CharEscape, Formatter};
 use std::io;

@@ -112,7 +112,7 @@ go_struct! {
         /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
         effect: String, "effect", "TaintEffect", always;
         /// When it was added; refused in a configuration.
-        time_added: Option<String>, "timeAdded", "*metav1.Time", omitempty;
+        time_added: Option<Time>, "timeAdded", "*metav1.Time", omitempty;
     }
 }
 
@@ -234,4 +234,52 @@ impl GoValue for FlushFrequency {
             }
         }
     }
+}
+
+/// A point in time as a file gives it (RFC 3339).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Time(String);
+
+impl GoValue for Time {
+    fn decode(&mut self, value: &Value, go_type: &str, decoder: &mut Decoder) {
+        self.0.decode(value, go_type, decoder);
+        if let (Value::String(text), Some((rest, part))) = (value, time_fault(&self.0)) {
+            decoder.fail(format!(
+                "parsing time {} as \"2006-01-02T15:04:05Z07:00\": cannot parse {} as {}",
+                quote(text),
+                quote(rest),
+                quote(part)
+            ));
+        }
+    }
+}
+
+/// Where a text stops being a time, and what should stand there (Go: `time.Parse`).
+fn time_fault(text: &str) -> Option<(&str, &'static str)> {
+    let mut rest = text;
+    let parts = ["2006", "-", "01", "-", "02", "T", "15", ":", "04", ":", "05", "Z07:00"];
+    for part in parts {
+        let digits = part.bytes().take_while(u8::is_ascii_digit).count();
+        let fits = |text: &str| {
+            text.len() >= digits && text.bytes().take(digits).all(|b| b.is_ascii_digit())
+        };
+        rest = match part {
+            "Z07:00" => match rest.strip_prefix('Z') {
+                Some(rest) => rest,
+                None if rest.len() == 6 && rest.starts_with(['+', '-']) => "",
+                None => return Some((rest, part)),
+            },
+            _ if digits > 0 && fits(rest) => rest.get(digits..)?,
+            _ => match rest.strip_prefix(part).filter(|_| digits == 0) {
+                Some(rest) => rest,
+                None => return Some((rest, part)),
+            },
+        };
+        if part == "05"
+            && let Some(fraction) = rest.strip_prefix('.')
+        {
+            rest = fraction.trim_start_matches(|c: char| c.is_ascii_digit());
+        }
+    }
+    None
 }

@@ -42,9 +42,9 @@ struct Case {
     lenient: Option<String>,
 }
 
-/// Texts of syntax errors are the parser's own; the frame around them is not.
+/// Texts of YAML syntax errors are the parser's own; the frame around them is not.
 fn framed(text: &str) -> &str {
-    let ends = ["json parse error: ", "error failed to decode: yaml: ", "error: yaml: "];
+    let ends = ["error failed to decode: yaml: ", "error: yaml: "];
     let end = ends.iter().filter_map(|e| Some(text.find(e)? + e.len() - 6)).min();
     match end {
         Some(end) if !text.contains("cannot unmarshal") => &text[..end],

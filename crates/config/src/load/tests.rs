@@ -387,6 +387,21 @@ fn the_log_shows_flags_and_configuration_without_secrets() {
 }
 
 #[test]
+fn the_restart_back_off_follows_gates_and_file() {
+    let seconds = |args: &[&str], body: &str| {
+        let pods = config(&[args, &["--config=c"]].concat(), &[("c", &file(body))]).pods;
+        (pods.initial_restart_back_off.as_secs(), pods.max_restart_back_off.as_secs())
+    };
+    let reduced = "--feature-gates=ReduceDefaultCrashLoopBackOffDecay=true";
+    let off = "featureGates: {KubeletCrashLoopBackOffMax: false}\n";
+    assert_eq!(seconds(&[], ""), (10, 300));
+    assert_eq!(seconds(&[], "crashLoopBackOff: {maxContainerRestartPeriod: 5s}\n"), (5, 5));
+    assert_eq!(seconds(&[reduced], ""), (1, 300));
+    assert_eq!(seconds(&[reduced], off), (1, 60));
+    assert_eq!(seconds(&[], off), (10, 300));
+}
+
+#[test]
 fn flag_values_are_shown_as_pflag_shows_them() {
     let args = [
         "--cluster-dns=1.1.1.1,2.2.2.2",

@@ -207,14 +207,12 @@ pub(super) fn sources(k: &KubeletConfiguration) -> Sources {
 }
 
 pub(super) fn pods(k: &KubeletConfiguration, gates: &Gates) -> PodLimits {
-    let (initial, longest) = match k.crash_loop_back_off.max_container_restart_period {
-        Some(period) if gates.enabled("KubeletCrashLoopBackOffMax") => (10, span(period)),
-        _ => (10, Duration::from_secs(300)),
-    };
-    let (initial, longest) = if gates.enabled("ReduceDefaultCrashLoopBackOffDecay") {
-        (1, longest.min(Duration::from_secs(60)))
-    } else {
-        (initial, longest)
+    let (initial, longest) =
+        if gates.enabled("ReduceDefaultCrashLoopBackOffDecay") { (1, 60) } else { (10, 300) };
+    let configured = k.crash_loop_back_off.max_container_restart_period;
+    let longest = match configured.filter(|_| gates.enabled("KubeletCrashLoopBackOffMax")) {
+        Some(period) => span(period),
+        None => Duration::from_secs(longest),
     };
     let ids = k.user_namespaces.as_ref().and_then(|users| users.ids_per_pod);
     PodLimits {

@@ -301,7 +301,7 @@ fn enforcement_levels_are_checked_one_by_one() {
 fn several_faults_come_in_order_and_equal_ones_once() {
     assert_eq!(
         told(
-            "port: -1\neventBurst: -1\ncontainerLogMaxFiles: 0\nregisterWithTaints: [{key: a, timeAdded: x}, {key: b, timeAdded: x}]"
+            "port: -1\neventBurst: -1\ncontainerLogMaxFiles: 0\nregisterWithTaints: [{key: a, timeAdded: '2026-01-01T00:00:00Z'}, {key: b, timeAdded: '2026-01-01T00:00:00.5+01:00'}]"
         ),
         "[invalid configuration: eventBurst (--event-burst) -1 must not be a negative number, \
          invalid configuration: port (--port) -1 must be between 1 and 65535, inclusive, \
