@@ -242,6 +242,17 @@ impl Dir {
 
     /// Names in this folder with their kind, sorted.
     pub fn entries(&self) -> Result<Vec<(std::ffi::OsString, EntryKind)>, FsError> {
+        let mut entries = self.some_entries(usize::MAX)?;
+        entries.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(entries)
+    }
+
+    /// At most `limit` names in this folder, in no order: a folder of millions never has to fit
+    /// into memory.
+    pub fn some_entries(
+        &self,
+        limit: usize,
+    ) -> Result<Vec<(std::ffi::OsString, EntryKind)>, FsError> {
         let listing = named("list", &self.path, rustix::fs::Dir::read_from(&self.fd))?;
         let mut entries = Vec::new();
         for entry in listing {
@@ -250,14 +261,29 @@ impl Dir {
             if name == "." || name == ".." {
                 continue;
             }
+            if entries.len() >= limit {
+                break;
+            }
             let kind = match entry.file_type() {
                 FileType::Unknown => self.kind(Path::new(&name))?.unwrap_or(EntryKind::Other),
                 known => known.into(),
             };
             entries.push((name, kind));
         }
-        entries.sort_by(|a, b| a.0.cmp(&b.0));
         Ok(entries)
+    }
+
+    /// Moves the entry `name` to another folder of the same mount.
+    pub fn move_to(
+        &self,
+        name: &std::ffi::OsStr,
+        other: &Self,
+        new_name: &std::ffi::OsStr,
+    ) -> Result<(), FsError> {
+        self.check_name(Path::new(name))?;
+        self.check_name(Path::new(new_name))?;
+        let result = rustix::fs::renameat(&self.fd, name, &other.fd, new_name);
+        named("move", &self.path.join(name), result)
     }
 
     /// Permission bits including setuid, setgid and sticky.

@@ -18,6 +18,10 @@ const RO: u32 = 0o440;
 const EXEC: u32 = 0o110;
 const SETGID: u32 = 0o2000;
 
+/// Deeper folders are an error: a pod can nest them without end, our stack and descriptors are
+/// finite. (Twice what a path can usefully name.)
+const MAX_DEPTH: usize = 200;
+
 /// How the walk is to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupOwnership {
@@ -54,12 +58,25 @@ impl GroupOwnership {
         let helpers = AtomicUsize::new(
             std::thread::available_parallelism().map_or(1, |n| n.get().min(8)).saturating_sub(1),
         );
-        self.walk(&dir, progress, &helpers)?;
+        self.walk(&dir, progress, &helpers, 0)?;
         self.set(&dir, Path::new("."), EntryKind::Dir, progress);
         Ok(())
     }
 
-    fn walk(self, dir: &Dir, progress: &Progress, helpers: &AtomicUsize) -> Result<(), FsError> {
+    fn walk(
+        self,
+        dir: &Dir,
+        progress: &Progress,
+        helpers: &AtomicUsize,
+        depth: usize,
+    ) -> Result<(), FsError> {
+        if depth > MAX_DEPTH {
+            return Err(FsError {
+                operation: "set ownership of",
+                path: dir.path().to_owned(),
+                source: std::io::Error::other("folders are nested too deep"),
+            });
+        }
         let entries = dir.entries()?;
         std::thread::scope(|scope| {
             let mut running = Vec::new();
@@ -71,7 +88,7 @@ impl GroupOwnership {
                 }
                 let work = move || -> Result<(), FsError> {
                     let sub = dir.dir(&name.to_string_lossy())?;
-                    self.walk(&sub, progress, helpers)?;
+                    self.walk(&sub, progress, helpers, depth + 1)?;
                     self.set(dir, Path::new(name), EntryKind::Dir, progress);
                     Ok(())
                 };
@@ -181,5 +198,22 @@ mod tests {
         assert!(!ownership.root_matches(&top).unwrap());
         assert!(ownership.root_matches(&top.join("a")).unwrap());
         std::fs::remove_dir_all(&top).unwrap();
+    }
+
+    #[test]
+    fn endless_nesting_is_an_error_not_a_crash() {
+        let top = scratch("deep");
+        let mut dir = Dir::open(&top).unwrap();
+        for _ in 0..1000 {
+            dir.make_dir("d", 0o755).unwrap();
+            dir = dir.dir("d").unwrap();
+        }
+        drop(dir);
+        let ownership = GroupOwnership { gid: 4244, read_only: false };
+        let error = ownership.apply(&top, &Progress::default()).unwrap_err();
+        assert_eq!(error.source.to_string(), "folders are nested too deep");
+        assert!(!ownership.root_matches(&top).unwrap());
+        crate::removal::remove_tree(Path::new("/proc"), &top, crate::removal::Contents::Everything)
+            .unwrap();
     }
 }

@@ -8,11 +8,15 @@
 use crate::beneath::{Dir, EntryKind};
 use crate::fs::FsError;
 use crate::mountinfo;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Deeper trees are refused: a pod can make any depth, our stack is finite.
-const MAX_DEPTH: usize = 256;
+/// A pod can nest folders without end; what lies deeper than this is moved up before it is
+/// removed, so that neither our stack nor our descriptors run out.
+const MAX_DEPTH: usize = 48;
+/// A pod can make files without end: so many are looked at a time.
+const BATCH: usize = 4096;
 
 /// Why a tree was not removed.
 #[derive(Debug, thiserror::Error)]
@@ -26,9 +30,6 @@ pub enum RemoveError {
     /// Only folders were expected.
     #[error("cannot delete {}: it is not a directory", .0.display())]
     NotADirectory(PathBuf),
-    /// The tree is too deep.
-    #[error("cannot delete directory {}: too deep", .0.display())]
-    TooDeep(PathBuf),
 }
 
 /// What may be removed.
@@ -58,50 +59,86 @@ pub fn remove_tree(proc: &Path, path: &Path, contents: Contents) -> Result<(), R
 
 /// Removes the entry `name` of an open folder with all below it; the mount table is not asked, the
 /// kernel alone refuses mounts.
-pub fn remove_entry(
-    above: &Dir,
-    name: &std::ffi::OsStr,
-    contents: Contents,
-) -> Result<(), RemoveError> {
+pub fn remove_entry(above: &Dir, name: &OsStr, contents: Contents) -> Result<(), RemoveError> {
     match above.kind(Path::new(name))? {
         None => Ok(()),
-        Some(EntryKind::Dir) => remove_in(above, name, contents, 0),
+        Some(EntryKind::Dir) => remove_top(above, name, contents),
         Some(_) if contents == Contents::Everything => remove_leaf(above, name),
         Some(_) => Err(RemoveError::NotADirectory(above.path().join(name))),
     }
 }
 
-fn remove_in(
-    above: &Dir,
-    name: &std::ffi::OsStr,
-    contents: Contents,
-    depth: usize,
-) -> Result<(), RemoveError> {
-    let shown = above.path().join(name);
-    if depth > MAX_DEPTH {
-        return Err(RemoveError::TooDeep(shown));
-    }
-    let dir = match above.dir_same_mount(name) {
-        Ok(dir) => dir,
-        Err(e) if e.is_not_found() => return Ok(()),
+/// Enters a folder of the same mount; `None` if it vanished.
+fn enter(above: &Dir, name: &OsStr) -> Result<Option<Dir>, RemoveError> {
+    match above.dir_same_mount(name) {
+        Ok(dir) => Ok(Some(dir)),
+        Err(e) if e.is_not_found() => Ok(None),
         Err(e) if e.source.raw_os_error() == Some(libc::EXDEV) => {
-            return Err(RemoveError::MountPoint(shown));
+            Err(RemoveError::MountPoint(above.path().join(name)))
         }
-        Err(e) => return Err(e.into()),
-    };
-    for (entry, kind) in dir.entries()? {
-        match kind {
-            EntryKind::Dir => remove_in(&dir, &entry, contents, depth + 1)?,
-            _ if contents == Contents::DirsOnly => {
-                return Err(RemoveError::NotADirectory(dir.path().join(entry)));
-            }
-            _ => remove_leaf(&dir, &entry)?,
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn remove_top(above: &Dir, name: &OsStr, contents: Contents) -> Result<(), RemoveError> {
+    let Some(top) = enter(above, name)? else { return Ok(()) };
+    let mut walk = Walk { top: &top, contents, moved: Vec::new(), count: 0 };
+    walk.empty(&top, 0)?;
+    while let Some(deep) = walk.moved.pop() {
+        if let Some(dir) = enter(&top, &deep)? {
+            walk.empty(&dir, 1)?;
+            top.remove_dir(&deep)?;
         }
     }
     Ok(above.remove_dir(name)?)
 }
 
-fn remove_leaf(dir: &Dir, name: &std::ffi::OsStr) -> Result<(), RemoveError> {
+struct Walk<'a> {
+    top: &'a Dir,
+    contents: Contents,
+    /// Folders that were too deep, now entries of the top.
+    moved: Vec<OsString>,
+    count: usize,
+}
+
+impl Walk<'_> {
+    /// Removes everything in the folder; what was moved up stays for later.
+    fn empty(&mut self, dir: &Dir, depth: usize) -> Result<(), RemoveError> {
+        loop {
+            let mut batch = dir.some_entries(BATCH + self.moved.len())?;
+            if depth == 0 {
+                batch.retain(|(name, _)| !self.moved.contains(name));
+            }
+            if batch.is_empty() {
+                return Ok(());
+            }
+            for (name, kind) in batch {
+                match kind {
+                    EntryKind::Dir => self.remove_dir(dir, &name, depth)?,
+                    _ if self.contents == Contents::DirsOnly => {
+                        return Err(RemoveError::NotADirectory(dir.path().join(name)));
+                    }
+                    _ => remove_leaf(dir, &name)?,
+                }
+            }
+        }
+    }
+
+    fn remove_dir(&mut self, dir: &Dir, name: &OsStr, depth: usize) -> Result<(), RemoveError> {
+        if depth >= MAX_DEPTH {
+            let place = OsString::from(format!(".rubelet-deep-{}", self.count));
+            self.count += 1;
+            dir.move_to(name, self.top, &place)?;
+            self.moved.push(place);
+            return Ok(());
+        }
+        let Some(sub) = enter(dir, name)? else { return Ok(()) };
+        self.empty(&sub, depth + 1)?;
+        Ok(dir.remove_dir(name)?)
+    }
+}
+
+fn remove_leaf(dir: &Dir, name: &OsStr) -> Result<(), RemoveError> {
     use rustix::fs::AtFlags;
     use rustix::io::Errno;
     match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
@@ -145,7 +182,7 @@ mod tests {
         assert!(tree.join("0-first").exists(), "nothing was removed at all");
         // Also when the table was read before the mount appeared.
         let above = Dir::open(&top).unwrap();
-        assert!(remove_in(&above, "tree".as_ref(), Contents::Everything, 0).is_err());
+        assert!(remove_entry(&above, "tree".as_ref(), Contents::Everything).is_err());
         assert!(data.join("precious").exists());
         mount::unmount_all_at(&tree.join("a/mnt")).unwrap();
         remove_tree(Path::new("/proc"), &tree, Contents::Everything).unwrap();
@@ -174,6 +211,27 @@ mod tests {
         let error = remove_tree(Path::new("/proc"), &top.join("t"), Contents::DirsOnly);
         assert!(matches!(error, Err(RemoveError::NotADirectory(_))));
         assert!(top.join("t/a/file").exists());
+        std::fs::remove_dir_all(&top).unwrap();
+    }
+
+    #[test]
+    fn any_depth_and_any_number_of_files_is_removed() {
+        let top = scratch("deep");
+        std::fs::create_dir_all(top.join("t")).unwrap();
+        let mut dir = Dir::open(&top.join("t")).unwrap();
+        // Far beyond what a path can name.
+        for _ in 0..3000 {
+            dir.make_dir("dddd", 0o755).unwrap();
+            dir.create_file(Path::new("f"), b"x", 0o644).unwrap();
+            dir = dir.dir("dddd").unwrap();
+        }
+        drop(dir);
+        let wide = Dir::open(&top.join("t")).unwrap();
+        for n in 0..(BATCH + 10) {
+            wide.create_file(Path::new(&format!("w{n}")), b"", 0o644).unwrap();
+        }
+        remove_tree(Path::new("/proc"), &top.join("t"), Contents::Everything).unwrap();
+        assert!(!top.join("t").exists());
         std::fs::remove_dir_all(&top).unwrap();
     }
 }

@@ -101,7 +101,7 @@ pub(crate) struct VolumesTask {
     orphans_at: Instant,
     orphans_told: Vec<String>,
     node_at: Option<Instant>,
-    /// Something changed that metrics show.
+    /// Something changed that others are shown.
     recount: bool,
 }
 
@@ -167,7 +167,7 @@ impl VolumesTask {
                 Some(done) = self.jobs.join_next_with_id() => self.book(done),
                 change = next_change(&mut self.changes) => self.object_changed(change),
                 Ok(()) = node.changed() => self.read_node(),
-                Ok(()) = csi_ready.changed() => {}
+                Ok(()) = csi_ready.changed() => self.recount = true,
                 () = tokio::time::sleep_until(wake) => {}
             }
             while let Some(done) = self.jobs.try_join_next_with_id() {
@@ -329,6 +329,7 @@ impl VolumesTask {
 
     fn begin(&mut self, action: Action) {
         if let Action::Forget { .. } = &action {
+            self.recount = true;
             self.actual.finish(&action, &Outcome::Done, None);
             return;
         }

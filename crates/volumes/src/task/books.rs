@@ -60,6 +60,7 @@ impl VolumesTask {
     pub(super) fn read_pods(&mut self) {
         let snapshot = self.pods.borrow_and_update().clone();
         self.sources_ready = snapshot.sources_ready;
+        self.recount = true;
         let mut refresh = Vec::new();
         for (uid, entry) in snapshot.pods.iter() {
             let book = self.books.get_mut(uid);
@@ -139,6 +140,7 @@ impl VolumesTask {
 
     /// Takes a request of the handle.
     pub(super) fn answer(&mut self, request: Request) {
+        self.recount = true;
         match request {
             Request::Ready { pod, reply } => {
                 let uid = uid_of(&pod);
@@ -277,6 +279,11 @@ impl VolumesTask {
 
     /// Shows the new state to everybody.
     pub(super) fn publish(&mut self) {
+        let quarantined = self.env.pool.quarantined();
+        let known = self.publisher.borrow().facts.quarantined.clone();
+        if !std::mem::take(&mut self.recount) && quarantined == known {
+            return;
+        }
         let mut pods: BTreeMap<PodUid, PodPublished> = BTreeMap::new();
         for volume in self.actual.volumes.values() {
             for uid in volume.pods.keys() {
@@ -294,11 +301,9 @@ impl VolumesTask {
         let facts = VolumeFacts {
             in_use: self.found_checked.then(|| self.actual.in_use(&self.desired)),
             not_ready: self.storage_fault(),
-            quarantined: self.env.pool.quarantined(),
+            quarantined,
         };
-        if std::mem::take(&mut self.recount) {
-            self.count(facts.quarantined.len());
-        }
+        self.count(facts.quarantined.len());
         self.publisher.send_if_modified(|old| {
             let changed = !old.ready || old.pods != pods || *old.facts != facts;
             if changed {
