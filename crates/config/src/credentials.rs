@@ -4,6 +4,7 @@
 //! programs exist is for the caller to check.
 
 use crate::document::{self, DocumentType};
+use crate::text::url_fault;
 use crate::validate::names::qualified_name_faults;
 use crate::value::{Decoder, FieldShape, GoValue, Leaf, Reading, go_struct};
 use std::collections::BTreeSet;
@@ -203,7 +204,7 @@ fn provider_faults(provider: &CredentialProvider, faults: &mut Vec<String>) {
         );
     }
     for image in &provider.match_images {
-        if let Some(why) = url_fault(image) {
+        if let Some(why) = url_fault(&format!("https://{image}")) {
             faults.push(format!(
                 "providers.matchImages: Invalid value: {}: match image is invalid: {why}",
                 quote(image)
@@ -292,32 +293,6 @@ fn token_faults(
             CACHE_TYPES.map(quote).join(", ")
         ));
     }
-}
-
-/// What Go's URL parser objects to in `https://` + image.
-fn url_fault(image: &str) -> Option<String> {
-    let url = quote(&format!("https://{image}"));
-    if image.bytes().any(|b| b < b' ' || b == 0x7f) {
-        return Some(format!("parse {url}: net/url: invalid control character in URL"));
-    }
-    let host = image.split(['/', '?', '#']).next().unwrap_or_default();
-    if let Some(bad) = host.chars().find(|c| " \"<>\\^`{|}".contains(*c)) {
-        return Some(format!(
-            "parse {url}: invalid character {} in host name",
-            quote(&bad.to_string())
-        ));
-    }
-    let after_v6 = host.rsplit_once(']').map_or(host, |(_, after)| after);
-    if let Some((_, port)) = after_v6.split_once(':')
-        && (port.is_empty() || !port.bytes().all(|b| b.is_ascii_digit()))
-        && !port.is_empty()
-    {
-        return Some(format!(
-            "parse {url}: invalid port {} after host",
-            quote(&format!(":{port}"))
-        ));
-    }
-    None
 }
 
 #[cfg(test)]
