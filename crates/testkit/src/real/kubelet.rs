@@ -121,6 +121,9 @@ pub(super) fn configuration(
         "fileCheckFrequency": "20s",
         "authentication": { "anonymous": { "enabled": true }, "webhook": { "enabled": false } },
         "authorization": { "mode": "AlwaysAllow" },
+        // A test machine may be full: its images must stay where a test put them.
+        "imageGCHighThresholdPercent": 100,
+        "imageGCLowThresholdPercent": 99,
         "evictionHard": {
             "imagefs.available": "1%",
             "memory.available": "100Mi",

@@ -1,0 +1,89 @@
+//! Container logs on a real runtime: a reader that follows sees every line although the file is rotated
+//! under it, and the rotated files are laid out as configured.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test on the real machine")]
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testkit::eventually;
+use testkit::real::{KubeletKind, KubeletOptions, TestNode};
+
+const LINES: usize = 1500;
+
+fn pod() -> String {
+    let script = format!(
+        "sleep 3; i=0; while [ $i -lt {LINES} ]; do echo line $i; i=$((i+1)); \
+         [ $((i%100)) -eq 0 ] && sleep 0.6; done; echo the end"
+    );
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "name": "talk", "namespace": "default" },
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{
+                "name": "talk",
+                "image": "registry.k8s.io/e2e-test-images/busybox:1.37.0-1",
+                "command": ["sh", "-c", script],
+            }],
+        },
+    })
+    .to_string()
+}
+
+/// Names of the container's log files.
+fn log_files(node: &TestNode) -> Vec<String> {
+    let mut names = Vec::new();
+    for pod in std::fs::read_dir(node.pod_logs_dir()).into_iter().flatten().flatten() {
+        for log in std::fs::read_dir(pod.path().join("talk")).into_iter().flatten().flatten() {
+            names.push(log.file_name().to_string_lossy().into_owned());
+        }
+    }
+    names.sort();
+    names
+}
+
+#[test]
+fn a_follower_sees_every_line_of_a_log_that_is_rotated() {
+    let kind = KubeletKind::from_env().unwrap();
+    let options = KubeletOptions {
+        config: json!({
+            "containerLogMaxSize": "8Ki",
+            "containerLogMaxFiles": 3,
+            "containerLogMonitorInterval": "3s",
+        }),
+        ..KubeletOptions::default()
+    };
+    let node = TestNode::builder().kubelet(kind).options(options).start().unwrap();
+    node.add_manifest("talk.json", &pod()).unwrap();
+    node.wait_running("talk", Duration::from_secs(60)).unwrap();
+    let path = "/containerLogs/default/talk-node1/talk?follow=true";
+    // The status that names the container may come a moment after the container.
+    let mut answer = (0, String::new());
+    eventually!(10, {
+        answer = node.kubelet_get(path).unwrap();
+        answer.0 == 200
+    });
+    let lines: Vec<&str> = answer.1.lines().collect();
+    let want: Vec<String> = (0..LINES)
+        .map(|n| format!("line {n}"))
+        .chain(std::iter::once("the end".to_owned()))
+        .collect();
+    assert_eq!(lines, want);
+
+    let files = log_files(&node);
+    assert!(files.len() <= 3, "{files:?}");
+    assert!(
+        files.iter().any(|name| name.starts_with("0.log.") && name.ends_with(".gz")),
+        "{files:?}"
+    );
+    assert!(files.contains(&"0.log".to_owned()));
+    let exited =
+        node.containers().unwrap().iter().all(|c| c["state"] != Value::from("CONTAINER_RUNNING"));
+    assert!(exited, "following ended with the container");
+    let (code, tail) =
+        node.kubelet_get("/containerLogs/default/talk-node1/talk?tailLines=1").unwrap();
+    assert_eq!((code, tail.as_str()), (200, "the end\n"));
+}
