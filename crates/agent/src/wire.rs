@@ -56,6 +56,7 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let roots = settings::roots(config);
     let registry = Registry::new();
+    let probe_registry = Registry::new();
     let host = Host::read(config, &roots)?;
     let client = runtime::connect(config, Arc::new(RuntimeOperations::new(&registry))).await?;
     let driver = runtime::cgroup_driver(&client, configured_driver(config)).await?;
@@ -142,6 +143,7 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
             api: cluster.pods,
             api_pods: cluster.pod_sets,
             published: snapshots,
+            metrics: pods::PodMetrics::new(&registry, &probe_registry),
             clock: Arc::clone(&clock),
         },
         tasks,
@@ -168,7 +170,7 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
         pods: Arc::new(pods),
         runtime: client,
         metrics: registry,
-        probe_metrics: Registry::new(),
+        probe_metrics: probe_registry,
         configz: configz(config, driver),
         logs,
         roots,

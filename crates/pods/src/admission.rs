@@ -61,8 +61,8 @@ pub(crate) struct Admission {
 pub(crate) enum Admitted {
     /// It may run.
     Yes,
-    /// It may run once these pods are ended.
-    After(Vec<Arc<Pod>>),
+    /// It may run once these pods are ended, because of this resource.
+    After(Vec<Arc<Pod>>, String),
     /// It may not.
     No(Rejection),
 }
@@ -106,10 +106,11 @@ impl Admission {
         let scene = Scene { pod: &allocated, resized_from: None, others: &others };
         match self.after(scene, &node, shared).await {
             Verdict::Rejected(rejection) => Admitted::No(rejection),
-            Verdict::Preempt(Victims { pods, .. }) => Admitted::After(
+            Verdict::Preempt(Victims { pods, signal }) => Admitted::After(
                 pods.iter()
                     .filter_map(|index| others.get(*index).map(|pod| Arc::new((*pod).clone())))
                     .collect(),
+                signal,
             ),
             Verdict::Admitted => {
                 shared.allocated.record_pod(&uid, &allocated);

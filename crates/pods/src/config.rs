@@ -125,6 +125,8 @@ pub struct PodsDeps {
     pub handlers: watch::Receiver<crate::shared::RuntimeHandlers>,
     /// Where the current pods are published for everybody else.
     pub published: watch::Sender<ports::PodsSnapshot>,
+    /// Counters.
+    pub metrics: crate::metrics::PodMetrics,
     /// Wall time.
     pub clock: Arc<dyn Clock>,
 }

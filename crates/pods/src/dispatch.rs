@@ -14,8 +14,8 @@ use crate::sources::merge::{Change, MergeState};
 use crate::worker::PodWorker;
 use api::core::v1::Pod;
 use api::ids::PodUid;
-use engine::admission::preempt;
 use engine::admission::resize::{PendingResize, order};
+use engine::admission::{Rejection, preempt};
 use engine::pod::life::{KillOptions, PodUpdate, StatusOverride, UpdateKind};
 use ports::{
     EventSeverity, EventTarget, KillRequest, NodeEvent, OnExit, PodEntry, PodLife, PodSource,
@@ -30,6 +30,9 @@ use tracing::Instrument;
 
 /// How often leftovers are looked for (`kubelet: housekeepingPeriod`).
 const HOUSEKEEPING: Duration = Duration::from_secs(2);
+
+/// How long a worker that panicked is left alone.
+const WORKER_PAUSE: Duration = Duration::from_secs(10);
 
 /// How often waiting resizes are tried when nothing else gives a reason.
 const RESIZE_RETRY: Duration = Duration::from_secs(180);
@@ -209,11 +212,12 @@ impl DispatchTask {
                 self.shared.objects.register_pod(&pod);
                 self.push(UpdateKind::Create, &pod);
             }
-            Admitted::After(victims) if self.preempting.insert(uid.clone()) => {
+            Admitted::After(victims, signal) if self.preempting.insert(uid.clone()) => {
+                victims.iter().for_each(|_| self.shared.metrics.preemptions.inc(&[&signal]));
                 timeline.note("waiting for room", format!("{} pods end", victims.len()));
                 self.preempt(uid, &victims);
             }
-            Admitted::After(_) => {
+            Admitted::After(..) => {
                 let message = "Unexpected error while attempting to recover from admission failure: \
                                preemption: pods did not end in time";
                 self.refuse(&pod, "UnexpectedAdmissionError", message);
@@ -227,6 +231,8 @@ impl DispatchTask {
         self.preempting.remove(&uid);
         self.shared.timelines.of(pod).note("rejected", format!("{reason}: {message}"));
         self.rejected.insert(uid);
+        let refusal = Rejection { reason: reason.to_owned(), message: message.to_owned() };
+        self.shared.metrics.rejections.inc(&[refusal.metric_label()]);
         self.shared.status.reject(pod, reason, message);
         let reason = crate::admission::static_reason(reason);
         self.event(pod, EventSeverity::Warning, reason, message.to_owned());
@@ -395,8 +401,27 @@ impl DispatchTask {
         let span =
             tracing::info_span!("pod", pod = %crate::shared::format_name(pod), podUID = %uid);
         let timeline = self.shared.timelines.of(pod);
-        let worker = PodWorker::new(uid, Arc::clone(&self.shared), signals, timeline);
-        self.shared.tasks.spawn("pod-worker", OnExit::Fine, worker.run().instrument(span));
+        let shared = Arc::clone(&self.shared);
+        let work = async move {
+            loop {
+                let worker = PodWorker::new(
+                    uid.clone(),
+                    Arc::clone(&shared),
+                    signals.clone(),
+                    timeline.clone(),
+                );
+                let run = std::panic::AssertUnwindSafe(worker.run());
+                if futures::FutureExt::catch_unwind(run).await.is_ok() {
+                    return;
+                }
+                // A fault in our own code must not leave a pod without its worker.
+                tracing::error!("pod worker panicked; it is started again");
+                timeline.note("worker panicked", "");
+                tokio::time::sleep(WORKER_PAUSE).await;
+                shared.lives.look_again(&uid);
+            }
+        };
+        self.shared.tasks.spawn("pod-worker", OnExit::Fine, work.instrument(span));
     }
 
     /// The pod with the resources that were admitted.

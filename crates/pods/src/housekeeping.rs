@@ -10,6 +10,7 @@ pub(crate) use gc::ContainerGc;
 
 use crate::dispatch::{DispatchTask, api_terminal};
 use crate::shared::Shared;
+use crate::sources::desired::is_static;
 use api::ids::{ContainerId, PodUid};
 use engine::pod::life::{LifeState, PodUpdate, RunningPod, UpdateKind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,11 +56,28 @@ pub(crate) async fn run(task: &mut DispatchTask) {
     shared.actuated.retain(kept);
     shared.timelines.retain(kept);
     shared.resizes.retain(kept);
+    count_pods(task);
     forget_gone_containers(&shared);
     delete_orphaned_mirrors(task);
     restart_missing_workers(task, &known.known.keys().cloned().collect());
     end_unknown_pods(task, &known.known.keys().cloned().collect());
     remove_dead_dirs(task, desired, known.known.keys().cloned().collect());
+}
+
+fn count_pods(task: &DispatchTask) {
+    let (mut desired, mut active) = ([0_u32; 2], [0_u32; 2]);
+    for (uid, pod) in task.desired.iter() {
+        let index = usize::from(is_static(pod));
+        desired[index] += 1;
+        active[index] += u32::from(task.is_active(uid, pod));
+    }
+    let metrics = &task.shared().metrics;
+    for (index, label) in ["", "true"].into_iter().enumerate() {
+        metrics.desired_pods.set(&[label], f64::from(desired[index]));
+        metrics.active_pods.set(&[label], f64::from(active[index]));
+    }
+    let mirrors = u32::try_from(task.desired.mirror_count()).unwrap_or(u32::MAX);
+    metrics.mirror_pods.set(&[], f64::from(mirrors));
 }
 
 /// Probe results of containers that the runtime no longer has.
@@ -85,6 +103,8 @@ fn restart_missing_workers(task: &mut DispatchTask, known: &BTreeSet<PodUid>) {
     for (uid, pod) in missing {
         let over = api_terminal(&pod) || task.shared().status.is_terminal(&uid);
         if !over && !task.is_held_back(&uid) {
+            let label = if is_static(&pod) { "true" } else { "" };
+            task.shared().metrics.restarted.inc(&[label]);
             task.push(UpdateKind::Create, &pod);
         } else if pod.metadata.deletion_timestamp.is_some()
             && api_terminal(&pod)
@@ -107,6 +127,7 @@ fn end_unknown_pods(task: &mut DispatchTask, known: &BTreeSet<PodUid>) {
             continue;
         }
         tracing::info!(podUID = %uid, pod = %format!("{}/{}", listed.namespace, listed.name), "ending a pod that nobody wants");
+        task.shared().metrics.orphaned.inc(&[]);
         let running = RunningPod {
             uid: uid.clone(),
             name: listed.name.clone(),

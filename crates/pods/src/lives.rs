@@ -170,9 +170,13 @@ impl Lives {
         found
     }
 
-    /// Forgets the signals of a worker that has ended.
-    pub(crate) fn worker_ended(&self, uid: &PodUid) {
-        self.lock().signals.remove(uid);
+    /// Forgets the signals of a worker that has ended, unless its successor has begun already.
+    pub(crate) fn worker_ended(&self, uid: &PodUid, wake: &Arc<Notify>) {
+        let mut inner = self.lock();
+        if inner.signals.get(uid).is_some_and(|signals| Arc::ptr_eq(&signals.wake, wake)) {
+            inner.signals.remove(uid);
+        }
+        drop(inner);
         self.note_change();
     }
 

@@ -45,6 +45,7 @@ pub(crate) struct ProberParts {
     pub(crate) events: Arc<dyn Events>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) tasks: Tasks,
+    pub(crate) metrics: crate::metrics::PodMetrics,
     pub(crate) store: ProbeStore,
     pub(crate) budget: Budget,
     pub(crate) gates: PodGates,

@@ -42,6 +42,7 @@ pub(crate) struct Shared {
     pub(crate) userns: crate::userns::UserNamespaces,
     pub(crate) tasks: Tasks,
     pub(crate) timelines: Timelines,
+    pub(crate) metrics: crate::metrics::PodMetrics,
     /// Whether there is an API server.
     pub(crate) has_api: bool,
     /// When this agent started.
@@ -60,16 +61,14 @@ pub struct RuntimeHandlers {
 }
 
 impl Shared {
-    /// A worker has ended: forget its signals.
-    pub(crate) fn worker_ended(&self, uid: &PodUid) {
-        self.lives.worker_ended(uid);
-    }
-
     /// Whether the handler can mount recursively read-only.
     pub(crate) fn recursive_read_only(&self, handler: &str) -> bool {
         self.handlers.borrow().recursive_read_only.contains(handler)
     }
 }
+
+/// Timelines of pods that are gone, kept for whoever asks what happened.
+const GONE_TIMELINES: usize = 64;
 
 /// Timelines of all pods, also of those that are gone for a while.
 #[derive(Debug, Clone)]
@@ -98,10 +97,18 @@ impl Timelines {
         self.by_pod.lock().map(|all| all.clone()).unwrap_or_default()
     }
 
-    /// Keeps the timelines of these pods.
+    /// Keeps the timelines of these pods, and those of the pods that went last.
     pub(crate) fn retain(&self, keep: impl Fn(&PodUid) -> bool) {
-        if let Ok(mut all) = self.by_pod.lock() {
-            all.retain(|uid, _| keep(uid));
+        let Ok(mut all) = self.by_pod.lock() else { return };
+        let mut gone: Vec<(Option<jiff::Timestamp>, PodUid)> = all
+            .iter()
+            .filter(|(uid, _)| !keep(uid))
+            .map(|(uid, (_, timeline))| (timeline.last_at(), uid.clone()))
+            .collect();
+        gone.sort();
+        let surplus = gone.len().saturating_sub(GONE_TIMELINES);
+        for (_, uid) in gone.into_iter().take(surplus) {
+            all.remove(&uid);
         }
     }
 }

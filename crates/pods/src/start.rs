@@ -62,10 +62,19 @@ pub async fn start(
     let actuated = ResourceStore::open(root.join(ACTUATED), "actuated-state", tasks)?;
     let life = LifeConfig { sync_frequency: config.sync_frequency, ..LifeConfig::default() };
     let lives = Lives::new(life, Arc::clone(&clock), chance.clone());
-    let status = StatusCache::new(Arc::clone(&clock), config.status_gates.clone());
+    let status = StatusCache::new(
+        Arc::clone(&clock),
+        config.status_gates.clone(),
+        deps.metrics.terminated.clone(),
+    );
     let started_at = clock.now();
-    let (view_task, view) =
-        ViewTask::new(runtime.clone(), Arc::clone(&clock), tasks.clone(), config.view);
+    let (view_task, view) = ViewTask::new(
+        runtime.clone(),
+        Arc::clone(&clock),
+        tasks.clone(),
+        config.view,
+        deps.metrics.clone(),
+    );
     tasks.spawn("runtime-view", OnExit::Exit, view_task.run());
     let prober = ProberHandle::new(ProberParts {
         runtime: runtime.clone(),
@@ -73,6 +82,7 @@ pub async fn start(
         lives: lives.clone(),
         events: Arc::clone(&deps.events),
         clock: Arc::clone(&clock),
+        metrics: deps.metrics.clone(),
         tasks: tasks.clone(),
         store: ProbeStore::open(config.roots.rubelet().join("probes.json"), tasks),
         budget: Budget::per_second(config.probes_per_second),
@@ -105,6 +115,7 @@ pub async fn start(
         actuated,
         tasks: tasks.clone(),
         timelines: timelines.clone(),
+        metrics: deps.metrics.clone(),
         handlers: deps.handlers,
         has_api: deps.api.is_some(),
         started_at,
@@ -128,8 +139,15 @@ pub async fn start(
     });
     tasks.spawn("pods", OnExit::Exit, dispatch.run());
     if let Some(api) = deps.api {
-        let publisher =
-            PublisherTask { api, status, pods: watched.clone(), lives, clock, timelines };
+        let publisher = PublisherTask {
+            api,
+            status,
+            pods: watched.clone(),
+            lives,
+            clock,
+            timelines,
+            sync_duration: deps.metrics.status_sync.clone(),
+        };
         tasks.spawn("pod-status", OnExit::Exit, publisher.run(tasks.token()));
     }
     let gc = ContainerGc { shared: Arc::clone(&shared), pods: watched.clone() };

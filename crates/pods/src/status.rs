@@ -11,11 +11,12 @@ pub(crate) mod publisher;
 
 use api::core::v1::{Pod, PodStatus};
 use api::ids::{ContainerId, PodUid};
-use engine::status::cache::{self, Cached, Offer, Taken};
+use engine::status::cache::{self, Cached, NewlyTerminated, Offer, Taken};
 use engine::status::{StatusGates, is_terminal, ready_condition, rejected};
 use ports::Clock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
+use telemetry::metrics::CounterFamily;
 use tokio::sync::watch;
 
 #[derive(Debug, Clone)]
@@ -31,15 +32,21 @@ pub(crate) struct StatusCache {
     changed: watch::Sender<u64>,
     clock: Arc<dyn Clock>,
     gates: Arc<StatusGates>,
+    terminated: CounterFamily,
 }
 
 impl StatusCache {
-    pub(crate) fn new(clock: Arc<dyn Clock>, gates: StatusGates) -> Self {
+    pub(crate) fn new(
+        clock: Arc<dyn Clock>,
+        gates: StatusGates,
+        terminated: CounterFamily,
+    ) -> Self {
         Self {
             slots: Arc::default(),
             changed: watch::Sender::new(0),
             clock,
             gates: Arc::new(gates),
+            terminated,
         }
     }
 
@@ -173,12 +180,14 @@ impl StatusCache {
         let before = slots.get(&uid).map(|slot| slot.cached.clone());
         let now = self.clock.now();
         match cache::take(pod, before.as_ref(), fallback, status, offer, &self.gates, now) {
-            Taken::Changed { cached, .. } => {
+            Taken::Changed { cached, terminated } => {
+                self.count(&terminated);
                 slots.insert(uid, Slot { pod: Arc::clone(pod), cached });
                 drop(slots);
                 self.changed.send_modify(|count| *count = count.wrapping_add(1));
             }
-            Taken::Same { .. } => {
+            Taken::Same { terminated } => {
+                self.count(&terminated);
                 if let Some(slot) = slots.get_mut(&uid) {
                     slot.pod = Arc::clone(pod);
                 }
@@ -186,6 +195,13 @@ impl StatusCache {
             Taken::Illegal { message } => {
                 tracing::error!(podUID = %uid, err = message, "status update aborted");
             }
+        }
+    }
+
+    fn count(&self, terminated: &[NewlyTerminated]) {
+        for container in terminated {
+            let code = container.exit_code.to_string();
+            self.terminated.inc(&[container.kind.as_str(), &code, &container.reason]);
         }
     }
 

@@ -60,6 +60,12 @@ impl Timeline {
         self.push(what, Some(container.into()), detail.into());
     }
 
+    /// When something happened last.
+    pub(crate) fn last_at(&self) -> Option<Timestamp> {
+        let steps = self.steps.lock().ok()?;
+        steps.back().map(|step| step.last_at.unwrap_or(step.at))
+    }
+
     /// All steps, oldest first.
     pub(crate) fn steps(&self) -> Vec<Step> {
         self.steps.lock().map(|steps| steps.iter().cloned().collect()).unwrap_or_default()

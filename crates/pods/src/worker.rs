@@ -33,7 +33,7 @@ use crate::view::{Observation, Turn};
 use api::core::v1::Pod;
 use api::ids::PodUid;
 use engine::pod::backoff::BackOff;
-use engine::pod::life::{Call, Outcome, Step, Work};
+use engine::pod::life::{Call, Outcome, Step, UpdateKind, Work};
 use engine::runtime::RuntimePod;
 use engine::status::StartError;
 use futures::future::BoxFuture;
@@ -101,11 +101,13 @@ impl PodWorker {
                 Step::Run(work) => {
                     // A call is never dropped half-way by our own end: containers outlive us, and
                     // what was begun with the runtime is seen again at the next start.
+                    let began = Instant::now();
                     let call: BoxFuture<'_, Outcome> = Box::pin(self.call(&work));
                     let outcome = tokio::select! {
                         () = cancel.cancelled() => return, // see above
                         outcome = call => outcome,
                     };
+                    self.count(&work, began.elapsed());
                     let completed = self.shared.lives.complete(&self.uid, work.call, &outcome);
                     self.again_at = completed.again_in.map(|wait| Instant::now() + wait);
                     self.keep_deadline(&work.pod);
@@ -127,9 +129,35 @@ impl PodWorker {
                 }
             }
         }
-        self.shared.worker_ended(&self.uid);
+        self.shared.lives.worker_ended(&self.uid, &self.wake);
         drop(self.follow);
         self.shared.view.forget(&self.uid);
+    }
+
+    /// Counts a call: how long it took since its cause was seen.
+    fn count(&self, work: &Work, took: Duration) {
+        let metrics = &self.shared.metrics;
+        let seconds = match work.seen_at {
+            Some(seen) => self.shared.clock.now().duration_since(seen).as_secs_f64(),
+            None => took.as_secs_f64(),
+        };
+        let operation = match (work.call, work.kind) {
+            (Call::Terminated, _) => "terminated",
+            (Call::Terminating | Call::TerminatingRuntime, _) | (_, UpdateKind::Kill) => "kill",
+            (_, UpdateKind::Create) => "create",
+            (_, UpdateKind::Update) => "update",
+            (_, UpdateKind::Sync) => "sync",
+        };
+        metrics.worker_duration.observe(&[operation], seconds);
+        if work.first && work.kind == UpdateKind::Create {
+            let start = (seconds - took.as_secs_f64()).max(0.0);
+            metrics.worker_start.observe(&[], start);
+            let spec = work.pod.spec.as_ref();
+            let containers = spec.map_or(0, |s| s.containers.len());
+            metrics
+                .containers_per_pod
+                .observe(&[], f64::from(u32::try_from(containers).unwrap_or(u32::MAX)));
+        }
     }
 
     /// An active deadline is an appointment too.

@@ -13,7 +13,7 @@ use ports::{EventSeverity, EventTarget, NodeEvent};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 /// Attempts while the prober itself fails.
@@ -57,6 +57,14 @@ impl ProbeRun {
         {
             self.parts.store.remove(id, self.key.kind);
         }
+        for result in ["successful", "failed", "unknown"] {
+            self.with_labels(result, |labels| self.parts.metrics.probes.remove(labels));
+        }
+        self.with_labels("", |labels| {
+            let [kind, _, container, pod, namespace, _] = labels;
+            let labels = [*kind, *container, *pod, *namespace];
+            self.parts.metrics.probe_duration.remove(&labels);
+        });
         self.handle.ended(&self.key);
     }
 
@@ -84,7 +92,9 @@ impl ProbeRun {
         };
         self.parts.budget.take().await;
         let ip = status.and_then(|status| status.pod_ip.clone()).unwrap_or_default();
+        let began = Instant::now();
         let run = self.judge(&id, &ip).await;
+        self.count(run, began.elapsed());
         let settled = self.worker.judge(run);
         self.parts.store.keep(&self.key, &self.worker);
         if let Some(change) = settled {
@@ -108,6 +118,34 @@ impl ProbeRun {
         if let Some(id) = entry.and_then(engine::status::bare_id) {
             self.parts.store.resume(&mut self.worker, &id);
         }
+    }
+
+    fn count(&self, run: Run, took: Duration) {
+        let result = match run {
+            Run::Success => "successful",
+            Run::Failure => "failed",
+            Run::Error => return,
+        };
+        self.with_labels(result, |labels| {
+            self.parts.metrics.probes.inc(labels);
+            let [kind, _, container, pod, namespace, _] = labels;
+            if run == Run::Success {
+                let labels = [*kind, *container, *pod, *namespace];
+                self.parts.metrics.probe_duration.observe_duration(&labels, took);
+            }
+        });
+    }
+
+    fn with_labels(&self, result: &str, use_labels: impl FnOnce(&[&str; 6])) {
+        let meta = &self.pod.metadata;
+        use_labels(&[
+            self.key.kind.as_str(),
+            result,
+            &self.container.name,
+            meta.name.as_deref().unwrap_or_default(),
+            meta.namespace.as_deref().unwrap_or_default(),
+            self.key.pod.as_str(),
+        ]);
     }
 
     fn apply(&self, change: ResultChange) {

@@ -85,6 +85,11 @@ impl DesiredPods {
         self.pods.get(uid).filter(|pod| is_static(pod))
     }
 
+    /// How many mirror pods there are.
+    pub(crate) fn mirror_count(&self) -> usize {
+        self.mirrors.len()
+    }
+
     /// Mirrors whose static pod is not configured any more.
     pub(crate) fn orphaned_mirrors(&self) -> Vec<Arc<Pod>> {
         self.mirrors

@@ -81,6 +81,7 @@ pub(crate) struct PublisherTask {
     pub(crate) lives: Lives,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) timelines: crate::shared::Timelines,
+    pub(crate) sync_duration: telemetry::metrics::HistogramFamily,
 }
 
 #[derive(Debug, Default)]
@@ -183,6 +184,8 @@ impl PublisherTask {
         match result {
             Ok(Written::Sent) => {
                 progress.failures.remove(&write.uid);
+                let took = self.clock.now().duration_since(write.cached.since);
+                self.sync_duration.observe(&[], took.as_secs_f64());
                 let ready = is_ready(&write.cached.status);
                 let sent = Sent { version: write.cached.version, ready };
                 progress.sent.insert(write.api_uid, sent);

@@ -2,6 +2,7 @@
 
 use super::translate::{self, LABEL_POD_UID};
 use super::{ListedPod, Observation, RuntimePods, Turn, ViewHandle, termination};
+use crate::metrics::PodMetrics;
 use crate::runtime::{Runtime, RuntimeFault};
 use ::cri::RuntimeEvent;
 use api::ids::PodUid;
@@ -82,6 +83,8 @@ pub(crate) struct ViewTask {
     next_audit: Instant,
     reports: mpsc::Sender<Report>,
     inbox: mpsc::Receiver<Report>,
+    metrics: PodMetrics,
+    last_audit: Option<Instant>,
 }
 
 impl ViewTask {
@@ -90,6 +93,7 @@ impl ViewTask {
         clock: Arc<dyn Clock>,
         tasks: Tasks,
         config: ViewConfig,
+        metrics: PodMetrics,
     ) -> (Self, ViewHandle) {
         let handle = ViewHandle::new();
         let (reports, inbox) = mpsc::channel(256);
@@ -105,6 +109,8 @@ impl ViewTask {
             next_audit: Instant::now(),
             reports,
             inbox,
+            metrics,
+            last_audit: None,
         };
         (task, handle)
     }
@@ -181,7 +187,9 @@ impl ViewTask {
         let reports = self.reports.clone();
         let limit = self.config.look_limit;
         let before = self.known.get(&uid).and_then(|k| k.observation.pod.clone().ok());
+        let duration = self.metrics.pod_relist.clone();
         self.tasks.spawn("runtime-look", OnExit::Fine, async move {
+            let began = Instant::now();
             let mut blank = RuntimePod::empty(uid.clone(), "", "", now);
             if let Some(before) = &before {
                 blank.name.clone_from(&before.name);
@@ -191,6 +199,7 @@ impl ViewTask {
                 Ok(result) => result.map_err(|fault| fault.text),
                 Err(_) => Err(format!("the runtime did not answer within {limit:?}")),
             };
+            duration.observe_duration(&[], began.elapsed());
             // The task is gone only when everything ends.
             let _ = reports.send(Report::Look { uid, asked, pod }).await;
         });
@@ -245,12 +254,18 @@ impl ViewTask {
         let runtime = self.runtime.clone();
         let reports = self.reports.clone();
         let limit = self.config.look_limit;
-        self.next_audit = Instant::now() + self.audit_period();
+        let began = Instant::now();
+        if let Some(last) = self.last_audit.replace(began) {
+            self.metrics.relist_interval.observe_duration(&[], began - last);
+        }
+        let duration = self.metrics.relist.clone();
+        self.next_audit = began + self.audit_period();
         self.tasks.spawn("runtime-audit", OnExit::Fine, async move {
             let pods = match tokio::time::timeout(limit, list_all(&runtime)).await {
                 Ok(result) => result.map_err(|fault| fault.text),
                 Err(_) => Err(format!("the runtime did not answer within {limit:?}")),
             };
+            duration.observe_duration(&[], began.elapsed());
             let _ = reports.send(Report::Audit { asked, pods }).await;
         });
     }
@@ -308,6 +323,25 @@ impl ViewTask {
             listed.insert(uid, pod.summary);
         }
         self.publish_all(Some((asked, listed)));
+        self.count_running();
+    }
+
+    fn count_running(&self) {
+        let seconds = self.clock.now().as_second();
+        #[expect(clippy::cast_precision_loss, reason = "a gauge")]
+        self.metrics.last_seen.set(&[], seconds as f64);
+        let mut containers: BTreeMap<&'static str, u32> = BTreeMap::new();
+        let mut ready = 0_u32;
+        for pod in self.known.values().filter_map(|k| k.observation.pod.as_ref().ok()) {
+            ready += u32::from(pod.has_ready_sandbox());
+            for container in &pod.containers {
+                *containers.entry(container.state.as_str()).or_default() += 1;
+            }
+        }
+        self.metrics.running_pods.set(&[], f64::from(ready));
+        for (state, count) in containers {
+            self.metrics.running_containers.set(&[state], f64::from(count));
+        }
     }
 
     fn observe_gone(&mut self, uid: &PodUid, asked: Turn, mut gone: RuntimePod) {

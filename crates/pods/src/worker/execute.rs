@@ -189,20 +189,17 @@ impl PodWorker {
             }
         }
         if trouble {
-            self.show_trouble(work, runtime, *acted).await;
+            self.show_trouble(work, runtime, *acted);
             return Outcome::Failed { network_not_ready: false, back_off_until: until };
         }
         Outcome::Done { terminal: false }
     }
 
-    /// Shows waiting reasons now, not at the next look. What we did ourselves is no news after it: the
-    /// next try comes when its time has come, not because our sandbox appeared.
-    async fn show_trouble(&mut self, work: &Work, runtime: &RuntimePod, acted: bool) {
-        let fresh = if acted { self.look_now().await.ok() } else { None };
-        if fresh.is_some() {
-            self.note_seen();
+    /// Shows waiting reasons now, unless what we did brings a new view and with it the next status.
+    fn show_trouble(&self, work: &Work, runtime: &RuntimePod, acted: bool) {
+        if acted {
+            return;
         }
-        let runtime = fresh.as_deref().unwrap_or(runtime);
         let run = super::report::Run::Alive;
         let status = self.generate_status(&work.pod, work.mirror.as_ref(), runtime, run).status;
         if !is_terminal(status.phase.as_deref()) {

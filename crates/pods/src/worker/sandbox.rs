@@ -79,13 +79,17 @@ impl PodWorker {
         config: proto::cri_v1::PodSandboxConfig,
         handler: &str,
     ) -> Result<(String, Vec<String>), Outcome> {
+        self.shared.metrics.started_pods.inc(&[]);
         if let Err(error) = self.make_log_dir(&config.log_directory).await {
             return Err(self.no_sandbox(pod, &error));
         }
         self.timeline.note("making sandbox", "");
         let id = match self.shared.runtime.run_sandbox(config, handler).await {
             Ok(id) => id,
-            Err(fault) => return Err(self.no_sandbox(pod, &fault.text)),
+            Err(fault) => {
+                self.shared.metrics.started_pods_errors.inc(&[]);
+                return Err(self.no_sandbox(pod, &fault.text));
+            }
         };
         let status = match self.shared.runtime.sandbox_status(&id).await {
             Ok(Some(status)) => status,

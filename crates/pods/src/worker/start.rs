@@ -7,7 +7,7 @@ use super::PodWorker;
 use super::execute::{Ground, fault};
 use super::hooks::{self, HookTarget};
 use api::core::v1::Container;
-use engine::pod::{KillContainer, KillReason, StartContainer, StartGate, kill};
+use engine::pod::{ContainerKind, KillContainer, KillReason, StartContainer, StartGate, kill};
 use engine::status::StartError;
 use ports::EventSeverity;
 
@@ -39,7 +39,17 @@ impl PodWorker {
                 format!("container {:?} is not in the pod's spec", start.name),
             ));
         };
-        self.start_container(ground, start, &container).await
+        let kind = match start.kind {
+            ContainerKind::Regular => "container",
+            ContainerKind::Init | ContainerKind::Sidecar => "init_container",
+            ContainerKind::Ephemeral => "ephemeral_container",
+        };
+        self.shared.metrics.started_containers.inc(&[kind]);
+        let result = self.start_container(ground, start, &container).await;
+        if let Err(fault) = &result {
+            self.shared.metrics.started_containers_errors.inc(&[kind, &fault.reason]);
+        }
+        result
     }
 
     async fn start_container(
@@ -137,7 +147,15 @@ impl PodWorker {
         };
         let ip = ground.ips.first().map(String::as_str).unwrap_or_default();
         let target = HookTarget { pod: ground.pod, container, container_id: id, pod_ip: ip };
-        let Err(error) = hooks::run(&self.shared, target, handler).await else {
+        let mut interrupt = self.interrupt.clone();
+        let result = tokio::select! {
+            result = hooks::run(&self.shared, target, handler) => result, // dropped only if not wanted
+            () = super::sync::interrupted(&mut interrupt) => { // cancel-safe: a watch
+                self.timeline.note_container("postStart hook left: the pod is to end", &container.name, "");
+                return Ok(());
+            }
+        };
+        let Err(error) = result else {
             self.timeline.note_container("postStart hook done", &container.name, "");
             return Ok(());
         };

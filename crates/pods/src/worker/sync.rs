@@ -21,6 +21,7 @@ impl PodWorker {
         let generated = self.generate_status(pod, work.mirror.as_ref(), &runtime, Run::Alive);
         let (status, restart_all) = (generated.status, generated.restart_all);
         let terminal = is_terminal(status.phase.as_deref());
+        self.count_start(pod, &status);
         let mut runtime = self.with_status_ips(runtime, &status);
         self.publish(work, status);
         self.remove_old_instances(&runtime).await;
@@ -75,6 +76,19 @@ impl PodWorker {
             self.publish(work, done.status);
         }
         self.execute(work, &runtime, &mounts, todo).await
+    }
+
+    /// Counts the time from the first sight of a pod to its first running moment.
+    fn count_start(&self, pod: &Pod, status: &PodStatus) {
+        let before = self.shared.status.get(&self.uid).and_then(|s| s.phase.clone());
+        let began =
+            before.as_deref() == Some("Pending") && status.phase.as_deref() == Some("Running");
+        let seen = crate::sources::merge::annotation(pod, crate::sources::merge::ANNOTATION_SEEN)
+            .and_then(|seen| seen.parse::<jiff::Timestamp>().ok());
+        if let (true, Some(seen)) = (began, seen) {
+            let took = self.shared.clock.now().duration_since(seen);
+            self.shared.metrics.pod_start.observe(&[], took.as_secs_f64());
+        }
     }
 
     /// The view with the addresses that the status shows (host-network pods have the node's).

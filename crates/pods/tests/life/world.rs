@@ -26,6 +26,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use telemetry::metrics::Registry;
 use testkit::fake_cri::FakeCri;
 use testkit::paused_clock::PausedClock;
 use tokio::sync::{mpsc, watch};
@@ -33,37 +34,36 @@ use tokio::sync::{mpsc, watch};
 static WORLDS: AtomicU64 = AtomicU64::new(0);
 
 /// Everything outside the pod subsystem; outlives the agent.
-pub struct World {
-    pub cri: FakeCri,
-    pub clock: Arc<dyn Clock>,
-    pub roots: Roots,
-    pub events: Arc<RecordedEvents>,
-    pub cgroups: Arc<FakeCgroups>,
-    pub volumes: Arc<FakeVolumes>,
-    pub api: Arc<FakeApi>,
-    pub placement: Arc<FakePlacement>,
-    pub images: Arc<FakeImages>,
+pub(crate) struct World {
+    pub(crate) cri: FakeCri,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) roots: Roots,
+    pub(crate) events: Arc<RecordedEvents>,
+    pub(crate) cgroups: Arc<FakeCgroups>,
+    pub(crate) volumes: Arc<FakeVolumes>,
+    pub(crate) api: Arc<FakeApi>,
+    pub(crate) placement: Arc<FakePlacement>,
+    pub(crate) images: Arc<FakeImages>,
     node: watch::Sender<Arc<NodeView>>,
     root: PathBuf,
 }
 
 /// One run of the agent.
-pub struct Agent {
-    pub pods: PodsHandle,
-    pub tasks: Tasks,
-    sets: Option<mpsc::Sender<Vec<Arc<Pod>>>>,
+pub(crate) struct Agent {
+    pub(crate) pods: PodsHandle,
+    pub(crate) tasks: Tasks,
 }
 
 /// Which sources the agent has.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Sources {
+pub(crate) enum Sources {
     Api,
     Files,
     Both,
 }
 
 impl World {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let clock: Arc<dyn Clock> = Arc::new(PausedClock::new());
         let number = WORLDS.fetch_add(1, Ordering::Relaxed);
         let root =
@@ -107,20 +107,20 @@ impl World {
         }
     }
 
-    pub fn manifests(&self) -> PathBuf {
+    pub(crate) fn manifests(&self) -> PathBuf {
         self.root.join("manifests")
     }
 
-    pub fn write_manifest(&self, name: &str, text: &str) {
+    pub(crate) fn write_manifest(&self, name: &str, text: &str) {
         sys::fs::write_atomic(self.manifests().join(name), text, 0o644).unwrap();
     }
 
-    pub fn set_node(&self, change: impl FnOnce(&mut NodeView)) {
+    pub(crate) fn set_node(&self, change: impl FnOnce(&mut NodeView)) {
         self.node.send_modify(|view| change(Arc::make_mut(view)));
     }
 
     /// Starts the agent.
-    pub async fn start(&self, sources: Sources) -> Agent {
+    pub(crate) async fn start(&self, sources: Sources) -> Agent {
         let tasks = Tasks::new();
         let (sets, api_pods) = mpsc::channel(50);
         let with_api = sources != Sources::Files;
@@ -136,15 +136,15 @@ impl World {
             api: with_api.then(|| -> Arc<dyn PodApi> { Arc::<FakeApi>::clone(&self.api) }),
             api_pods: with_api.then_some(api_pods),
             handlers: watch::Sender::new(RuntimeHandlers::default()).subscribe(),
+            metrics: pods::PodMetrics::new(&Registry::new(), &Registry::new()),
             clock: Arc::clone(&self.clock),
             published: watch::Sender::new(PodsSnapshot::default()),
         };
         let pods = pods::start(self.config(sources), deps, &tasks).await.unwrap();
-        let sets = with_api.then_some(sets);
-        if let Some(sets) = &sets {
-            self.api.feed(sets.clone());
+        if with_api {
+            self.api.feed(sets);
         }
-        Agent { pods, tasks, sets }
+        Agent { pods, tasks }
     }
 
     fn config(&self, sources: Sources) -> PodsConfig {
@@ -201,28 +201,28 @@ impl World {
     }
 
     /// Live containers with this name.
-    pub fn running(&self, name: &str) -> usize {
+    pub(crate) fn running(&self, name: &str) -> usize {
         self.cri.containers().iter().filter(|c| c.name() == name && c.is_running()).count()
     }
 
     /// All instances ever made with this name that are still there.
-    pub fn instances(&self, name: &str) -> usize {
+    pub(crate) fn instances(&self, name: &str) -> usize {
         self.cri.containers().iter().filter(|c| c.name() == name).count()
     }
 
     /// Reasons of events, in order.
-    pub fn reasons(&self) -> Vec<&'static str> {
+    pub(crate) fn reasons(&self) -> Vec<&'static str> {
         self.events.all.lock().unwrap().iter().map(|e| e.reason).collect()
     }
 
     /// Messages of events with this reason.
-    pub fn messages(&self, reason: &str) -> Vec<String> {
+    pub(crate) fn messages(&self, reason: &str) -> Vec<String> {
         let all = self.events.all.lock().unwrap();
         all.iter().filter(|e| e.reason == reason).map(|e| e.message.clone()).collect()
     }
 
     /// Waits until the condition holds; time is paused, so this costs nothing.
-    pub async fn eventually(&self, what: &str, condition: impl Fn(&Self) -> bool) {
+    pub(crate) async fn eventually(&self, what: &str, condition: impl Fn(&Self) -> bool) {
         for _ in 0..20_000 {
             if condition(self) {
                 return;
@@ -250,33 +250,28 @@ impl Drop for World {
 
 impl Agent {
     /// Ends the agent as a crash does: its tasks stop where they are.
-    pub async fn crash(self) {
+    pub(crate) async fn crash(self) {
         self.tasks.shutdown().await;
     }
 
     /// The status as last published in the snapshot.
-    pub fn status(&self, uid: &str) -> Option<Arc<PodStatus>> {
+    pub(crate) fn status(&self, uid: &str) -> Option<Arc<PodStatus>> {
         self.pods.watch().borrow().pods.get(uid)?.status.clone()
     }
 
-    pub fn phase(&self, uid: &str) -> Option<String> {
+    pub(crate) fn phase(&self, uid: &str) -> Option<String> {
         self.status(uid)?.phase.clone()
     }
 
-    pub fn is_ready(&self, uid: &str) -> bool {
+    pub(crate) fn is_ready(&self, uid: &str) -> bool {
         self.status(uid).is_some_and(|status| {
             status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True")
         })
     }
-
-    /// Sends a set as the API source does.
-    pub async fn send(&self, pods: Vec<Arc<Pod>>) {
-        self.sets.as_ref().unwrap().send(pods).await.unwrap();
-    }
 }
 
 /// A pod with containers given as JSON.
-pub fn pod(name: &str, spec: serde_json::Value) -> Pod {
+pub(crate) fn pod(name: &str, spec: serde_json::Value) -> Pod {
     let mut spec = spec;
     let defaults = serde_json::json!({
         "restartPolicy": "Always", "terminationGracePeriodSeconds": 30, "dnsPolicy": "Default",
@@ -295,13 +290,13 @@ pub fn pod(name: &str, spec: serde_json::Value) -> Pod {
 }
 
 /// A pod with one container `main`.
-pub fn simple(name: &str) -> Pod {
+pub(crate) fn simple(name: &str) -> Pod {
     pod(name, serde_json::json!({"containers": [{"name": "main", "image": "busybox:1"}]}))
 }
 
 #[derive(Debug, Default)]
-pub struct RecordedEvents {
-    pub all: Mutex<Vec<NodeEvent>>,
+pub(crate) struct RecordedEvents {
+    pub(crate) all: Mutex<Vec<NodeEvent>>,
 }
 
 impl Events for RecordedEvents {
@@ -310,12 +305,12 @@ impl Events for RecordedEvents {
     }
 }
 
-pub struct FakeImages {
+pub(crate) struct FakeImages {
     cri: FakeCri,
     /// Images that cannot be had, with reason and message.
-    pub broken: Mutex<BTreeMap<String, (String, String)>>,
+    pub(crate) broken: Mutex<BTreeMap<String, (String, String)>>,
     /// Images whose pull never ends.
-    pub hanging: Mutex<BTreeSet<String>>,
+    pub(crate) hanging: Mutex<BTreeSet<String>>,
 }
 
 impl std::fmt::Debug for FakeImages {
@@ -339,8 +334,8 @@ impl ImageSource for FakeImages {
 }
 
 #[derive(Debug, Default)]
-pub struct FakeCgroups {
-    pub made: Mutex<BTreeSet<String>>,
+pub(crate) struct FakeCgroups {
+    pub(crate) made: Mutex<BTreeSet<String>>,
 }
 
 #[async_trait]
@@ -368,9 +363,9 @@ impl PodCgroups for FakeCgroups {
 }
 
 #[derive(Debug, Default)]
-pub struct FakeVolumes {
+pub(crate) struct FakeVolumes {
     /// Pods whose volumes never get ready.
-    pub stuck: Mutex<BTreeSet<String>>,
+    pub(crate) stuck: Mutex<BTreeSet<String>>,
 }
 
 #[async_trait]
@@ -415,9 +410,9 @@ impl Volumes for FakeVolumes {
 }
 
 #[derive(Debug, Default)]
-pub struct FakePlacement {
+pub(crate) struct FakePlacement {
     /// Pods that cannot be placed.
-    pub refused: Mutex<BTreeMap<String, PlacementRejection>>,
+    pub(crate) refused: Mutex<BTreeMap<String, PlacementRejection>>,
 }
 
 #[async_trait]
@@ -453,7 +448,7 @@ impl Placement for FakePlacement {
 }
 
 #[derive(Debug)]
-pub struct NoObjects;
+pub(crate) struct NoObjects;
 
 fn absent<T>() -> Result<T, ObjectError> {
     Err(ObjectError::NotFound("not found".into()))
@@ -495,7 +490,7 @@ impl Objects for NoObjects {
 
 /// An API server that holds pods and sends the whole set after each change, as the watch does.
 #[derive(Debug, Default)]
-pub struct FakeApi {
+pub(crate) struct FakeApi {
     state: Mutex<ApiState>,
 }
 
@@ -516,13 +511,13 @@ impl FakeApi {
         state.announce();
     }
 
-    pub fn put(&self, pod: Pod) {
+    pub(crate) fn put(&self, pod: Pod) {
         let mut state = self.state.lock().unwrap();
         state.store(pod);
         state.announce();
     }
 
-    pub fn change(&self, name: &str, change: impl FnOnce(&mut Pod)) {
+    pub(crate) fn change(&self, name: &str, change: impl FnOnce(&mut Pod)) {
         let mut state = self.state.lock().unwrap();
         let mut pod = state.pods.get(name).unwrap().clone();
         change(&mut pod);
@@ -530,14 +525,14 @@ impl FakeApi {
         state.announce();
     }
 
-    pub fn remove(&self, name: &str) {
+    pub(crate) fn remove(&self, name: &str) {
         let mut state = self.state.lock().unwrap();
         state.pods.remove(name);
         state.announce();
     }
 
     /// Asks for a graceful deletion.
-    pub fn delete(&self, name: &str, grace: i64, now: jiff::Timestamp) {
+    pub(crate) fn delete(&self, name: &str, grace: i64, now: jiff::Timestamp) {
         self.change(name, |pod| {
             let time = api::machinery::apis::meta::v1::Time(now);
             pod.metadata.deletion_timestamp.get_or_insert(time);
@@ -545,19 +540,19 @@ impl FakeApi {
         });
     }
 
-    pub fn pod(&self, name: &str) -> Option<Pod> {
+    pub(crate) fn pod(&self, name: &str) -> Option<Pod> {
         self.state.lock().unwrap().pods.get(name).cloned()
     }
 
-    pub fn phase(&self, name: &str) -> Option<String> {
+    pub(crate) fn phase(&self, name: &str) -> Option<String> {
         self.pod(name)?.status?.phase
     }
 
-    pub fn deleted(&self) -> Vec<String> {
+    pub(crate) fn deleted(&self) -> Vec<String> {
         self.state.lock().unwrap().deleted.clone()
     }
 
-    pub fn patches(&self) -> Vec<serde_json::Value> {
+    pub(crate) fn patches(&self) -> Vec<serde_json::Value> {
         self.state.lock().unwrap().patches.clone()
     }
 }
