@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod ids;
+pub mod stats;
 pub mod version;
 
 pub use k8s_openapi::api::{

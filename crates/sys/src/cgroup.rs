@@ -191,6 +191,17 @@ impl Cgroups {
         names
     }
 
+    /// Names of the cgroups directly below `path` in the hierarchy of one controller: a single
+    /// listing, without a look at each entry.
+    pub fn below(&self, controller: &str, path: &str) -> Vec<String> {
+        let Some(entries) = self.dir(controller, path).and_then(|dir| std::fs::read_dir(dir).ok())
+        else {
+            return Vec::new();
+        };
+        let folders = entries.flatten().filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir()));
+        folders.filter_map(|e| e.file_name().into_string().ok()).collect()
+    }
+
     /// Every process in the cgroup and below.
     pub fn pids(&self, path: &str) -> BTreeSet<i32> {
         let mut pids = BTreeSet::new();

@@ -23,6 +23,10 @@ pub struct CpuUsage {
     pub throttled_periods: u64,
     /// Time throttled, in nanoseconds.
     pub throttled_ns: u64,
+    /// Periods in which it used saved-up time.
+    pub burst_periods: u64,
+    /// Saved-up time used, in nanoseconds.
+    pub burst_ns: u64,
     /// Shares on the version 1 scale.
     pub shares: Option<u64>,
     /// Quota in microseconds; absent without one.
@@ -211,6 +215,8 @@ fn read_v2(source: &Source<'_>) -> CgroupUsage {
             periods: get(&cpu, "nr_periods"),
             throttled_periods: get(&cpu, "nr_throttled"),
             throttled_ns: micros("throttled_usec"),
+            burst_periods: get(&cpu, "nr_bursts"),
+            burst_ns: micros("burst_usec"),
             shares: weight.map(|w| 2 + w.saturating_sub(1) * 262_142 / 9_999),
             quota_us: quota.next().and_then(|q| q.parse().ok()),
             period_us: quota.next().and_then(|p| p.parse().ok()),
@@ -264,6 +270,8 @@ fn read_v1(source: &Source<'_>) -> CgroupUsage {
             periods: get(&throttling, "nr_periods"),
             throttled_periods: get(&throttling, "nr_throttled"),
             throttled_ns: get(&throttling, "throttled_time"),
+            burst_periods: get(&throttling, "nr_bursts"),
+            burst_ns: get(&throttling, "burst_time"),
             shares: source.number("cpu", "cpu.shares"),
             quota_us: quota,
             period_us: source.number("cpu", "cpu.cfs_period_us"),

@@ -1,0 +1,291 @@
+//! Making a [`Reading`]: three lists from the runtime, one walk over the agent's cgroups.
+
+use crate::reading::{CgroupReading, ContainerReading, PodReading, Reading};
+use crate::task::{StatsConfig, StatsDeps};
+use api::stats::PodReference;
+use cri::api::{
+    Container, ContainerFilter, ContainerState, ContainerStateValue, ContainerStats, PodSandbox,
+    PodSandboxState,
+};
+use engine::cgroup::CgroupName;
+use jiff::Timestamp;
+use ports::StatsError;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+use sys::cgroup::Cgroups;
+use sys::stats::{CgroupUsage, cgroup_usage, network_usage};
+
+/// A base older than this says nothing about the present use.
+const BASE_TOO_OLD: Duration = Duration::from_secs(60);
+/// The base is moved on when it is older than this.
+const BASE_AGE: Duration = Duration::from_secs(10);
+/// How far apart the two looks of a first reading are.
+const FIRST_GAP: Duration = Duration::from_millis(100);
+
+/// CPU time of each cgroup at an earlier moment: what rates are taken against.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Base {
+    at: Timestamp,
+    total_ns: BTreeMap<String, u64>,
+}
+
+impl Base {
+    fn of(at: Timestamp, cgroups: &BTreeMap<String, CgroupUsage>) -> Self {
+        let total_ns = cgroups.iter().map(|(path, usage)| (path.clone(), usage.cpu.total_ns));
+        Self { at, total_ns: total_ns.collect() }
+    }
+
+    fn age(&self, now: Timestamp) -> Duration {
+        Duration::try_from(now.duration_since(self.at)).unwrap_or_default()
+    }
+
+    /// Billionths of a core since then; 0 if the cgroup is new.
+    fn nano_cores(&self, path: &str, total_ns: u64, now: Timestamp) -> u64 {
+        let elapsed = self.age(now).as_nanos();
+        let Some(before) = self.total_ns.get(path) else { return 0 };
+        if elapsed == 0 {
+            return 0;
+        }
+        let used = u128::from(total_ns.saturating_sub(*before)) * 1_000_000_000;
+        u64::try_from(used / elapsed).unwrap_or(u64::MAX)
+    }
+}
+
+/// Reads everything; moves the base on when it is due.
+pub(crate) async fn collect(
+    config: &Arc<StatsConfig>,
+    deps: &StatsDeps,
+    base: &mut Option<Base>,
+) -> Result<Reading, StatsError> {
+    let now = deps.clock.now();
+    if base.as_ref().is_none_or(|base| base.age(now) > BASE_TOO_OLD) {
+        let cgroups = read_cgroups(config).await?;
+        *base = Some(Base::of(deps.clock.now(), &cgroups));
+        tokio::time::sleep(FIRST_GAP).await;
+    }
+    let running = ContainerFilter {
+        state: Some(ContainerStateValue { state: ContainerState::ContainerRunning.into() }),
+        ..ContainerFilter::default()
+    };
+    let listed = tokio::try_join!(
+        deps.runtime.list_pod_sandbox(None),
+        deps.runtime.list_containers(Some(running)),
+        deps.runtime.list_container_stats(None),
+    );
+    let (sandboxes, containers, stats) =
+        listed.map_err(|e| StatsError(format!("failed to list pod stats: {e}")))?;
+    let cgroups = read_cgroups(config).await?;
+    let at = deps.clock.now();
+    let mut pods = pods(sandboxes, containers, stats);
+    let paths: Vec<String> = cgroups.keys().cloned().collect();
+    place(&mut pods, &paths, config);
+    let (reader, work) = (Arc::clone(config), (pods, cgroups, base.clone().unwrap_or_default()));
+    let reading = sys::blocking::run(move || {
+        let (mut pods, cgroups, base) = work;
+        for pod in &mut pods {
+            pod.network = pod_network(&reader, pod).unwrap_or_default();
+        }
+        let host_network = network_usage(&reader.roots.proc, "self").unwrap_or_default();
+        let cgroups = cgroups.into_iter().map(|(path, usage)| {
+            let nano_cores = base.nano_cores(&path, usage.cpu.total_ns, at);
+            let oom_kills = oom_kills(&reader.cgroups, &path);
+            (path, CgroupReading { usage, nano_cores, oom_kills })
+        });
+        Reading { at, cgroups: cgroups.collect(), pods, host_network }
+    });
+    let reading = reading.await.map_err(|e| StatsError(e.to_string()))?;
+    if base.as_ref().is_some_and(|base| base.age(at) >= BASE_AGE) {
+        let totals = reading.cgroups.iter();
+        let total_ns = totals.map(|(path, c)| (path.clone(), c.usage.cpu.total_ns)).collect();
+        *base = Some(Base { at, total_ns });
+    }
+    Ok(reading)
+}
+
+async fn read_cgroups(
+    config: &Arc<StatsConfig>,
+) -> Result<BTreeMap<String, CgroupUsage>, StatsError> {
+    let config = Arc::clone(config);
+    sys::blocking::run(move || walk(&config)).await.map_err(|e| StatsError(e.to_string()))
+}
+
+/// The root, the system's cgroups, and the pods' tree down to containers.
+fn walk(config: &StatsConfig) -> BTreeMap<String, CgroupUsage> {
+    let mut found = BTreeMap::new();
+    let mut read = |path: &str| {
+        if let Some(usage) = cgroup_usage(&config.cgroups, path) {
+            found.insert(path.to_owned(), on_root(usage, path, config));
+        }
+    };
+    read("/");
+    for (_, path) in config.system_cgroups() {
+        read(path);
+    }
+    let Some(kubepods) = &config.kubepods else { return found };
+    read(kubepods);
+    let controller = walked_controller(&config.cgroups);
+    let is_pod = |path: &str| CgroupName::parse(config.driver, path).pod_uid().is_some();
+    let below = |path: &str| -> Vec<String> {
+        let names = config.cgroups.below(controller, path);
+        names.into_iter().map(|name| format!("{path}/{name}")).collect()
+    };
+    for first in below(kubepods) {
+        read(&first);
+        let pods = if is_pod(&first) { vec![first] } else { below(&first) };
+        for pod in pods.iter().filter(|path| is_pod(path)) {
+            read(pod);
+            for container in below(pod) {
+                read(&container);
+            }
+        }
+    }
+    found
+}
+
+/// The hierarchy that is walked on version 1.
+fn walked_controller(cgroups: &Cgroups) -> &'static str {
+    if cgroups.is_v2() { "" } else { "cpuacct" }
+}
+
+/// What the root's files do not say: limits are the machine's, and on version 2 swap is too.
+fn on_root(mut usage: CgroupUsage, path: &str, config: &StatsConfig) -> CgroupUsage {
+    usage.created = usage.created.max(config.boot_time);
+    if path == "/" {
+        usage.memory.limit = Some(config.machine.memory_bytes);
+        usage.memory.swap_limit = Some(config.machine.swap_bytes);
+        if config.cgroups.is_v2() {
+            usage.memory.swap = swap_used(config).unwrap_or(0);
+        }
+    }
+    usage
+}
+
+fn swap_used(config: &StatsConfig) -> Option<u64> {
+    let text = sys::fs::read_to_string(config.roots.proc.join("meminfo")).ok()?;
+    let kib = |name: &str| -> Option<u64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim_start_matches(':').split_whitespace().next()?.parse().ok()
+    };
+    Some(kib("SwapTotal")?.saturating_sub(kib("SwapFree")?).saturating_mul(1024))
+}
+
+fn oom_kills(cgroups: &Cgroups, path: &str) -> u64 {
+    let (controller, file) =
+        if cgroups.is_v2() { ("", "memory.events") } else { ("memory", "memory.oom_control") };
+    let text = cgroups.read(controller, path, file).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Sandboxes with their running containers, chosen as the summary wants them.
+fn pods(
+    sandboxes: Vec<PodSandbox>,
+    containers: Vec<Container>,
+    stats: Vec<ContainerStats>,
+) -> Vec<PodReading> {
+    let mut stats: HashMap<String, ContainerStats> =
+        stats.into_iter().filter_map(|s| Some((s.attributes.as_ref()?.id.clone(), s))).collect();
+    let mut by_sandbox: HashMap<String, Vec<ContainerReading>> = HashMap::new();
+    for container in containers {
+        let image = container.image.map(|i| i.image).unwrap_or_default();
+        by_sandbox.entry(container.pod_sandbox_id).or_default().push(ContainerReading {
+            runtime: stats.remove(&container.id),
+            name: container.metadata.map(|m| m.name).unwrap_or_default(),
+            id: container.id,
+            image,
+            created_ns: container.created_at,
+            cgroup: None,
+        });
+    }
+    let mut pods: Vec<PodReading> = sandboxes
+        .into_iter()
+        .map(|sandbox| {
+            let meta = sandbox.metadata.unwrap_or_default();
+            let mut containers = by_sandbox.remove(&sandbox.id).unwrap_or_default();
+            containers.sort_by(|a, b| a.name.cmp(&b.name));
+            PodReading {
+                reference: PodReference {
+                    name: meta.name,
+                    namespace: meta.namespace,
+                    uid: meta.uid,
+                },
+                ready: sandbox.state == i32::from(PodSandboxState::SandboxReady),
+                sandbox_id: sandbox.id,
+                created_ns: sandbox.created_at,
+                containers,
+                ..PodReading::default()
+            }
+        })
+        .collect();
+    pods.sort_by(|a, b| {
+        a.reference
+            .cmp(&b.reference)
+            .then(b.ready.cmp(&a.ready))
+            .then(b.created_ns.cmp(&a.created_ns))
+    });
+    pods
+}
+
+/// Finds the cgroups of pods, sandboxes and containers among the paths read.
+fn place(pods: &mut [PodReading], paths: &[String], config: &StatsConfig) {
+    let mut by_id: HashMap<&str, &String> = HashMap::new();
+    let mut by_uid: HashMap<String, &String> = HashMap::new();
+    for path in paths {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        by_id.insert(id_of(name), path);
+        if let Some(uid) = CgroupName::parse(config.driver, path).pod_uid() {
+            by_uid.insert(uid.to_owned(), path);
+        }
+    }
+    for pod in pods {
+        pod.cgroup = by_uid.get(&pod.reference.uid).map(|p| (*p).clone());
+        pod.sandbox_cgroup = by_id.get(pod.sandbox_id.as_str()).map(|p| (*p).clone());
+        for container in &mut pod.containers {
+            container.cgroup = by_id.get(container.id.as_str()).map(|p| (*p).clone());
+        }
+    }
+}
+
+/// The container id in a cgroup's name: the whole name, or the end of a systemd scope.
+fn id_of(name: &str) -> &str {
+    match name.strip_suffix(".scope") {
+        Some(scope) if !scope.contains("conmon") => scope.rsplit('-').next().unwrap_or(scope),
+        _ => name,
+    }
+}
+
+/// Interfaces of the pod's network namespace, seen through any of its processes.
+fn pod_network(config: &StatsConfig, pod: &PodReading) -> Option<Vec<sys::stats::InterfaceUsage>> {
+    let own = pod.containers.iter().filter_map(|c| c.cgroup.as_ref());
+    let mut cgroups = pod.sandbox_cgroup.iter().chain(own);
+    let controller = walked_controller(&config.cgroups);
+    cgroups.find_map(|path| {
+        let procs = config.cgroups.read(controller, path, "cgroup.procs").ok()?;
+        let pid = procs.lines().next()?.trim();
+        network_usage(&config.roots.proc, pid).ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_taken_against_the_base() {
+        let at = |s| Timestamp::from_second(s).unwrap();
+        let base = Base { at: at(100), total_ns: [("/a".to_owned(), 1_000)].into() };
+        assert_eq!(base.nano_cores("/a", 1_000 + 5_000_000_000, at(110)), 500_000_000);
+        assert_eq!(base.nano_cores("/new", 7, at(110)), 0);
+        assert_eq!(base.nano_cores("/a", 7, at(110)), 0, "a counter that fell");
+        assert_eq!(base.nano_cores("/a", 7, at(100)), 0, "no time passed");
+    }
+
+    #[test]
+    fn container_ids_are_found_in_names_of_either_driver() {
+        assert_eq!(id_of("0123abcd"), "0123abcd");
+        assert_eq!(id_of("cri-containerd-0123abcd.scope"), "0123abcd");
+        assert_eq!(id_of("crio-0123abcd.scope"), "0123abcd");
+        assert_ne!(id_of("crio-conmon-0123abcd.scope"), "0123abcd");
+    }
+}

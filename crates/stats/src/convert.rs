@@ -1,0 +1,208 @@
+//! Readings in the summary's words.
+
+use crate::reading::CgroupReading;
+use api::stats::{
+    CpuStats, FsStats, InterfaceStats, IoStats, MemoryStats, Moment, NetworkStats, PsiData,
+    PsiStats, SwapStats,
+};
+use cri::api::{self as runtime, UInt64Value};
+use sys::stats::{FolderUsage, FsUsage, InterfaceUsage, Pressure, PressureLine};
+
+fn psi_line(line: PressureLine) -> PsiData {
+    PsiData { total: line.total_us, avg10: line.avg10, avg60: line.avg60, avg300: line.avg300 }
+}
+
+fn psi(pressure: Pressure) -> Option<PsiStats> {
+    Some(PsiStats { full: psi_line(pressure.full), some: psi_line(pressure.some) })
+}
+
+/// The four parts that a cgroup gives.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Parts {
+    pub(crate) cpu: Option<CpuStats>,
+    pub(crate) memory: Option<MemoryStats>,
+    pub(crate) io: Option<IoStats>,
+    pub(crate) swap: Option<SwapStats>,
+}
+
+/// From a cgroup's files.
+pub(crate) fn from_cgroup(cgroup: &CgroupReading, time: Moment) -> Parts {
+    let usage = &cgroup.usage;
+    let memory = &usage.memory;
+    Parts {
+        cpu: Some(CpuStats {
+            time,
+            usage_nano_cores: Some(cgroup.nano_cores),
+            usage_core_nano_seconds: Some(usage.cpu.total_ns),
+            psi: psi(usage.pressure.cpu),
+        }),
+        memory: Some(MemoryStats {
+            time,
+            available_bytes: memory.limit.map(|l| l.saturating_sub(memory.working_set)),
+            usage_bytes: Some(memory.usage),
+            working_set_bytes: Some(memory.working_set),
+            rss_bytes: Some(memory.rss),
+            page_faults: Some(memory.page_faults),
+            major_page_faults: Some(memory.major_page_faults),
+            psi: psi(usage.pressure.memory),
+        }),
+        io: Some(IoStats { time, psi: psi(usage.pressure.io) }),
+        swap: Some(SwapStats {
+            time,
+            swap_available_bytes: memory.swap_limit.map(|l| l.saturating_sub(memory.swap)),
+            swap_usage_bytes: Some(memory.swap),
+        }),
+    }
+}
+
+fn number(value: Option<&UInt64Value>) -> Option<u64> {
+    value.map(|v| v.value)
+}
+
+fn runtime_psi(psi: Option<&runtime::PsiStats>) -> Option<PsiStats> {
+    let line = |data: Option<&runtime::PsiData>| {
+        data.map_or_else(PsiData::default, |d| PsiData {
+            total: d.total,
+            avg10: d.avg10,
+            avg60: d.avg60,
+            avg300: d.avg300,
+        })
+    };
+    psi.map(|p| PsiStats { full: line(p.full.as_ref()), some: line(p.some.as_ref()) })
+}
+
+/// From what the runtime says; a part that it leaves out is zero.
+pub(crate) fn from_runtime(stats: &runtime::ContainerStats, now: Moment) -> Parts {
+    let time = |nanos: i64| if nanos > 0 { Moment::from_nanos(nanos) } else { now };
+    let cpu = stats.cpu.as_ref().map_or_else(
+        || CpuStats {
+            time: now,
+            usage_nano_cores: Some(0),
+            usage_core_nano_seconds: Some(0),
+            psi: None,
+        },
+        |cpu| CpuStats {
+            time: time(cpu.timestamp),
+            usage_nano_cores: number(cpu.usage_nano_cores.as_ref()),
+            usage_core_nano_seconds: number(cpu.usage_core_nano_seconds.as_ref()),
+            psi: runtime_psi(cpu.psi.as_ref()),
+        },
+    );
+    let memory = stats.memory.as_ref().map_or_else(
+        || MemoryStats {
+            time: now,
+            available_bytes: Some(0),
+            usage_bytes: Some(0),
+            working_set_bytes: Some(0),
+            rss_bytes: Some(0),
+            page_faults: Some(0),
+            major_page_faults: Some(0),
+            psi: None,
+        },
+        |memory| MemoryStats {
+            time: time(memory.timestamp),
+            available_bytes: number(memory.available_bytes.as_ref()),
+            usage_bytes: number(memory.usage_bytes.as_ref()),
+            working_set_bytes: number(memory.working_set_bytes.as_ref()),
+            rss_bytes: number(memory.rss_bytes.as_ref()),
+            page_faults: number(memory.page_faults.as_ref()),
+            major_page_faults: number(memory.major_page_faults.as_ref()),
+            psi: runtime_psi(memory.psi.as_ref()),
+        },
+    );
+    let swap = stats.swap.as_ref().map_or_else(
+        || SwapStats { time: now, swap_available_bytes: Some(0), swap_usage_bytes: Some(0) },
+        |swap| SwapStats {
+            time: time(swap.timestamp),
+            swap_available_bytes: number(swap.swap_available_bytes.as_ref()),
+            swap_usage_bytes: number(swap.swap_usage_bytes.as_ref()),
+        },
+    );
+    let io = stats.io.as_ref().map_or_else(
+        || IoStats { time: now, psi: None },
+        |io| IoStats { time: time(io.timestamp), psi: runtime_psi(io.psi.as_ref()) },
+    );
+    Parts { cpu: Some(cpu), memory: Some(memory), io: Some(io), swap: Some(swap) }
+}
+
+/// What a pod without a readable cgroup uses: the sum of its containers.
+pub(crate) fn sum(parts: &[Parts], time: Moment) -> Parts {
+    fn add(total: &mut Option<u64>, value: Option<u64>) {
+        if let Some(value) = value {
+            *total = Some(total.unwrap_or(0).saturating_add(value));
+        }
+    }
+    let mut cpu = CpuStats { time, ..CpuStats::default() };
+    let mut memory = MemoryStats { time, ..MemoryStats::default() };
+    let mut swap = SwapStats { time, ..SwapStats::default() };
+    for part in parts {
+        if let Some(part) = &part.cpu {
+            add(&mut cpu.usage_nano_cores, part.usage_nano_cores);
+            add(&mut cpu.usage_core_nano_seconds, part.usage_core_nano_seconds);
+        }
+        if let Some(part) = &part.memory {
+            add(&mut memory.available_bytes, part.available_bytes);
+            add(&mut memory.usage_bytes, part.usage_bytes);
+            add(&mut memory.working_set_bytes, part.working_set_bytes);
+            add(&mut memory.rss_bytes, part.rss_bytes);
+            add(&mut memory.page_faults, part.page_faults);
+            add(&mut memory.major_page_faults, part.major_page_faults);
+        }
+        if let Some(part) = &part.swap {
+            add(&mut swap.swap_available_bytes, part.swap_available_bytes);
+            add(&mut swap.swap_usage_bytes, part.swap_usage_bytes);
+        }
+    }
+    let io = IoStats { time, psi: None };
+    Parts { cpu: Some(cpu), memory: Some(memory), io: Some(io), swap: Some(swap) }
+}
+
+/// Interfaces; the first fields are those of `eth0`.
+pub(crate) fn network(interfaces: &[InterfaceUsage], time: Moment) -> Option<NetworkStats> {
+    let all: Vec<InterfaceStats> = interfaces
+        .iter()
+        .map(|i| InterfaceStats {
+            name: i.name.clone(),
+            rx_bytes: Some(i.rx_bytes),
+            rx_errors: Some(i.rx_errors),
+            tx_bytes: Some(i.tx_bytes),
+            tx_errors: Some(i.tx_errors),
+        })
+        .collect();
+    if all.is_empty() {
+        return None;
+    }
+    let default_interface = all.iter().find(|i| i.name == "eth0").cloned().unwrap_or_default();
+    Some(NetworkStats { time, default_interface, interfaces: all })
+}
+
+/// A whole filesystem.
+pub(crate) fn filesystem(usage: &FsUsage, time: Moment) -> FsStats {
+    FsStats {
+        used_bytes: Some(usage.used),
+        inodes_used: Some(usage.inodes_used),
+        ..part_of(usage, time)
+    }
+}
+
+/// A filesystem without what is used.
+pub(crate) fn part_of(usage: &FsUsage, time: Moment) -> FsStats {
+    FsStats {
+        time,
+        available_bytes: Some(usage.available),
+        capacity_bytes: Some(usage.capacity),
+        inodes_free: Some(usage.inodes_free),
+        inodes: Some(usage.inodes),
+        used_bytes: None,
+        inodes_used: None,
+    }
+}
+
+/// A folder on a filesystem.
+pub(crate) fn folder(folder: &FolderUsage, on: &FsUsage, time: Moment) -> FsStats {
+    FsStats {
+        used_bytes: Some(folder.bytes),
+        inodes_used: Some(folder.inodes),
+        ..part_of(on, time)
+    }
+}

@@ -1,0 +1,245 @@
+//! The summary: a pure function of a reading and the storage.
+
+use crate::convert::{self, Parts};
+use crate::reading::{ContainerReading, PodReading, Reading};
+use crate::storage::Storage;
+use crate::task::StatsConfig;
+use api::stats::{
+    ContainerStats, FsStats, Moment, NodeStats, PodStats, ProcessStats, RlimitStats, RuntimeStats,
+    Summary,
+};
+use ports::StatsError;
+
+/// Builds the summary; without storage only CPU, memory and swap.
+pub(crate) fn build(
+    config: &StatsConfig,
+    reading: &Reading,
+    storage: Option<&Storage>,
+) -> Result<Summary, StatsError> {
+    Ok(Summary {
+        node: node(config, reading, storage)?,
+        pods: chosen(&reading.pods).into_iter().map(|p| pod(reading, p, storage)).collect(),
+    })
+}
+
+fn node(
+    config: &StatsConfig,
+    reading: &Reading,
+    storage: Option<&Storage>,
+) -> Result<NodeStats, StatsError> {
+    let time = Moment(reading.at);
+    let root = reading
+        .cgroups
+        .get("/")
+        .ok_or_else(|| StatsError("failed to get root cgroup stats: it cannot be read".into()))?;
+    let own = convert::from_cgroup(root, time);
+    let mut stats = NodeStats {
+        node_name: config.node_name.clone(),
+        system_containers: system_containers(config, reading, storage.is_some()),
+        start_time: Moment::from_seconds(config.boot_time),
+        cpu: own.cpu,
+        memory: own.memory,
+        swap: own.swap,
+        ..NodeStats::default()
+    };
+    if let Some(storage) = storage {
+        stats.io = own.io;
+        stats.network = convert::network(&reading.host_network, time);
+        stats.fs = Some(convert::filesystem(&storage.root, time));
+        let images = storage.images.as_ref().map(|images| FsStats {
+            used_bytes: images.used_bytes,
+            inodes_used: images.inodes_used,
+            ..convert::part_of(&images.fs, time)
+        });
+        stats.runtime = Some(RuntimeStats { image_fs: images.clone(), container_fs: images });
+        stats.rlimit = rlimit(config, time);
+    }
+    Ok(stats)
+}
+
+/// The node's own cgroups; those that cannot be read are left out.
+fn system_containers(config: &StatsConfig, reading: &Reading, all: bool) -> Vec<ContainerStats> {
+    let pods = config.kubepods.iter().map(|path| ("pods", path.as_str()));
+    let named = config.system_cgroups().chain(pods);
+    named
+        .filter_map(|(name, path)| {
+            let cgroup = reading.cgroups.get(path)?;
+            let parts = convert::from_cgroup(cgroup, Moment(reading.at));
+            let start_time = match name {
+                "kubelet" => config.started,
+                _ => Moment::from_seconds(cgroup.usage.created),
+            };
+            Some(ContainerStats {
+                name: name.to_owned(),
+                start_time,
+                cpu: parts.cpu,
+                memory: parts.memory,
+                io: parts.io.filter(|_| all),
+                swap: parts.swap,
+                ..ContainerStats::default()
+            })
+        })
+        .collect()
+}
+
+fn rlimit(config: &StatsConfig, time: Moment) -> Option<RlimitStats> {
+    let number = |file: &str| -> Option<i64> {
+        sys::fs::read_to_string(config.roots.proc.join(file)).ok()?.trim().parse().ok()
+    };
+    let max = match (number("sys/kernel/pid_max"), number("sys/kernel/threads-max")) {
+        (Some(pids), Some(threads)) => Some(pids.min(threads)),
+        (pids, threads) => pids.or(threads),
+    };
+    let load = sys::fs::read_to_string(config.roots.proc.join("loadavg")).unwrap_or_default();
+    let tasks = load.split_whitespace().nth(3).and_then(|t| t.split_once('/'));
+    let running = tasks.and_then(|(_, all)| all.parse().ok());
+    (max.is_some() || running.is_some()).then_some(RlimitStats { time, max_pid: max, running })
+}
+
+/// Of the sandboxes of one pod name: the only one, else the ready ones, else the newest. Pods
+/// without a running container are left out.
+fn chosen(pods: &[PodReading]) -> Vec<&PodReading> {
+    let mut names: Vec<(&str, &str)> = Vec::new();
+    for pod in pods {
+        let name = (pod.reference.namespace.as_str(), pod.reference.name.as_str());
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let mut chosen = Vec::new();
+    for (namespace, name) in names {
+        let same: Vec<&PodReading> = pods
+            .iter()
+            .filter(|p| p.reference.namespace == namespace && p.reference.name == name)
+            .collect();
+        let ready: Vec<&PodReading> = same.iter().copied().filter(|p| p.ready).collect();
+        if same.len() == 1 || ready.is_empty() {
+            chosen.extend(same.into_iter().max_by_key(|p| p.created_ns));
+        } else {
+            chosen.extend(ready);
+        }
+    }
+    chosen.retain(|pod| !pod.containers.is_empty());
+    chosen
+}
+
+fn pod(reading: &Reading, pod: &PodReading, storage: Option<&Storage>) -> PodStats {
+    let time = Moment(reading.at);
+    let parts: Vec<Parts> = pod.containers.iter().map(|c| container_parts(reading, c)).collect();
+    let own = match reading.cgroup(pod.cgroup.as_ref()) {
+        Some(cgroup) => convert::from_cgroup(cgroup, time),
+        None => convert::sum(&parts, time),
+    };
+    let mut stats = PodStats {
+        pod_ref: pod.reference.clone(),
+        start_time: Moment::from_nanos(pod.created_ns),
+        cpu: own.cpu,
+        memory: own.memory,
+        swap: own.swap,
+        ..PodStats::default()
+    };
+    for (container, parts) in pod.containers.iter().zip(parts) {
+        let mut of_one = ContainerStats {
+            name: container.name.clone(),
+            start_time: Moment::from_nanos(container.created_ns),
+            cpu: parts.cpu,
+            memory: parts.memory,
+            swap: parts.swap,
+            ..ContainerStats::default()
+        };
+        if let Some(storage) = storage {
+            of_one.io = parts.io;
+            of_one.rootfs = rootfs(container, storage, time);
+            let logs = storage.pods.get(&pod.reference.uid);
+            of_one.logs = logs
+                .and_then(|p| p.logs.get(&container.name))
+                .map(|usage| convert::folder(usage, &storage.root, time));
+        }
+        stats.containers.push(of_one);
+    }
+    if let Some(storage) = storage {
+        stats.io = own.io;
+        stats.network = convert::network(&pod.network, time);
+        stats.process_stats = processes(reading, pod);
+        if let Some(kept) = storage.pods.get(&pod.reference.uid) {
+            stats.volumes = kept.volumes.iter().map(|v| v.stats.clone()).collect();
+        }
+        stats.ephemeral_storage = Some(ephemeral(pod, &stats, storage, time));
+    }
+    stats
+}
+
+fn container_parts(reading: &Reading, container: &ContainerReading) -> Parts {
+    let time = Moment(reading.at);
+    match (reading.cgroup(container.cgroup.as_ref()), &container.runtime) {
+        (Some(cgroup), _) => convert::from_cgroup(cgroup, time),
+        (None, Some(stats)) => convert::from_runtime(stats, time),
+        (None, None) => Parts::default(),
+    }
+}
+
+fn processes(reading: &Reading, pod: &PodReading) -> Option<ProcessStats> {
+    let mut cgroups =
+        pod.containers.iter().filter_map(|c| reading.cgroup(c.cgroup.as_ref())).peekable();
+    cgroups.peek()?;
+    Some(ProcessStats { process_count: Some(cgroups.map(|c| c.usage.processes).sum()) })
+}
+
+fn rootfs(container: &ContainerReading, storage: &Storage, time: Moment) -> Option<FsStats> {
+    let layer = container.runtime.as_ref()?.writable_layer.as_ref()?;
+    let place = layer.fs_id.as_ref().map(|id| id.mountpoint.as_str()).unwrap_or_default();
+    let on = storage.layers.get(place).map(|fs| convert::part_of(fs, time));
+    Some(FsStats {
+        time: if layer.timestamp > 0 { Moment::from_nanos(layer.timestamp) } else { time },
+        used_bytes: layer.used_bytes.as_ref().map(|v| v.value),
+        inodes_used: layer.inodes_used.as_ref().map(|v| v.value),
+        ..on.unwrap_or_default()
+    })
+}
+
+/// Layers, logs, the pod's own files and local ephemeral volumes.
+fn ephemeral(pod: &PodReading, stats: &PodStats, storage: &Storage, time: Moment) -> FsStats {
+    let kept = storage.pods.get(&pod.reference.uid).cloned().unwrap_or_default();
+    let mut bytes = kept.own_files.bytes;
+    let mut inodes = kept.own_files.inodes;
+    let folders = stats.containers.iter().flat_map(|c| [&c.rootfs, &c.logs]).flatten();
+    let volumes = kept.volumes.iter().filter(|v| v.ephemeral).map(|v| &v.stats.fs);
+    for usage in folders.chain(volumes) {
+        bytes = bytes.saturating_add(usage.used_bytes.unwrap_or(0));
+        inodes = inodes.saturating_add(usage.inodes_used.unwrap_or(0));
+    }
+    FsStats {
+        used_bytes: Some(bytes),
+        inodes_used: Some(inodes),
+        ..convert::part_of(&storage.root, time)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::stats::PodReference;
+
+    fn sandbox(name: &str, ready: bool, created_ns: i64) -> PodReading {
+        PodReading {
+            reference: PodReference { name: name.into(), ..PodReference::default() },
+            sandbox_id: created_ns.to_string(),
+            ready,
+            created_ns,
+            containers: vec![ContainerReading::default()],
+            ..PodReading::default()
+        }
+    }
+
+    #[test]
+    fn old_sandboxes_of_a_pod_are_left_out() {
+        let ids = |pods: &[PodReading]| -> Vec<String> {
+            chosen(pods).into_iter().map(|p| p.sandbox_id.clone()).collect()
+        };
+        assert_eq!(ids(&[sandbox("a", false, 1)]), ["1"], "the only one");
+        assert_eq!(ids(&[sandbox("a", true, 1), sandbox("a", false, 2)]), ["1"], "the ready one");
+        assert_eq!(ids(&[sandbox("a", false, 1), sandbox("a", false, 2)]), ["2"], "the newest");
+        let idle = PodReading { containers: Vec::new(), ..sandbox("a", true, 1) };
+        assert!(ids(&[idle]).is_empty(), "nothing runs");
+    }
+}

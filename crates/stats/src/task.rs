@@ -1,0 +1,220 @@
+//! The owner of readings, and the handle in front of it.
+//!
+//! ```text
+//!   handle ──request──▶ task: young enough? answer with it : read, keep, answer
+//! ```
+
+use crate::cadvisor;
+use crate::collect::{self, Base};
+use crate::reading::Reading;
+use crate::storage::{self, Storage, VolumeCache};
+use crate::{resource, summary};
+use api::stats::{Moment, Summary};
+use async_trait::async_trait;
+use cri::RuntimeClient;
+use engine::cgroup::Driver;
+use ports::{Clock, OnExit, PodsSnapshot, Roots, Stats, StatsError, StatsScope, Tasks};
+use std::sync::Arc;
+use std::time::Duration;
+use sys::cgroup::Cgroups;
+use sys::host::Machine;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+/// Callers within this time share one look at cgroups and containers.
+const WINDOW: Duration = Duration::from_secs(2);
+/// Callers within this time share one look at folders.
+const STORAGE_WINDOW: Duration = Duration::from_secs(10);
+const QUEUE: usize = 64;
+
+/// What to read, and where.
+#[derive(Debug, Clone)]
+pub struct StatsConfig {
+    /// This node's name.
+    pub node_name: String,
+    /// Places on disk.
+    pub roots: Roots,
+    /// The hierarchies.
+    pub cgroups: Arc<Cgroups>,
+    /// How names of pod cgroups are read.
+    pub driver: Driver,
+    /// The parent of all pods; `None` without QoS cgroups.
+    pub kubepods: Option<String>,
+    /// The agent's own cgroup.
+    pub kubelet_cgroup: Option<String>,
+    /// The runtime's cgroup, if configured.
+    pub runtime_cgroup: Option<String>,
+    /// The cgroup of everything else, if configured.
+    pub misc_cgroup: Option<String>,
+    /// The machine.
+    pub machine: Machine,
+    /// Kernel and operating system, for the version metric.
+    pub versions: (String, String),
+    /// When the machine booted, in seconds since the epoch.
+    pub boot_time: i64,
+    /// When this process started.
+    pub started: Moment,
+    /// How often volumes are measured; `None` never.
+    pub volume_period: Option<Duration>,
+}
+
+impl StatsConfig {
+    /// The node's own cgroups by their names in the summary.
+    pub(crate) fn system_cgroups(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let named = [
+            ("kubelet", &self.kubelet_cgroup),
+            ("runtime", &self.runtime_cgroup),
+            ("misc", &self.misc_cgroup),
+        ];
+        named.into_iter().filter_map(|(name, path)| Some((name, path.as_deref()?)))
+    }
+}
+
+/// What readings are made with.
+#[derive(Debug)]
+pub struct StatsDeps {
+    /// The runtime.
+    pub runtime: RuntimeClient,
+    /// The pods.
+    pub pods: watch::Receiver<PodsSnapshot>,
+    /// Wall time.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// The front of the task. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct StatsHandle {
+    requests: mpsc::Sender<Request>,
+}
+
+/// Starts the task; it does nothing until asked.
+pub fn start(config: StatsConfig, deps: StatsDeps, tasks: &Tasks) -> StatsHandle {
+    let (requests, queue) = mpsc::channel(QUEUE);
+    let task = StatsTask {
+        config: Arc::new(config),
+        deps,
+        queue,
+        base: None,
+        reading: None,
+        storage: None,
+        volumes: VolumeCache::new(),
+    };
+    let cancel = tasks.token();
+    tasks.spawn("stats", OnExit::Fine, async move {
+        tokio::select! {
+            // Cancel-safe: a reading under way is dropped with the process.
+            () = cancel.cancelled() => {}
+            // Runs until no handle is left.
+            () = task.run() => {}
+        }
+    });
+    StatsHandle { requests }
+}
+
+#[derive(Debug)]
+enum Request {
+    Summary(StatsScope, oneshot::Sender<Result<Arc<Summary>, StatsError>>),
+    Containers(oneshot::Sender<String>),
+}
+
+#[derive(Debug)]
+struct StatsTask {
+    config: Arc<StatsConfig>,
+    deps: StatsDeps,
+    queue: mpsc::Receiver<Request>,
+    base: Option<Base>,
+    reading: Option<(Instant, Arc<Reading>)>,
+    storage: Option<(Instant, Arc<Storage>)>,
+    volumes: VolumeCache,
+}
+
+impl StatsTask {
+    async fn run(mut self) {
+        while let Some(request) = self.queue.recv().await {
+            // A caller that went away is no fault.
+            match request {
+                Request::Summary(scope, answer) => {
+                    let _ = answer.send(self.summary(scope).await);
+                }
+                Request::Containers(answer) => {
+                    let _ = answer.send(self.containers().await);
+                }
+            }
+        }
+    }
+
+    async fn reading(&mut self) -> Result<Arc<Reading>, StatsError> {
+        if let Some((at, reading)) = &self.reading
+            && at.elapsed() < WINDOW
+        {
+            return Ok(Arc::clone(reading));
+        }
+        let read = collect::collect(&self.config, &self.deps, &mut self.base).await?;
+        let reading = Arc::new(read);
+        self.reading = Some((Instant::now(), Arc::clone(&reading)));
+        Ok(reading)
+    }
+
+    async fn storage(&mut self, reading: &Reading) -> Result<Arc<Storage>, StatsError> {
+        if let Some((at, storage)) = &self.storage
+            && at.elapsed() < STORAGE_WINDOW
+            && reading.pods.iter().all(|pod| {
+                pod.containers.is_empty() || storage.pods.contains_key(&pod.reference.uid)
+            })
+        {
+            return Ok(Arc::clone(storage));
+        }
+        let read = storage::collect(&self.config, &self.deps, reading, &mut self.volumes).await?;
+        let storage = Arc::new(read);
+        self.storage = Some((Instant::now(), Arc::clone(&storage)));
+        Ok(storage)
+    }
+
+    async fn summary(&mut self, scope: StatsScope) -> Result<Arc<Summary>, StatsError> {
+        let reading = self.reading().await?;
+        let storage = match scope {
+            StatsScope::All => Some(self.storage(&reading).await?),
+            StatsScope::CpuAndMemory => None,
+        };
+        summary::build(&self.config, &reading, storage.as_deref()).map(Arc::new)
+    }
+
+    async fn containers(&mut self) -> String {
+        let reading = self.reading().await.inspect_err(|error| {
+            tracing::warn!(err = %error, "Couldn't get containers");
+        });
+        let config = Arc::clone(&self.config);
+        let page = sys::blocking::run(move || cadvisor::page(&config, reading.ok().as_deref()));
+        page.await.unwrap_or_default()
+    }
+}
+
+const GONE: &str = "the usage reader has ended";
+
+#[async_trait]
+impl Stats for StatsHandle {
+    async fn summary(&self, scope: StatsScope) -> Result<Arc<Summary>, StatsError> {
+        let (answer, wait) = oneshot::channel();
+        let sent = self.requests.send(Request::Summary(scope, answer)).await;
+        sent.map_err(|_| StatsError(GONE.to_owned()))?;
+        wait.await.map_err(|_| StatsError(GONE.to_owned()))?
+    }
+
+    async fn resource_metrics(&self) -> String {
+        let summary = self.summary(StatsScope::CpuAndMemory).await.inspect_err(|error| {
+            tracing::error!(err = %error, "Error getting summary for resourceMetric prometheus endpoint");
+        });
+        resource::page(summary.ok())
+    }
+
+    async fn container_metrics(&self) -> String {
+        let (answer, wait) = oneshot::channel();
+        if self.requests.send(Request::Containers(answer)).await.is_err() {
+            return String::new();
+        }
+        wait.await.unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests;
