@@ -89,6 +89,28 @@ fn own_cgroup(roots: &Roots) -> String {
     line.unwrap_or("/").to_owned()
 }
 
+/// The cgroup that this process is in, if its controllers agree on it.
+pub(crate) fn own_cgroup_of(roots: &Roots, cgroups: &Cgroups) -> Option<String> {
+    if cgroups.is_v2() {
+        return Some(own_cgroup(roots));
+    }
+    let text = sys::fs::read_to_string(roots.proc.join("self/cgroup")).unwrap_or_default();
+    let of = |wanted: &str| {
+        text.lines().find_map(|line| {
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            controllers.split(',').any(|c| c == wanted).then(|| path.to_owned())
+        })
+    };
+    of("cpu").filter(|path| of("memory").as_ref() == Some(path))
+}
+
+/// When the machine booted, in seconds since the epoch.
+pub(crate) fn boot_time(roots: &Roots) -> i64 {
+    let text = sys::fs::read_to_string(roots.proc.join("stat")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("btime "));
+    line.and_then(|seconds| seconds.trim().parse().ok()).unwrap_or(0)
+}
+
 fn page_sizes(roots: &Roots) -> Vec<String> {
     let folder = roots.sys.join("kernel/mm/hugepages");
     let names = sys::fs::list_dir(folder).unwrap_or_default();

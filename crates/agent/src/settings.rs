@@ -25,6 +25,7 @@ use server::ServerSettings;
 use server::auth::AuthConfig;
 use server::route::Switches;
 use server::tls::TlsSettings;
+use stats::StatsConfig;
 use std::net::IpAddr;
 use units::Quantity;
 use volumes::VolumesConfig;
@@ -404,5 +405,34 @@ pub(crate) fn server(config: &Config, host: &Host) -> ServerSettings {
             },
             strict_streaming: false,
         },
+    }
+}
+
+/// The usage readers.
+pub(crate) fn stats(
+    config: &Config,
+    host: &Host,
+    roots: &Roots,
+    driver: Driver,
+    started: api::stats::Moment,
+) -> StatsConfig {
+    let resources = &config.resources;
+    let root = CgroupName::parse(driver, &resources.cgroup_root);
+    let tree = engine::cgroup::Tree::new(&root);
+    let own = || crate::host::own_cgroup_of(roots, &host.cgroups);
+    StatsConfig {
+        node_name: host.hostname.clone(),
+        roots: roots.clone(),
+        cgroups: std::sync::Arc::clone(&host.cgroups),
+        driver,
+        kubepods: resources.cgroups_per_qos.then(|| tree.kubepods().path(driver)),
+        kubelet_cgroup: resources.kubelet_cgroups.clone().or_else(own),
+        runtime_cgroup: config.runtime.cgroups.clone(),
+        misc_cgroup: resources.system_cgroups.clone(),
+        machine: host.machine.clone(),
+        versions: (sys::host::uname_release(), sys::host::os_image(&roots.etc)),
+        boot_time: crate::host::boot_time(roots),
+        started,
+        measure_volumes: config.pods.volume_stats_period.is_some(),
     }
 }

@@ -19,9 +19,13 @@ use resources::Unplaced;
 use resources::cgroups::{CgroupDriver, CgroupTree, NoPodCgroups};
 use server::ServerDeps;
 use server::tls::{ServingCertificate, self_signed};
+use stats::StatsDeps;
 use std::sync::Arc;
 use telemetry::log::LogHandle;
-use telemetry::metrics::Registry;
+use telemetry::metrics::{
+    BuildInfo, Registry, register_build_info, register_features, register_own_counts,
+    register_process,
+};
 use tokio::sync::watch;
 use volumes::{PluginHandlers, VolumeMetrics, VolumesDeps, watch_plugins};
 
@@ -54,6 +58,7 @@ pub(crate) fn start<'a>(
 
 async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<Started, AgentError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let began = clock.now();
     let roots = settings::roots(config);
     let registry = Registry::new();
     let probe_registry = Registry::new();
@@ -134,7 +139,7 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
             handlers: handlers(node.runtime_health(), tasks),
             runtime: client.clone(),
             images: Arc::new(images),
-            volumes: Arc::new(volumes),
+            volumes: Arc::new(volumes.clone()),
             cgroups,
             placement: Arc::new(Unplaced),
             objects: cluster.objects,
@@ -150,8 +155,8 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
     )
     .await?;
     let certificate = Arc::new(ServingCertificate::default());
-    let mut settings = settings::server(config, &host);
-    match &settings.certificate_files {
+    let mut server_settings = settings::server(config, &host);
+    match &server_settings.certificate_files {
         Some((crt, key)) if *crt != config.dirs.certs.join("kubelet.crt") => {
             certificate.read(crt, key).map_err(server::ServerError::from)?;
         }
@@ -159,16 +164,28 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
         _ => {
             let now = clock.now().as_second();
             let pair = self_signed(&certificate, &config.dirs.certs, &host.hostname, now);
-            settings.certificate_files = Some(pair.map_err(server::ServerError::from)?);
+            server_settings.certificate_files = Some(pair.map_err(server::ServerError::from)?);
         }
     }
     if let Some(connection) = serving {
         serve_by_request(config, &host, &connection, &certificate, (view.clone(), &clock), tasks);
     }
     let started = Started { pods: pods.clone() };
+    let usage = stats::start(
+        settings::stats(config, &host, &roots, driver, api::stats::Moment(began)),
+        StatsDeps {
+            runtime: client.clone(),
+            volumes: Arc::new(volumes),
+            clock: Arc::clone(&clock),
+        },
+        tasks,
+    );
+    own_metrics(&registry, config, &roots);
     let deps = ServerDeps {
         pods: Arc::new(pods),
         runtime: client,
+        stats: Arc::new(usage),
+        started: began.as_second(),
         metrics: registry,
         probe_metrics: probe_registry,
         configz: configz(config, driver),
@@ -178,7 +195,7 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
         clock,
         tasks: tasks.clone(),
     };
-    server::start(settings, certificate, deps, cluster.reviews, tasks).await?;
+    server::start(server_settings, certificate, deps, cluster.reviews, tasks).await?;
     if config.node.make_iptables_util_chains {
         tasks.spawn("iptables", OnExit::Fine, iptables::run(tasks.token()));
     }
@@ -220,6 +237,27 @@ fn serve_by_request(
 
 /// How soon a new serving certificate is used.
 const SERVING_LOOK: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// What the process says about itself.
+fn own_metrics(registry: &Registry, config: &Config, roots: &Roots) {
+    register_process(registry, roots.proc.clone());
+    let mut numbers = api::version::KUBERNETES_VERSION.trim_start_matches('v').split('.');
+    let mut number = || numbers.next().unwrap_or_default().to_owned();
+    register_build_info(
+        registry,
+        &BuildInfo {
+            major: number(),
+            minor: number(),
+            git_version: api::version::KUBELET_VERSION.to_owned(),
+            compiler: "rustc".to_owned(),
+            platform: format!("linux/{}", api::version::ARCHITECTURE),
+            ..BuildInfo::default()
+        },
+    );
+    let gates = config.gates.states();
+    register_features(registry, gates.map(|(gate, on)| (gate.name, gate.stage.as_str(), on)));
+    register_own_counts(registry);
+}
 
 /// The configuration in force: with the driver that the runtime named.
 fn configz(config: &Config, driver: engine::cgroup::Driver) -> serde_json::Value {

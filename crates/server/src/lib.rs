@@ -10,9 +10,11 @@
 pub mod auth;
 mod handlers;
 pub mod health;
+mod health_metrics;
 mod listen;
 mod query;
 mod reply;
+mod request_metrics;
 pub mod route;
 mod serve;
 mod start;

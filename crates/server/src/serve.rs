@@ -2,11 +2,13 @@
 
 use crate::auth::Guard;
 use crate::handlers;
+use crate::health_metrics::HealthMetrics;
 use crate::reply::{self, Reply};
+use crate::request_metrics::RequestMetrics;
 use crate::route::{self, Decision, Route, Switches};
 use http::{Request, StatusCode};
 use hyper::body::Incoming;
-use ports::{Clock, Pods, Roots, Tasks};
+use ports::{Clock, Pods, Roots, Stats, Tasks};
 use rustls_pki_types::CertificateDer;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,6 +31,8 @@ pub struct ServerDeps {
     pub pods: Arc<dyn Pods>,
     /// The runtime, for streaming and logs.
     pub runtime: cri::RuntimeClient,
+    /// Usage of the node and its pods.
+    pub stats: Arc<dyn Stats>,
     /// Metrics of this process.
     pub metrics: Registry,
     /// Probe metrics.
@@ -41,6 +45,8 @@ pub struct ServerDeps {
     pub roots: Roots,
     /// Checks of `/healthz`, in order, after `ping`.
     pub checks: Vec<(&'static str, HealthCheck)>,
+    /// When this process started, in seconds since the epoch.
+    pub started: i64,
     /// Wall time.
     pub clock: Arc<dyn Clock>,
     /// Where streams run.
@@ -60,12 +66,23 @@ pub(crate) struct Service {
     /// `None` on the read-only port.
     pub(crate) guard: Option<Arc<Guard>>,
     pub(crate) deps: Arc<ServerDeps>,
+    pub(crate) counts: Arc<Counts>,
+}
+
+/// What is counted over all listeners.
+#[derive(Debug)]
+pub(crate) struct Counts {
+    pub(crate) health: HealthMetrics,
+    pub(crate) requests: RequestMetrics,
 }
 
 impl Service {
     /// Answers; never fails.
     pub(crate) async fn answer(&self, request: Request<Incoming>, caller: &Caller) -> Reply {
         let path = request.uri().path().to_owned();
+        let read_only = self.guard.is_none();
+        let _running =
+            self.counts.requests.begin(request.method(), &path, self.switches, read_only);
         let route = match route::decide(request.method(), &path, self.switches) {
             Decision::NotFound => return reply::error(StatusCode::NOT_FOUND, "404 page not found"),
             Decision::Redirect(to) => return reply::redirect(&to, request.uri().query()),
@@ -84,8 +101,12 @@ impl Service {
     async fn route(&self, route: Route, request: Request<Incoming>, caller: &Caller) -> Reply {
         let deps = &self.deps;
         match route {
-            Route::Health(check) => handlers::health::answer(deps, check, request.uri().query()),
-            Route::Metrics(page) => handlers::metrics::answer(deps, page, &request),
+            Route::Health(check) => handlers::health::answer(self, check, request.uri().query()),
+            Route::Metrics(page) => {
+                let (method, headers) = (request.method().clone(), request.headers().clone());
+                handlers::metrics::answer(self, page, &method, &headers).await
+            }
+            Route::Summary => handlers::stats::summary(deps, request).await,
             Route::Pods => handlers::pods::all(deps, &request),
             Route::RunningPods => handlers::pods::running(deps, &request).await,
             Route::Configz => reply::json(&deps.configz),
@@ -99,7 +120,6 @@ impl Service {
             }
             Route::Disabled(text) => reply::error(StatusCode::METHOD_NOT_ALLOWED, text),
             Route::NoRoute
-            | Route::Summary
             | Route::Flagz
             | Route::Statusz
             | Route::Profile(_)

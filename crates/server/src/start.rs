@@ -1,9 +1,11 @@
 //! Binding the listeners and keeping certificates fresh.
 
 use crate::auth::{AuthConfig, ClientAuthorities, Guard};
+use crate::health_metrics::HealthMetrics;
 use crate::listen;
+use crate::request_metrics::RequestMetrics;
 use crate::route::Switches;
-use crate::serve::{ServerDeps, Service};
+use crate::serve::{Counts, ServerDeps, Service};
 use crate::tls::{ServingCertificate, TlsError, TlsSettings, server_config};
 use ports::{OnExit, Reviews, Tasks};
 use std::net::SocketAddr;
@@ -74,6 +76,10 @@ pub async fn start(
         Some(file) => Some(Arc::new(ClientAuthorities::read(file).map_err(ServerError::ClientCa)?)),
         None => None,
     };
+    let counts = Arc::new(Counts {
+        health: HealthMetrics::new(deps.started),
+        requests: RequestMetrics::new(&deps.metrics),
+    });
     let deps = Arc::new(deps);
     if let Some(address) = settings.https {
         let tls = Arc::new(server_config(&settings.tls, Arc::clone(&certificate))?);
@@ -82,6 +88,7 @@ pub async fn start(
             switches: settings.switches,
             guard: Some(Arc::new(guard)),
             deps: Arc::clone(&deps),
+            counts: Arc::clone(&counts),
         });
         let listener = bind(address).await?;
         let serve = listen::run(listener, Some(tls), service, tasks.clone());
@@ -89,7 +96,7 @@ pub async fn start(
     }
     if let Some(address) = settings.read_only {
         let switches = Switches { debugging: false, ..settings.switches };
-        let service = Arc::new(Service { switches, guard: None, deps });
+        let service = Arc::new(Service { switches, guard: None, deps, counts });
         let listener = bind(address).await?;
         tasks.spawn("read-only", OnExit::Exit, listen::run(listener, None, service, tasks.clone()));
     }

@@ -1,19 +1,17 @@
 //! What pods hold on disk, and the filesystems they are on.
 //!
 //! Promises: folders are walked without following links or leaving their filesystem, on the
-//! blocking pool; volumes are walked once per their own period.
+//! blocking pool. Volumes are measured by the volume subsystem.
 
-use crate::convert;
 use crate::reading::Reading;
 use crate::task::{StatsConfig, StatsDeps};
-use api::core::v1::{Pod, Volume};
-use api::stats::{Moment, VolumeStats};
-use ports::{PodsSnapshot, StatsError};
+use api::ids::PodUid;
+use api::stats::{FsStats, Moment, PvcReference, VolumeStats};
+use ports::{StatsError, VolumeUsage};
 use std::collections::{BTreeMap, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use sys::stats::{FolderUsage, FsUsage, folder_usage, fs_usage};
-use tokio::time::Instant;
 
 /// Filesystems and folders at one moment.
 #[derive(Debug, Clone, Default)]
@@ -54,21 +52,15 @@ pub(crate) struct PodVolume {
     pub(crate) ephemeral: bool,
 }
 
-/// Volumes by pod, with the time they were walked.
-pub(crate) type VolumeCache = HashMap<String, (Instant, Vec<PodVolume>)>;
-
 /// Reads the storage of the pods in a reading.
 pub(crate) async fn collect(
     config: &Arc<StatsConfig>,
     deps: &StatsDeps,
     reading: &Reading,
-    cache: &mut VolumeCache,
 ) -> Result<Storage, StatsError> {
     let info = deps.runtime.image_fs_info().await;
     let info = info.map_err(|e| StatsError(format!("failed to get imageFs stats: {e}")))?;
-    let snapshot = deps.pods.borrow().clone();
-    cache.retain(|uid, _| reading.pods.iter().any(|p| p.reference.uid == *uid));
-    let (config, now, known) = (Arc::clone(config), Instant::now(), std::mem::take(cache));
+    let (config, measured) = (Arc::clone(config), config.measure_volumes);
     let names: Vec<_> = reading
         .pods
         .iter()
@@ -103,32 +95,23 @@ pub(crate) async fn collect(
                 seen.insert(place, usage);
             }
         }
-        let mut known = known;
-        let mut pods = HashMap::new();
-        for (reference, containers) in names {
-            let mut storage = logs(&config, &reference, &containers);
-            if let Some(period) = config.volume_period {
-                let uid = &reference.uid;
-                if known.get(uid).is_none_or(|(at, _)| now.duration_since(*at) >= period) {
-                    let found = pod_of(&snapshot, uid)
-                        .map(|pod| volumes(&config, &pod, uid, time))
-                        .unwrap_or_default();
-                    known.insert(uid.clone(), (now, found));
-                }
-                storage.volumes = known.get(uid).map(|(_, v)| v.clone()).unwrap_or_default();
-            }
-            pods.insert(reference.uid, storage);
-        }
-        Ok((Storage { root, images, layers: seen, pods }, known))
+        let pods = names
+            .into_iter()
+            .map(|(reference, containers)| {
+                let storage = logs(&config, &reference, &containers);
+                (reference.uid, storage)
+            })
+            .collect();
+        Ok(Storage { root, images, layers: seen, pods })
     });
-    let (storage, known) = work.await.map_err(|e| StatsError(e.to_string()))??;
-    *cache = known;
+    let mut storage = work.await.map_err(|e| StatsError(e.to_string()))??;
+    if measured {
+        for (uid, pod) in &mut storage.pods {
+            let usages = deps.volumes.usages(&PodUid::from(uid.as_str())).await;
+            pod.volumes = usages.iter().map(|usage| volume(usage, time)).collect();
+        }
+    }
     Ok(storage)
-}
-
-fn pod_of(snapshot: &PodsSnapshot, uid: &str) -> Option<Arc<Pod>> {
-    let found = snapshot.pods.iter().find(|(known, _)| known.as_str() == uid);
-    found.map(|(_, entry)| Arc::clone(&entry.pod))
 }
 
 fn logs(config: &StatsConfig, pod: &api::stats::PodReference, containers: &[String]) -> PodStorage {
@@ -149,88 +132,36 @@ fn logs(config: &StatsConfig, pod: &api::stats::PodReference, containers: &[Stri
     PodStorage { logs, own_files, volumes: Vec::new() }
 }
 
-/// Where a volume that is a folder of the pod lies, and how it is measured.
-fn place(volume: &Volume) -> Option<(&'static str, Measure)> {
-    if let Some(empty) = &volume.empty_dir {
-        let measure = match empty.medium.as_deref().unwrap_or_default() {
-            "" => Measure::Ephemeral,
-            _ => Measure::Filesystem,
-        };
-        return Some(("kubernetes.io~empty-dir", measure));
-    }
-    if volume.config_map.is_some() {
-        return Some(("kubernetes.io~configmap", Measure::Ephemeral));
-    }
-    let folder = if volume.secret.is_some() {
-        "kubernetes.io~secret"
-    } else if volume.downward_api.is_some() {
-        "kubernetes.io~downward-api"
-    } else if volume.projected.is_some() {
-        "kubernetes.io~projected"
-    } else {
-        return None;
+fn volume(usage: &VolumeUsage, time: Moment) -> PodVolume {
+    let claim = usage.claim.clone().map(|(namespace, name)| PvcReference { name, namespace });
+    let fs = FsStats {
+        time,
+        available_bytes: Some(usage.available.unwrap_or(0)),
+        capacity_bytes: Some(usage.capacity.unwrap_or(0)),
+        used_bytes: Some(usage.used.unwrap_or(0)),
+        inodes_free: Some(usage.inodes_free.unwrap_or(0)),
+        inodes: Some(usage.inodes.unwrap_or(0)),
+        inodes_used: Some(usage.inodes_used.unwrap_or(0)),
     };
-    Some((folder, Measure::Folder))
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Measure {
-    /// A walk; counts as ephemeral storage.
-    Ephemeral,
-    /// A walk.
-    Folder,
-    /// Its filesystem says it.
-    Filesystem,
-}
-
-fn volumes(config: &StatsConfig, pod: &Pod, uid: &str, time: Moment) -> Vec<PodVolume> {
-    let root: PathBuf = config.roots.pod_dir(uid).join("volumes");
-    let listed = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-    let measured = listed.filter_map(|volume| {
-        let (plugin, measure) = place(volume)?;
-        let path = root.join(plugin).join(&volume.name);
-        let on = fs_usage(&path).ok()?;
-        let fs = match measure {
-            Measure::Filesystem => convert::filesystem(&on, time),
-            Measure::Ephemeral | Measure::Folder => {
-                convert::folder(&folder_usage(&path).ok()?, &on, time)
-            }
-        };
-        Some(PodVolume {
-            stats: VolumeStats { fs, name: volume.name.clone(), claim: None },
-            ephemeral: measure == Measure::Ephemeral,
-        })
-    });
-    measured.collect()
+    let stats = VolumeStats { fs, name: usage.name.clone(), claim };
+    PodVolume { stats, ephemeral: usage.ephemeral }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use api::core::v1::{EmptyDirVolumeSource, HostPathVolumeSource, SecretVolumeSource};
 
     #[test]
-    fn volumes_are_measured_by_their_kind() {
-        let named = |volume: Volume| Volume { name: "v".into(), ..volume };
-        let empty = |medium: Option<&str>| {
-            named(Volume {
-                empty_dir: Some(EmptyDirVolumeSource {
-                    medium: medium.map(str::to_owned),
-                    size_limit: None,
-                }),
-                ..Volume::default()
-            })
+    fn unknown_numbers_of_a_volume_are_zero() {
+        let usage = VolumeUsage {
+            name: "v".into(),
+            claim: Some(("n".into(), "c".into())),
+            used: Some(7),
+            ..VolumeUsage::default()
         };
-        assert_eq!(place(&empty(None)), Some(("kubernetes.io~empty-dir", Measure::Ephemeral)));
-        let memory = place(&empty(Some("Memory")));
-        assert_eq!(memory, Some(("kubernetes.io~empty-dir", Measure::Filesystem)));
-        let secret =
-            named(Volume { secret: Some(SecretVolumeSource::default()), ..Volume::default() });
-        assert_eq!(place(&secret), Some(("kubernetes.io~secret", Measure::Folder)));
-        let host = named(Volume {
-            host_path: Some(HostPathVolumeSource { path: "/".into(), type_: None }),
-            ..Volume::default()
-        });
-        assert_eq!(place(&host), None, "what is not the pod's is not measured");
+        let shown = volume(&usage, Moment::default()).stats;
+        assert_eq!((shown.fs.used_bytes, shown.fs.capacity_bytes), (Some(7), Some(0)));
+        let claim = shown.claim.unwrap();
+        assert_eq!((claim.namespace.as_str(), claim.name.as_str()), ("n", "c"));
     }
 }

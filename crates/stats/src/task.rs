@@ -7,18 +7,18 @@
 use crate::cadvisor;
 use crate::collect::{self, Base};
 use crate::reading::Reading;
-use crate::storage::{self, Storage, VolumeCache};
+use crate::storage::{self, Storage};
 use crate::{resource, summary};
 use api::stats::{Moment, Summary};
 use async_trait::async_trait;
 use cri::RuntimeClient;
 use engine::cgroup::Driver;
-use ports::{Clock, OnExit, PodsSnapshot, Roots, Stats, StatsError, StatsScope, Tasks};
+use ports::{Clock, OnExit, Roots, Stats, StatsError, StatsScope, Tasks, VolumeUsages};
 use std::sync::Arc;
 use std::time::Duration;
 use sys::cgroup::Cgroups;
 use sys::host::Machine;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 /// Callers within this time share one look at cgroups and containers.
@@ -54,8 +54,8 @@ pub struct StatsConfig {
     pub boot_time: i64,
     /// When this process started.
     pub started: Moment,
-    /// How often volumes are measured; `None` never.
-    pub volume_period: Option<Duration>,
+    /// Whether volumes are measured.
+    pub measure_volumes: bool,
 }
 
 impl StatsConfig {
@@ -75,8 +75,8 @@ impl StatsConfig {
 pub struct StatsDeps {
     /// The runtime.
     pub runtime: RuntimeClient,
-    /// The pods.
-    pub pods: watch::Receiver<PodsSnapshot>,
+    /// Usage of volumes.
+    pub volumes: Arc<dyn VolumeUsages>,
     /// Wall time.
     pub clock: Arc<dyn Clock>,
 }
@@ -97,7 +97,6 @@ pub fn start(config: StatsConfig, deps: StatsDeps, tasks: &Tasks) -> StatsHandle
         base: None,
         reading: None,
         storage: None,
-        volumes: VolumeCache::new(),
     };
     let cancel = tasks.token();
     tasks.spawn("stats", OnExit::Fine, async move {
@@ -125,7 +124,6 @@ struct StatsTask {
     base: Option<Base>,
     reading: Option<(Instant, Arc<Reading>)>,
     storage: Option<(Instant, Arc<Storage>)>,
-    volumes: VolumeCache,
 }
 
 impl StatsTask {
@@ -164,7 +162,7 @@ impl StatsTask {
         {
             return Ok(Arc::clone(storage));
         }
-        let read = storage::collect(&self.config, &self.deps, reading, &mut self.volumes).await?;
+        let read = storage::collect(&self.config, &self.deps, reading).await?;
         let storage = Arc::new(read);
         self.storage = Some((Instant::now(), Arc::clone(&storage)));
         Ok(storage)

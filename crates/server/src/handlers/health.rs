@@ -1,16 +1,16 @@
 //! `/healthz` and its named checks.
 
 use crate::reply::{self, Reply};
-use crate::serve::ServerDeps;
+use crate::serve::{ServerDeps, Service};
 use http::StatusCode;
 use std::fmt::Write as _;
 
 /// All checks, or the named one.
-pub(crate) fn answer(deps: &ServerDeps, name: Option<&str>, query: Option<&str>) -> Reply {
+pub(crate) fn answer(service: &Service, name: Option<&str>, query: Option<&str>) -> Reply {
     match name {
         Some("ping") => reply::health(StatusCode::OK, "ok".to_owned()),
-        Some(name) => one(deps, name),
-        None => all(deps, query.unwrap_or_default()),
+        Some(name) => one(&service.deps, name),
+        None => all(service, query.unwrap_or_default()),
     }
 }
 
@@ -25,7 +25,8 @@ fn one(deps: &ServerDeps, name: &str) -> Reply {
     }
 }
 
-fn all(deps: &ServerDeps, query: &str) -> Reply {
+fn all(service: &Service, query: &str) -> Reply {
+    let deps = &service.deps;
     let pairs: Vec<(&str, &str)> =
         query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, ""))).collect();
     let verbose = pairs.iter().any(|(key, _)| *key == "verbose");
@@ -43,8 +44,10 @@ fn all(deps: &ServerDeps, query: &str) -> Reply {
         } else if let Err(error) = check() {
             tracing::info!(check = name, err = error, "healthz check failed");
             failed = true;
+            service.counts.health.record(name, false);
             writeln!(text, "[-]{name} failed: reason withheld")
         } else {
+            service.counts.health.record(name, true);
             writeln!(text, "[+]{name} ok")
         };
     }

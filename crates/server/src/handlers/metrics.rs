@@ -2,21 +2,76 @@
 
 use crate::reply::{self, Reply};
 use crate::route::MetricsPage;
-use crate::serve::ServerDeps;
-use http::{Method, Request, StatusCode};
-use hyper::body::Incoming;
+use crate::serve::Service;
+use axum::body::Body;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderName, HeaderValue};
+use http::{HeaderMap, Method, StatusCode};
+use std::io::Write as _;
 
 const KIND: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
+const START: HeaderName = HeaderName::from_static("process-start-time-unix");
 
-/// The page's families as text.
-pub(crate) fn answer(deps: &ServerDeps, page: MetricsPage, request: &Request<Incoming>) -> Reply {
-    if page == MetricsPage::Slis && request.method() == Method::DELETE {
+/// The page's families as text, packed if the client takes it so.
+pub(crate) async fn answer(
+    service: &Service,
+    page: MetricsPage,
+    method: &Method,
+    headers: &HeaderMap,
+) -> Reply {
+    let (deps, health) = (&service.deps, &service.counts.health);
+    if page == MetricsPage::Slis && method == Method::DELETE {
+        health.reset();
         return reply::plain(StatusCode::OK, "metrics reset\n".to_owned());
     }
     let text = match page {
         MetricsPage::Main => deps.metrics.render(),
         MetricsPage::Probes => deps.probe_metrics.render(),
-        MetricsPage::Cadvisor | MetricsPage::Resource | MetricsPage::Slis => String::new(),
+        MetricsPage::Slis => health.render(),
+        MetricsPage::Cadvisor => deps.stats.container_metrics().await,
+        MetricsPage::Resource => deps.stats.resource_metrics().await,
     };
-    reply::with_type(StatusCode::OK, KIND, text)
+    let packed = takes_gzip(headers).then(|| gzip(text.as_bytes())).flatten();
+    let is_packed = packed.is_some();
+    let body = packed.map_or_else(|| Body::from(text), Body::from);
+    let mut reply = reply::with_type(StatusCode::OK, KIND, body);
+    if is_packed {
+        reply.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    if let Ok(started) = HeaderValue::from_str(&deps.started.to_string()) {
+        reply.headers_mut().insert(START, started);
+    }
+    reply
+}
+
+fn takes_gzip(headers: &HeaderMap) -> bool {
+    let offers = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|v| v.to_str().ok());
+    offers.flat_map(|v| v.split(',')).any(|offer| {
+        let mut parts = offer.split(';').map(str::trim);
+        let named = parts.next() == Some("gzip");
+        named && !parts.any(|p| matches!(p, "q=0" | "q=0.0" | "q=0.00" | "q=0.000"))
+    })
+}
+
+fn gzip(text: &[u8]) -> Option<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::with_capacity(text.len() / 8), Compression::fast());
+    encoder.write_all(text).ok()?;
+    encoder.finish().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gzip_is_used_only_when_offered() {
+        let asks = |value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(value));
+            takes_gzip(&headers)
+        };
+        assert!(asks("gzip") && asks("deflate, gzip;q=0.5"));
+        assert!(!asks("identity") && !asks("gzip;q=0") && !takes_gzip(&HeaderMap::new()));
+    }
 }

@@ -1,0 +1,52 @@
+//! `/stats/summary`.
+
+use crate::query::Query;
+use crate::reply::{self, Reply};
+use crate::serve::{ServerDeps, accepts_json};
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use ports::StatsScope;
+use serde::Serialize;
+
+const MAX_FORM: usize = 64 * 1024;
+
+/// Usage of the node and its pods.
+pub(crate) async fn summary(deps: &ServerDeps, request: Request<Incoming>) -> Reply {
+    if !accepts_json(&request) {
+        return reply::not_acceptable("application/json");
+    }
+    let query = Query::parse(request.uri().query().unwrap_or_default());
+    let mut wanted: Vec<String> = query.all("only_cpu_and_memory").map(str::to_owned).collect();
+    if request.method() == Method::POST && is_form(&request) {
+        let body = Limited::new(request.into_body(), MAX_FORM).collect().await;
+        let text = body.map(|b| String::from_utf8_lossy(&b.to_bytes()).into_owned());
+        let form = Query::parse(&text.unwrap_or_default());
+        wanted.extend(form.all("only_cpu_and_memory").map(str::to_owned));
+    }
+    let scope = if wanted == ["true"] { StatsScope::CpuAndMemory } else { StatsScope::All };
+    match deps.stats.summary(scope).await {
+        Ok(summary) => indented(&*summary),
+        Err(error) => {
+            tracing::error!(err = %error, "HTTP InternalServerError serving /stats/summary");
+            let text = format!("Internal Error: {error}");
+            reply::plain(StatusCode::INTERNAL_SERVER_ERROR, text)
+        }
+    }
+}
+
+fn is_form(request: &Request<Incoming>) -> bool {
+    let kind = request.headers().get(http::header::CONTENT_TYPE).and_then(|v| v.to_str().ok());
+    kind.is_some_and(|kind| kind.starts_with("application/x-www-form-urlencoded"))
+}
+
+/// JSON indented by one space.
+fn indented(value: &impl Serialize) -> Reply {
+    let mut body = Vec::new();
+    let format = serde_json::ser::PrettyFormatter::with_indent(b" ");
+    let mut writer = serde_json::Serializer::with_formatter(&mut body, format);
+    match value.serialize(&mut writer) {
+        Ok(()) => reply::with_type(StatusCode::OK, "application/json", body),
+        Err(error) => reply::plain(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    }
+}
