@@ -53,7 +53,7 @@ fn cgroup(root: &Path, path: &str, cpu_usec: u64) {
 async fn bed(name: &str) -> Bed {
     let root = std::env::temp_dir().join(format!("rubelet-stats-{name}-{}", std::process::id()));
     let clock = Arc::new(PausedClock::new());
-    let fake = FakeCri::new(clock.clone());
+    let fake = FakeCri::new(Arc::<PausedClock>::clone(&clock));
     let client = fake.client();
     let image = ImageSpec { image: "registry.example/app:1".into(), ..Default::default() };
     client.pull_image(image.clone(), None, None).await.unwrap();
