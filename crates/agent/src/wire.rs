@@ -189,6 +189,7 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
         metrics: registry,
         probe_metrics: probe_registry,
         configz: configz(config, driver),
+        flags: config.flag_values.clone(),
         logs,
         roots,
         checks: started.checks(),

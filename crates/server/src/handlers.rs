@@ -1,9 +1,13 @@
 //! What each route answers.
 
+pub(crate) mod about;
+pub(crate) mod checkpoint;
 pub(crate) mod debug;
 pub(crate) mod health;
 pub(crate) mod logs;
 pub(crate) mod metrics;
+pub(crate) mod node_logs;
 pub(crate) mod pods;
+pub(crate) mod profile;
 pub(crate) mod stats;
 pub(crate) mod stream;

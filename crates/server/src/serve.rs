@@ -10,6 +10,7 @@ use http::{Request, StatusCode};
 use hyper::body::Incoming;
 use ports::{Clock, Pods, Roots, Stats, Tasks};
 use rustls_pki_types::CertificateDer;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use telemetry::log::LogHandle;
@@ -39,6 +40,8 @@ pub struct ServerDeps {
     pub probe_metrics: Registry,
     /// The document of `/configz`.
     pub configz: serde_json::Value,
+    /// Every flag with its value, for `/flagz`.
+    pub flags: BTreeMap<&'static str, String>,
     /// Verbosity that can be set.
     pub logs: LogHandle,
     /// Places on disk.
@@ -119,14 +122,12 @@ impl Service {
                 handlers::stream::port_forward(deps, &path, request, caller).await
             }
             Route::Disabled(text) => reply::error(StatusCode::METHOD_NOT_ALLOWED, text),
-            Route::NoRoute
-            | Route::Flagz
-            | Route::Statusz
-            | Route::Profile(_)
-            | Route::Logs(_)
-            | Route::Checkpoint(_) => {
-                reply::plain(StatusCode::NOT_FOUND, "404: Page Not Found".to_owned())
-            }
+            Route::Flagz => handlers::about::flagz(deps, request.headers()),
+            Route::Statusz => handlers::about::statusz(deps, request.headers()),
+            Route::Profile(name) => handlers::profile::answer(deps, &name),
+            Route::Logs(path) => handlers::node_logs::answer(deps, &path, request.headers()).await,
+            Route::Checkpoint(path) => handlers::checkpoint::answer(deps, &path, &request).await,
+            Route::NoRoute => reply::plain(StatusCode::NOT_FOUND, "404: Page Not Found".to_owned()),
             Route::WrongMethod(allow) => reply::wrong_method(allow),
         }
     }

@@ -102,6 +102,20 @@ impl Dir {
         named("open", &self.path.join(relative), result)
     }
 
+    /// Opens a file or folder below this one for reading, never waiting for a pipe's other end.
+    /// Links are followed as long as they stay below.
+    pub fn open_file(&self, relative: &Path) -> Result<File, FsError> {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let result = self.openat2(relative, flags, resolve);
+        named("open", &self.path.join(relative), result).map(File::from)
+    }
+
+    /// A folder that was opened as a file.
+    pub fn from_file(file: File, path: PathBuf) -> Self {
+        Self { fd: file.into(), path }
+    }
+
     /// Makes the missing part of `relative` below this folder, each new folder with exactly `mode`,
     /// and opens the result. Existing links are followed only where they stay below.
     pub fn make_beneath(&self, relative: &Path, mode: u32) -> Result<OwnedFd, FsError> {

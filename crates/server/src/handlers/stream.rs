@@ -234,7 +234,8 @@ async fn running_container(deps: &ServerDeps, path: &ContainerPath) -> Result<St
     }
 }
 
-async fn find_running(
+/// The id of a running container of a pod.
+pub(crate) async fn find_running(
     deps: &ServerDeps,
     pod: &api::core::v1::Pod,
     container: &str,

@@ -1,0 +1,26 @@
+//! `/debug/pprof/NAME`: what a native process can give of Go's profiles.
+
+use crate::reply::{self, Reply};
+use crate::serve::ServerDeps;
+use http::StatusCode;
+
+/// The command line and the symbol question; other profiles are of a Go runtime.
+pub(crate) fn answer(deps: &ServerDeps, name: &str) -> Reply {
+    match name {
+        "cmdline" => {
+            let raw = sys::fs::read(deps.roots.proc.join("self/cmdline")).unwrap_or_default();
+            let end = raw.strip_suffix(b"\0").unwrap_or(&raw).to_vec();
+            reply::with_type(StatusCode::OK, "text/plain; charset=utf-8", end)
+        }
+        "symbol" => {
+            let kind = "text/plain; charset=utf-8";
+            reply::with_type(StatusCode::OK, kind, "num_symbols: 0\n")
+        }
+        "profile" | "trace" | "heap" | "goroutine" | "allocs" | "block" | "mutex"
+        | "threadcreate" => {
+            let text = "this process has no Go runtime to profile; use perf on its pid";
+            reply::error(StatusCode::NOT_IMPLEMENTED, text)
+        }
+        _ => reply::error(StatusCode::NOT_FOUND, "Unknown profile"),
+    }
+}
