@@ -43,7 +43,7 @@ pub(crate) enum Request {
     /// Ends a pod; the answer carries the receiver that resolves when its containers stopped.
     Kill {
         uid: PodUid,
-        request: KillRequest,
+        request: Box<KillRequest>,
         answer: oneshot::Sender<Result<oneshot::Receiver<()>, String>>,
     },
     /// A readiness or device change wants this pod synced.
@@ -485,7 +485,7 @@ impl DispatchTask {
                 });
                 let result = match pod {
                     None => Err(format!("pod {uid} is not known")),
-                    Some(pod) => Ok(self.kill(&pod, request)),
+                    Some(pod) => Ok(self.kill(&pod, *request)),
                 };
                 // A caller that left does not mind.
                 let _ = answer.send(result);

@@ -74,7 +74,7 @@ impl Pods for PodsHandle {
         let grace = request.grace_seconds.or(spec_grace).unwrap_or_default();
         let limit = Duration::from_secs(u64::try_from(grace).unwrap_or_default()) * 3 / 2;
         let (answer, told) = oneshot::channel();
-        let kill = Request::Kill { uid: uid.clone(), request, answer };
+        let kill = Request::Kill { uid: uid.clone(), request: Box::new(request), answer };
         self.requests.send(kill).await.map_err(|_| "the agent is shutting down".to_owned())?;
         let stopped = told.await.map_err(|_| "the agent is shutting down".to_owned())??;
         match tokio::time::timeout(limit.max(Duration::from_secs(10)), stopped).await {

@@ -79,10 +79,10 @@ impl Entry {
         let spec = changed.spec.as_mut()?;
         let all = spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten());
         for container in all {
-            if let Some(resources) = self.containers.get(&container.name) {
-                if container.resources.clone().unwrap_or_default() != *resources {
-                    container.resources = Some(resources.clone());
-                }
+            if let Some(resources) = self.containers.get(&container.name)
+                && container.resources.clone().unwrap_or_default() != *resources
+            {
+                container.resources = Some(resources.clone());
             }
         }
         if let (Some(own), Some(kept)) = (&mut spec.resources, &self.pod_level) {

@@ -223,7 +223,7 @@ fn choose_containers(
     }
     let mut rest: Vec<Dead> = units.into_values().flatten().collect();
     if rest.len() > max {
-        rest.sort_by(|a, b| b.created.cmp(&a.created));
+        rest.sort_by_key(|c| std::cmp::Reverse(c.created));
         gone.extend(rest.split_off(max));
     }
     gone
@@ -260,7 +260,7 @@ fn choose_sandboxes(
     }
     let mut gone = Vec::new();
     for (pod, mut all) in by_pod {
-        all.sort_by(|a, b| b.created.cmp(&a.created));
+        all.sort_by_key(|c| std::cmp::Reverse(c.created));
         let keep = usize::from(!removable(&pod));
         let idle = all.into_iter().skip(keep).filter(|s| !s.ready && !s.used);
         gone.extend(idle.map(|s| s.id));

@@ -88,7 +88,7 @@ impl PodWorker {
             self.shared.lives.look_again(&self.uid);
             return Outcome::Done { terminal: false };
         }
-        let outcome = self.build_up(work, runtime, mounts, &plan, &mut acted).await;
+        let outcome = Box::pin(self.build_up(work, runtime, mounts, &plan, &mut acted)).await;
         if acted {
             self.acted();
         }
@@ -106,7 +106,10 @@ impl PodWorker {
             *acted = true;
             let stop = match kill::plan_container(pod, target, None) {
                 Ok(stop) => stop,
-                Err(error) => return Err(self.kill_refused(error.to_string())),
+                Err(error) => {
+                    self.kill_refused(error.to_string());
+                    return Err(());
+                }
             };
             let result = self.killer(pod, runtime).container(&stop, None).await;
             result.map_err(|error| self.kill_refused(error))?;
@@ -123,7 +126,10 @@ impl PodWorker {
                 };
                 let stop = match kill::plan_container(pod, &target, Some(0)) {
                     Ok(stop) => stop,
-                    Err(error) => return Err(self.kill_refused(error.to_string())),
+                    Err(error) => {
+                        self.kill_refused(error.to_string());
+                        return Err(());
+                    }
                 };
                 let result = self.killer(pod, runtime).container(&stop, None).await;
                 result.map_err(|error| self.kill_refused(error))?;
@@ -170,7 +176,7 @@ impl PodWorker {
             } else {
                 *acted = true;
             }
-            match self.start(&ground, start).await {
+            match Box::pin(self.start(&ground, start)).await {
                 Ok(()) => {
                     self.faults.remove(&start.name);
                 }

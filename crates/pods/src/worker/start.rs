@@ -45,7 +45,7 @@ impl PodWorker {
             ContainerKind::Ephemeral => "ephemeral_container",
         };
         self.shared.metrics.started_containers.inc(&[kind]);
-        let result = self.start_container(ground, start, &container).await;
+        let result = Box::pin(self.start_container(ground, start, &container)).await;
         if let Err(fault) = &result {
             self.shared.metrics.started_containers_errors.inc(&[kind, &fault.reason]);
         }

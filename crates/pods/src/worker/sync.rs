@@ -75,7 +75,7 @@ impl PodWorker {
             let done = self.generate_status(pod, work.mirror.as_ref(), &runtime, run);
             self.publish(work, done.status);
         }
-        self.execute(work, &runtime, &mounts, todo).await
+        Box::pin(self.execute(work, &runtime, &mounts, todo)).await
     }
 
     /// Counts the time from the first sight of a pod to its first running moment.
