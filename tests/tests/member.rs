@@ -207,25 +207,29 @@ fn carry(mut from: TcpStream, mut to: TcpStream) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-#[test]
-fn pods_go_on_during_an_outage_and_everything_catches_up() {
-    let control = Arc::new(ControlPlane::start(&ControlPlaneOptions::default()).unwrap());
-    let road = Road::build(control.port());
+/// A kubelet that reaches the API server over the road.
+fn over(control: &ControlPlane, road: &Road) -> KubeletOptions {
     let path = control.kubeconfig("node1");
     let mut kubeconfig: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     kubeconfig["clusters"][0]["cluster"]["server"] =
         format!("https://127.0.0.1:{}", road.port).into();
     let detour = path.with_file_name("detour.kubeconfig");
     std::fs::write(&detour, kubeconfig.to_string()).unwrap();
-    let options = KubeletOptions {
+    KubeletOptions {
         args: vec![format!("--kubeconfig={}", detour.display())],
         ..KubeletOptions::default()
-    };
+    }
+}
+
+#[test]
+fn pods_go_on_during_an_outage_and_everything_catches_up() {
+    let control = Arc::new(ControlPlane::start(&ControlPlaneOptions::default()).unwrap());
+    let road = Road::build(control.port());
     let image = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
     let kind = KubeletKind::from_env().unwrap();
     let mut node = TestNode::builder()
         .image(image.trim_start_matches("registry.k8s.io/"))
-        .options(options)
+        .options(over(&control, &road))
         .kubelet(kind)
         .join(&control)
         .start()
@@ -267,5 +271,30 @@ fn pods_go_on_during_an_outage_and_everything_catches_up() {
         (count > Some(0)).then_some(())
     };
     eventually_some(PATIENCE, "restart is reported", counted).unwrap();
+    node.stop_kubelet();
+}
+
+#[test]
+fn static_pods_start_while_the_api_server_is_away() {
+    let control = Arc::new(ControlPlane::start(&ControlPlaneOptions::default()).unwrap());
+    let road = Road::build(control.port());
+    road.close();
+    let image = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
+    let kind = KubeletKind::from_env().unwrap();
+    let mut node = TestNode::builder()
+        .image(image.trim_start_matches("registry.k8s.io/"))
+        .options(over(&control, &road))
+        .join(&control)
+        .start()
+        .unwrap();
+    let manifest = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "still"},
+        "spec": {"hostNetwork": true, "containers": [
+            {"name": "c", "image": image, "command": ["sh", "-c", "sleep 3600"]}]}});
+    node.add_manifest("still.json", &manifest.to_string()).unwrap();
+    node.launch_kubelet(kind).unwrap();
+    node.wait_running("c", PATIENCE).unwrap();
+    road.reopen();
+    let ready = || control.get(["node", "node1"]).ok().filter(is_ready);
+    eventually_some(PATIENCE, "node is ready", ready).unwrap();
     node.stop_kubelet();
 }

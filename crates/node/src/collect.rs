@@ -88,6 +88,30 @@ impl Collector {
         }
     }
 
+    /// What can be known at once, without asking anybody: enough to judge pods by until the node
+    /// is registered. Reads a few files; for the start only.
+    pub(crate) fn first_facts(&mut self) -> NodeFacts {
+        let still = read_still(&self.config.roots);
+        let prefer_v4 = self.config.settings.node_ips.first().is_none_or(IpAddr::is_ipv4);
+        let network = read_network(&self.config.roots.proc, prefer_v4);
+        let (local, default_route) = network.unwrap_or_else(|err| {
+            tracing::error!(err = %err, "network interfaces could not be read");
+            (Vec::new(), None)
+        });
+        if still.machine.is_some() && still.ephemeral_storage_bytes.is_some() {
+            self.still = Some(still.clone());
+        }
+        NodeFacts {
+            machine: still.machine,
+            kernel_version: still.kernel_version,
+            os_image: still.os_image,
+            ephemeral_storage_bytes: still.ephemeral_storage_bytes,
+            addresses: AddressFacts { local, looked_up: Vec::new(), default_route },
+            runtime: self.health.borrow().facts(None, Instant::now()),
+            ..NodeFacts::default()
+        }
+    }
+
     /// The facts of this moment.
     pub(crate) async fn facts(&mut self) -> NodeFacts {
         let still = self.still().await;

@@ -204,6 +204,9 @@ impl Heartbeat {
         let settings = self.collector.settings();
         let memory = self.memory.clone();
         let initial = self.take(initial_node(settings, &facts, memory, self.outside.clock.now()));
+        if self.latest.is_none() {
+            self.outside.node.send_replace(Some(Arc::new(initial.clone())));
+        }
         tracing::info!(node = self.api.name(), "Attempting to register node");
         let now = self.outside.clock.now();
         self.outside.startup.send_modify(|t| t.attempted = t.attempted.or(Some(now)));

@@ -8,7 +8,8 @@ use crate::runtime::{RuntimeHealth, RuntimeProbe, watch_runtime};
 use crate::standalone::Standalone;
 use crate::startup::{self, StartupTimes};
 use crate::view;
-use engine::node::NodeSettings;
+use api::core::v1::Node;
+use engine::node::{NodeMemory, NodeSettings, initial_node};
 use kubeapi::{Connection, LeaseApi, NodeApi};
 use ports::{Clock, Events, NodeView, OnExit, Roots, Tasks};
 use std::sync::Arc;
@@ -71,19 +72,28 @@ impl NodeHandle {
     }
 }
 
-/// Starts the node's tasks among `tasks`.
+/// A node to judge pods by before the API server's is known: a static pod must start, and must not
+/// be refused, while the API server is away (it may be the API server).
+fn first_node(collector: &mut Collector, clock: &dyn Clock) -> Node {
+    let facts = collector.first_facts();
+    initial_node(collector.settings(), &facts, NodeMemory::default(), clock.now()).node
+}
+
+/// Starts the node's tasks among `tasks`. The view has a node when this returns.
 pub fn start(config: NodeConfig, parts: NodeParts, tasks: &Tasks) -> NodeHandle {
     let NodeParts { connection, runtime, inputs, events, clock, view } = parts;
     let (health_out, health) = watch::channel(RuntimeHealth::default());
     let probe = Arc::clone(&runtime);
     tasks.spawn("runtime-health", OnExit::Exit, watch_runtime(probe, health_out, tasks.token()));
-    let (node_out, node) = watch::channel(None);
-    let publish = view::publish(node, health.clone(), inputs.clone(), view, tasks.token());
-    tasks.spawn("node-view", OnExit::Exit, publish);
     let name = config.settings.node_name.clone();
     let booted = sys::host::boot_time(&config.roots.proc, clock.now());
     let collecting = CollectorConfig { settings: config.settings, roots: config.roots };
-    let collector = Collector::new(collecting, runtime, health.clone(), inputs);
+    let mut collector = Collector::new(collecting, runtime, health.clone(), inputs.clone());
+    let first = Arc::new(first_node(&mut collector, &*clock));
+    view.send_modify(|view| Arc::make_mut(view).node = Some(Arc::clone(&first)));
+    let (node_out, node) = watch::channel(Some(first));
+    let publish = view::publish(node, health.clone(), inputs, view, tasks.token());
+    tasks.spawn("node-view", OnExit::Exit, publish);
     let Some(connection) = connection else {
         let standalone = Standalone::new(collector, clock, node_out);
         tasks.spawn("standalone-node", OnExit::Exit, standalone.run(tasks.token()));

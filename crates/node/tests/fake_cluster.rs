@@ -123,8 +123,12 @@ async fn an_unreachable_server_at_start_is_waited_for() {
     let api = FakeApi::start().await.unwrap();
     api.refuse(Method::POST, "/nodes", 5, 500);
     let node = start(Some(&api)).await;
+    let known = node.view.borrow().node.clone().unwrap();
+    assert_eq!(known.metadata.uid, None, "pods are judged by our own idea of the node meanwhile");
+    assert!(known.status.as_ref().unwrap().allocatable.as_ref().unwrap().contains_key("memory"));
     until("registered", || api.object("nodes", "", "node1").is_some()).await;
     assert_eq!(count(&api, "POST /api/v1/nodes"), 6);
+    until("view", || node.view.borrow().node.as_ref().unwrap().metadata.uid.is_some()).await;
     node.tasks.shutdown().await;
 }
 

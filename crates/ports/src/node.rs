@@ -18,7 +18,8 @@ pub enum PressureCondition {
 /// One immutable look at the node.
 #[derive(Debug, Clone, Default)]
 pub struct NodeView {
-    /// The node object: the API's, or in standalone mode a synthesised one.
+    /// The node object: the API's once it is known, until then (and in standalone mode) a
+    /// synthesised one, which has no UID.
     pub node: Option<Arc<Node>>,
     /// Pressure conditions in force.
     pub pressure: Vec<PressureCondition>,
