@@ -237,6 +237,22 @@ fn certificates_are_told_before_they_end() {
 }
 
 #[test]
+fn certificates_of_a_kubeconfig_are_looked_at() {
+    let scratch = Scratch::new("kubeconfig");
+    certificate(&scratch.0.join("client.pem"));
+    let text = "users: [{name: a, user: {client-certificate: client.pem}}]\n\
+                clusters: [{name: b, cluster: {certificate-authority-data: bm90aGluZw==}}]\n";
+    let path = scratch.file("kubeconfig", text);
+    let flags = [
+        format!("--kubeconfig={}", path.display()),
+        format!("--cert-dir={}", scratch.0.join("pki").display()),
+    ];
+    let findings = certificates::check(&settings_of(&[&flags[0], &flags[1]]), &At(1_790_000_000));
+    assert_eq!(levels(&findings), [Level::Ok, Level::Error], "{findings:?}");
+    assert!(findings[1].seen.ends_with("there is no certificate in it"));
+}
+
+#[test]
 fn a_runtime_that_is_not_there_or_hangs_is_told_in_time() {
     let missing = settings_of(&["--container-runtime-endpoint=unix:///nonexistent/r.sock"]);
     let findings = runtime::check(&missing, PATIENCE);
