@@ -2,10 +2,9 @@
 //! under it, and the rotated files are laid out as configured.
 #![forbid(unsafe_code)]
 
-
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use testkit::eventually;
 use testkit::real::{KubeletKind, KubeletOptions, TestNode};
 
@@ -80,8 +79,7 @@ fn a_follower_sees_every_line_of_a_log_that_is_rotated() {
         "{files:?}"
     );
     assert!(files.contains(&"0.log".to_owned()));
-    let exited =
-        node.containers().unwrap().iter().all(|c| c["state"] != "CONTAINER_RUNNING");
+    let exited = node.containers().unwrap().iter().all(|c| c["state"] != "CONTAINER_RUNNING");
     assert!(exited, "following ended with the container");
     let (code, tail) =
         node.kubelet_get("/containerLogs/default/talk-node1/talk?tailLines=1").unwrap();
