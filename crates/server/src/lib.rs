@@ -22,3 +22,6 @@ pub mod tls;
 
 pub use serve::{HealthCheck, ServerDeps};
 pub use start::{ServerError, ServerSettings, start};
+
+#[cfg(test)]
+mod tests;
