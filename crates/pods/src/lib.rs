@@ -1,7 +1,7 @@
 //! The tasks that make pods live.
 //!
-//! Owns: what should run ([`sources`]), what does run ([`view`]), one task per pod ([`worker`]) with
-//! the records of their lives ([`lives`]), admission, probes, statuses and leftovers.
+//! Owns: what should run (`sources`), what does run (`view`), one task per pod (`worker`) with
+//! the records of their lives (`lives`), admission, probes, statuses and leftovers.
 //!
 //! Promises: every decision is `engine`'s; every state has one owner; a pod can hold up only itself;
 //! a restart of the agent changes nothing that runs.
