@@ -9,7 +9,7 @@ use crate::admission::{Admission, Admitted};
 use crate::lives::WorkerSignals;
 use crate::shared::Shared;
 use crate::sources::SourceSet;
-use crate::sources::desired::{DesiredPods, is_mirror, uid_of};
+use crate::sources::desired::{DesiredPods, is_mirror, is_static, uid_of};
 use crate::sources::merge::{Change, MergeState};
 use crate::worker::PodWorker;
 use api::core::v1::Pod;
@@ -66,6 +66,10 @@ pub(crate) struct DispatchTask {
     /// Pods that wish other resources than they have.
     resizing: BTreeSet<PodUid>,
     next_resizes: Instant,
+    /// The API's newest set, while its node is not known.
+    held: Option<SourceSet>,
+    /// The API's node was seen.
+    registered: bool,
     /// Our own inbox, for tasks that report back.
     again: mpsc::Sender<Request>,
     sets: mpsc::Receiver<SourceSet>,
@@ -102,6 +106,8 @@ impl DispatchTask {
             preempting: BTreeSet::new(),
             resizing: BTreeSet::new(),
             next_resizes: Instant::now() + RESIZE_RETRY,
+            held: None,
+            registered: false,
             again,
             sets,
             requests,
@@ -119,11 +125,18 @@ impl DispatchTask {
             () = cancel.cancelled() => return, // cancel-safe: a token
             _ = self.shared.view.first_audit() => {} // cancel-safe: a watch
         }
+        // Without a node every pod would be refused, also those that have run here for months.
+        let mut node = self.shared.node.clone();
+        tokio::select! {
+            () = cancel.cancelled() => return, // cancel-safe: a token
+            _ = node.wait_for(|view| view.node.is_some()) => {} // cancel-safe: a watch
+        }
         self.publish();
         loop {
             tokio::select! {
                 () = cancel.cancelled() => return, // cancel-safe: a token
-                Some(set) = self.sets.recv() => self.take_set(set).await, // cancel-safe: mpsc
+                Some(set) = self.sets.recv() => self.offer_set(set).await, // cancel-safe: mpsc
+                Ok(()) = node.changed() => self.node_changed().await, // cancel-safe: a watch
                 Some(request) = self.requests.recv() => self.take_request(request).await, // cancel-safe: mpsc
                 Ok(()) = lives.changed() => {} // cancel-safe: a watch
                 Ok(()) = statuses.changed() => {} // cancel-safe: a watch
@@ -143,6 +156,37 @@ impl DispatchTask {
 
     pub(crate) fn sources_ready(&self) -> bool {
         self.configured.iter().all(|source| self.merge.has_delivered(*source))
+    }
+
+    /// Pods of the API wait until the API's own node is known: its labels and taints decide about them.
+    async fn offer_set(&mut self, set: SourceSet) {
+        if set.source == PodSource::Api && !self.node_registered() {
+            self.held = Some(set);
+        } else {
+            self.take_set(set).await;
+        }
+    }
+
+    async fn node_changed(&mut self) {
+        if self.registered || !self.node_registered() {
+            return;
+        }
+        self.registered = true;
+        if let Some(set) = self.held.take() {
+            self.take_set(set).await;
+        }
+        // Mirrors name the node as their owner: now they can be made.
+        let statics: Vec<Arc<Pod>> =
+            self.desired.iter().map(|(_, pod)| pod).filter(|pod| is_static(pod)).cloned().collect();
+        for pod in statics {
+            self.push(UpdateKind::Sync, &pod);
+        }
+    }
+
+    fn node_registered(&self) -> bool {
+        let view = self.shared.node.borrow();
+        let uid = view.node.as_ref().and_then(|node| node.metadata.uid.as_deref());
+        uid.is_some_and(|uid| !uid.is_empty())
     }
 
     async fn take_set(&mut self, set: SourceSet) {

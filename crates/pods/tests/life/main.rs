@@ -95,6 +95,31 @@ async fn our_own_restart_touches_nothing_that_runs() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pods_wait_for_the_node_instead_of_being_refused() {
+    let world = World::new();
+    let node = world.take_node();
+    world.api.put(simple("web"));
+    world.write_manifest(
+        "s.yaml",
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: fixed}\nspec:\n  containers: [{name: fixed, image: 'busybox:1'}]\n",
+    );
+    let agent = world.start(Sources::Both).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert!(world.reasons().is_empty(), "{:?}", world.reasons());
+    let mut unregistered = (*node).clone();
+    unregistered.metadata.uid = None;
+    world.set_node(|view| view.node = Some(std::sync::Arc::new(unregistered)));
+    world.eventually("static pod", |w| w.running("fixed") == 1).await;
+    assert_eq!(world.running("main"), 0, "the API's pods wait for the API's node");
+    world.set_node(|view| view.node = Some(node.clone()));
+    let began = tokio::time::Instant::now();
+    world.eventually("API pod", |w| w.running("main") == 1).await;
+    world.eventually("mirror", |w| w.api.pod("fixed-node").is_some()).await;
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_deleted_pod_goes_only_after_its_containers() {
     let world = World::new();
     world.api.put(simple("web"));

@@ -119,6 +119,13 @@ impl World {
         self.node.send_modify(|view| change(Arc::make_mut(view)));
     }
 
+    /// Makes the node unknown; returns what was known.
+    pub(crate) fn take_node(&self) -> Arc<Node> {
+        let mut taken = None;
+        self.set_node(|view| taken = view.node.take());
+        taken.unwrap()
+    }
+
     /// Starts the agent.
     pub(crate) async fn start(&self, sources: Sources) -> Agent {
         let tasks = Tasks::new();
