@@ -38,6 +38,11 @@ parts:
 goldens: parts
 	cargo test --package tests --test goldens
 
+## make swap-test  the Go kubelet and rubelet take turns on one node, 20 rounds
+.PHONY: swap-test
+swap-test: parts
+	ROUNDS=20 cargo test --package tests --test swap
+
 ## make bench      pods started, restarted and ended, next to the runtime's own floor; KUBELET=go, PODS=n
 .PHONY: bench
 bench: parts
