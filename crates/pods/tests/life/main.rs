@@ -111,7 +111,7 @@ async fn pods_wait_for_the_node_instead_of_being_refused() {
     world.set_node(|view| view.node = Some(std::sync::Arc::new(unregistered)));
     world.eventually("static pod", |w| w.running("fixed") == 1).await;
     assert_eq!(world.running("main"), 0, "the API's pods wait for the API's node");
-    world.set_node(|view| view.node = Some(node.clone()));
+    world.set_node(|view| view.node = Some(std::sync::Arc::clone(&node)));
     let began = tokio::time::Instant::now();
     world.eventually("API pod", |w| w.running("main") == 1).await;
     world.eventually("mirror", |w| w.api.pod("fixed-node").is_some()).await;
