@@ -273,7 +273,9 @@ fn configz(config: &Config, driver: engine::cgroup::Driver) -> serde_json::Value
     document
 }
 
-const CGROUP_V1: &str = "cgroup v1 support is in maintenance mode, please migrate to cgroup v2";
+const CGROUP_V1: &str = "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a \
+     future release. Please migrate to cgroup v2. More information at \
+     https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1";
 
 async fn cgroup_tree(
     config: &Config,
