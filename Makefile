@@ -26,7 +26,7 @@ test: parts
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo doc --workspace --no-deps --quiet
 	cargo build --package rubelet
-	cargo test --workspace
+	cargo test --workspace --no-fail-fast
 
 ## make parts      the real programs and images that the tests run on
 .PHONY: parts
