@@ -304,6 +304,10 @@ fn watch_stream(shared: Shared, target: Target, query: Query) -> Response {
     let later = futures::stream::unfold(state, |state| async move {
         let (shared, target, query, mut from, mut newest, mut generation) = state;
         loop {
+            // A watch that is cut, or whose history is gone, must not show what came after.
+            if generation.has_changed().unwrap_or(true) || shared.lock().store.is_compacted(from) {
+                return None;
+            }
             let events: Vec<Event> = shared.lock().store.since(from, &target, &query);
             from = (*newest.borrow_and_update()).max(from);
             if !events.is_empty() {
