@@ -358,9 +358,8 @@ mod tests {
                 "cri",
                 "cri[1] CreateContainer/request/config/envs",
                 "cri clean-up",
-                "steps conditions/ContainersReady",
+                // A short Ready may be missing on either side; other conditions may not.
                 "steps conditions/PodReadyToStartContainers",
-                "steps conditions/Ready",
                 "status/phase",
                 "events",
             ]

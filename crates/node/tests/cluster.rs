@@ -223,7 +223,9 @@ fn registers_becomes_ready_and_keeps_a_lease() {
 fn an_existing_node_is_reconciled_and_stays_ready() {
     with_control(async |control| {
         let mut first = start(&control, settings()).await;
-        until(&mut first.view, |n| condition(n, "Ready").0 == "True").await;
+        // Only a node with a UID is the API server's; before that it is our own idea of it.
+        let registered = |n: &Node| n.metadata.uid.is_some() && condition(n, "Ready").0 == "True";
+        until(&mut first.view, registered).await;
         first.tasks.shutdown().await;
         let before = control.get(["node", "node1"]).unwrap();
         control.kubectl(["label", "node", "node1", "kubernetes.io/hostname-"]).unwrap();
@@ -235,7 +237,7 @@ fn an_existing_node_is_reconciled_and_stays_ready() {
             labels.get("kubernetes.io/hostname").is_some_and(|v| v == "node1")
         };
         until(&mut second.view, right).await;
-        let ready = until(&mut second.view, |n| condition(n, "Ready").0 == "True").await;
+        let ready = until(&mut second.view, registered).await;
         let labels = ready.metadata.labels.as_ref().unwrap();
         assert!(!labels.contains_key("team"), "--node-labels are for new nodes");
         let after = control.get(["node", "node1"]).unwrap();
