@@ -1,3 +1,5 @@
+//! Admission: each refusal with its words, pre-emption, resize order.
+
 use super::preempt::{Need, choose};
 use super::resize::{PendingResize, ResizePolicy, order};
 use super::sysctl::{SysctlPolicy, normalise};

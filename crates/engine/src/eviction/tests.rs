@@ -1,3 +1,5 @@
+//! Eviction: thresholds, rounds, ranking, limits of local storage.
+
 use super::local::exceeded;
 use super::rank::rank;
 use super::threshold::{Value, derive_container_fs};

@@ -1,3 +1,5 @@
+//! Sums of what pods ask for, and their QoS class.
+
 use super::*;
 use crate::pod::testing::pod;
 

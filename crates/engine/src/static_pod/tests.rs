@@ -1,3 +1,5 @@
+//! Static pods: defaults, faults, identity, mirrors.
+
 use super::*;
 use serde_json::{Value, json};
 

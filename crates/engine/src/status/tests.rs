@@ -1,3 +1,5 @@
+//! Statuses: phase, conditions, containers, and the smallest patch.
+
 use super::*;
 use crate::pod::testing::{at, pod, runtime};
 use api::machinery::api::resource::Quantity;

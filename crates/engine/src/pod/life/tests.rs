@@ -1,3 +1,5 @@
+//! The life of a worker: updates, grace, static pods that wait, random histories.
+
 use super::*;
 use std::collections::BTreeSet;
 

@@ -1,3 +1,5 @@
+//! The plan: upstream's cases as a table.
+
 use super::*;
 use crate::pod::backoff::BackOff;
 use crate::pod::testing::{at, pod, runtime};

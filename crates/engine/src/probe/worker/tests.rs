@@ -1,3 +1,5 @@
+//! Probe workers: thresholds, delays, what survives a restart.
+
 use super::*;
 use crate::pod::testing::{at, pod};
 use crate::probe::saved::SavedProbes;
