@@ -23,14 +23,8 @@ pub const ON_PURPOSE: &[OnPurpose] = &[];
 /// named or `--include-ignored` is given, and they must leave this list once they pass.
 pub const NOT_YET: &[(&str, &str)] = &[
     ("env-missing-configmap", "PodReadyToStartContainers falls and rises once more under load"),
-    ("image-missing", "goes on to ImagePullBackOff at once, not with the next sync"),
     ("image-never", "PodReadyToStartContainers falls and rises once more under load"),
-    ("onfailure-restart", "the dead first attempt is not removed while the pod lives"),
-    ("resize-cpu", "the sandbox is told of the new size after the container, and once"),
-    ("runtime-class-missing", "no MissingClusterDNS event before the class is looked up"),
     ("security-nonroot-violated", "PodReadyToStartContainers falls and rises once more under load"),
-    ("volumes-config", "FailedMount events before the objects are registered"),
-    ("volumes-projected", "FailedMount events before the objects are registered"),
 ];
 
 /// What is missing for a record, if it is in that list.
