@@ -143,6 +143,13 @@ fn resize_is_infeasible(pod: &Pod) -> bool {
         .any(|c| c.type_ == "PodResizePending" && c.reason.as_deref() == Some("Infeasible"))
 }
 
+/// Whether a pod asks for something as a whole (upstream: `IsPodLevelResourcesSet`).
+pub fn pod_level_set(pod: &Pod) -> bool {
+    let own = pod.spec.as_ref().and_then(|spec| spec.resources.as_ref());
+    let lists = own.into_iter().flat_map(|own| [&own.requests, &own.limits]).flatten();
+    lists.flat_map(BTreeMap::keys).any(|name| is_pod_level_resource(name))
+}
+
 /// Whether a pod can set this resource for itself.
 pub fn is_pod_level_resource(name: &str) -> bool {
     name == "cpu" || name == "memory" || name.starts_with("hugepages-")

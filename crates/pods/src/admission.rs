@@ -19,7 +19,7 @@ use engine::admission::{
     self as rules, AdmissionView, Pressure, Rejection, Verdict, after_placement, before_placement,
     fresh_node_may_help,
 };
-use ports::{NodeView, PressureCondition, Roots};
+use ports::{ActivePods, NodeView, PressureCondition, Roots};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -86,7 +86,7 @@ impl Admission {
     pub(crate) async fn admit(
         &self,
         pod: &Arc<Pod>,
-        others: &[Arc<Pod>],
+        active: ActivePods<'_>,
         shared: &Shared,
     ) -> Admitted {
         let uid = uid_of(pod);
@@ -95,12 +95,12 @@ impl Admission {
             None => Arc::clone(pod),
         };
         let node = shared.node.borrow().clone();
-        let others: Vec<&Pod> = others.iter().map(Arc::as_ref).collect();
+        let others: Vec<&Pod> = active.others.iter().map(Arc::as_ref).collect();
         let scene = Scene { pod: &allocated, resized_from: None, others: &others };
         if let Err(rejection) = before_placement(&self.view(scene, &node, None, &pressure(&node))) {
             return Admitted::No(rejection);
         }
-        if let Err(refused) = shared.placement.admit(&allocated).await {
+        if let Err(refused) = shared.placement.admit(&allocated, active).await {
             return Admitted::No(Rejection { reason: refused.reason, message: refused.message });
         }
         let scene = Scene { pod: &allocated, resized_from: None, others: &others };
@@ -125,13 +125,16 @@ impl Admission {
         &self,
         wished: &Arc<Pod>,
         allocated: &Arc<Pod>,
-        others: &[Arc<Pod>],
+        active: ActivePods<'_>,
         shared: &Shared,
     ) -> Result<(), Rejection> {
         let node = shared.node.borrow().clone();
-        let others: Vec<&Pod> = others.iter().map(Arc::as_ref).collect();
+        let others: Vec<&Pod> = active.others.iter().map(Arc::as_ref).collect();
         let scene = Scene { pod: wished, resized_from: Some(allocated), others: &others };
         before_placement(&self.view(scene, &node, None, &pressure(&node)))?;
+        if let Err(refused) = shared.placement.admit(wished, active).await {
+            return Err(Rejection { reason: refused.reason, message: refused.message });
+        }
         let scene = Scene { pod: wished, resized_from: Some(allocated), others: &others };
         match self.after(scene, &node, shared).await {
             Verdict::Admitted => Ok(()),

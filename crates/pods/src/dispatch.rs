@@ -18,8 +18,8 @@ use engine::admission::resize::{PendingResize, order};
 use engine::admission::{Rejection, preempt};
 use engine::pod::life::{KillOptions, PodUpdate, StatusOverride, UpdateKind};
 use ports::{
-    EventSeverity, EventTarget, KillRequest, NodeEvent, OnExit, PodEntry, PodLife, PodSource,
-    PodsSnapshot,
+    ActivePods, EventSeverity, EventTarget, KillRequest, NodeEvent, OnExit, PodEntry, PodLife,
+    PodSource, PodsSnapshot,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -247,7 +247,7 @@ impl DispatchTask {
         let uid = uid_of(&pod);
         let timeline = self.shared.timelines.of(&pod);
         let others = self.active_pods(&uid);
-        match self.admission.admit(&pod, &others, &self.shared).await {
+        match self.admission.admit(&pod, self.active(&others), &self.shared).await {
             Admitted::Yes => {
                 timeline.note("admitted", "");
                 self.preempting.remove(&uid);
@@ -354,8 +354,9 @@ impl DispatchTask {
                 continue;
             }
             let others = self.active_pods(&uid);
+            let active = self.active(&others);
             let judged =
-                self.admission.admit_resize(&wished, &allocated, &others, &self.shared).await;
+                self.admission.admit_resize(&wished, &allocated, active, &self.shared).await;
             match judged {
                 Ok(()) => {
                     self.shared.allocated.record_pod(&uid, &wished);
@@ -494,6 +495,11 @@ impl DispatchTask {
             .filter(|(uid, pod)| self.is_active(uid, pod))
             .map(|(_, pod)| self.allocated(pod))
             .collect()
+    }
+
+    /// Complete once the sets of every source were taken in whole: what was published says so.
+    fn active<'a>(&self, others: &'a [Arc<Pod>]) -> ActivePods<'a> {
+        ActivePods { others, complete: self.published.borrow().sources_ready }
     }
 
     pub(crate) fn is_active(&self, uid: &PodUid, pod: &Pod) -> bool {

@@ -32,7 +32,8 @@ pub use events::{EventSeverity, EventTarget, Events, NodeEvent};
 pub use node::{NodeView, NodeViews, PressureCondition};
 pub use objects::{ObjectChange, ObjectError, ObjectKind, Objects, TokenRequest, TokenResponse};
 pub use placement::{
-    ContainerExtras, DeviceMapping, ExtraMount, Placement, PlacementError, PlacementRejection,
+    ActivePods, ContainerExtras, DeviceMapping, ExtraMount, Placement, PlacementError,
+    PlacementRejection,
 };
 pub use plugins::{PluginHandler, PluginInfo};
 pub use pods::{KillRequest, PodEntry, PodLife, PodSource, Pods, PodsSnapshot};

@@ -14,6 +14,15 @@ pub struct PlacementRejection {
     pub message: String,
 }
 
+/// The pods that hold resources here, beside the one that is judged.
+#[derive(Debug, Clone, Copy)]
+pub struct ActivePods<'a> {
+    /// The others.
+    pub others: &'a [Arc<Pod>],
+    /// Every source has spoken: whoever is not among them is gone.
+    pub complete: bool,
+}
+
 /// Why a container's extras could not be made.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
@@ -64,7 +73,8 @@ pub struct ContainerExtras {
 #[async_trait]
 pub trait Placement: Send + Sync + std::fmt::Debug {
     /// Allocates for a pod at admission (upstream: topology manager `Admit`).
-    async fn admit(&self, pod: &Arc<Pod>) -> Result<(), PlacementRejection>;
+    async fn admit(&self, pod: &Arc<Pod>, active: ActivePods<'_>)
+    -> Result<(), PlacementRejection>;
     /// Prepares dynamic resources before the sandbox is made.
     async fn prepare(&self, pod: &Arc<Pod>) -> Result<(), PlacementError>;
     /// What to add to this container's configuration.

@@ -5,6 +5,9 @@
 #![forbid(unsafe_code)]
 
 pub mod cgroups;
+mod metrics;
+pub mod placement;
 mod unplaced;
 
+pub use metrics::PlacementMetrics;
 pub use unplaced::Unplaced;

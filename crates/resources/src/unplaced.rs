@@ -2,7 +2,7 @@
 
 use api::core::v1::{Container, Pod};
 use async_trait::async_trait;
-use ports::{ContainerExtras, Placement, PlacementError, PlacementRejection};
+use ports::{ActivePods, ContainerExtras, Placement, PlacementError, PlacementRejection};
 use std::sync::Arc;
 
 /// Admits every pod and adds nothing to its containers.
@@ -11,7 +11,11 @@ pub struct Unplaced;
 
 #[async_trait]
 impl Placement for Unplaced {
-    async fn admit(&self, _pod: &Arc<Pod>) -> Result<(), PlacementRejection> {
+    async fn admit(
+        &self,
+        _pod: &Arc<Pod>,
+        _active: ActivePods<'_>,
+    ) -> Result<(), PlacementRejection> {
         Ok(())
     }
 

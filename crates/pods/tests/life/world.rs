@@ -424,7 +424,11 @@ pub(crate) struct FakePlacement {
 
 #[async_trait]
 impl Placement for FakePlacement {
-    async fn admit(&self, pod: &Arc<Pod>) -> Result<(), PlacementRejection> {
+    async fn admit(
+        &self,
+        pod: &Arc<Pod>,
+        _active: ports::ActivePods<'_>,
+    ) -> Result<(), PlacementRejection> {
         match self.refused.lock().unwrap().get(pod.metadata.uid.as_deref().unwrap()) {
             Some(refusal) => Err(refusal.clone()),
             None => Ok(()),

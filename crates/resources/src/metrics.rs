@@ -1,0 +1,106 @@
+//! What placement counts, with upstream's names, labels and buckets.
+
+use telemetry::metrics::{
+    CounterFamily, Desc, GaugeFamily, HistogramFamily, Registry, exponential_buckets,
+};
+
+const TOPOLOGY_REQUESTS: Desc = Desc::alpha(
+    "kubelet_topology_manager_admission_requests_total",
+    "The number of admission requests where resources have to be aligned.",
+);
+const TOPOLOGY_ERRORS: Desc = Desc::alpha(
+    "kubelet_topology_manager_admission_errors_total",
+    "The number of admission request failures where resources could not be aligned.",
+);
+const TOPOLOGY_DURATION: Desc = Desc::alpha(
+    "kubelet_topology_manager_admission_duration_ms",
+    "Duration in milliseconds to serve a pod admission request.",
+);
+const ALIGNED: Desc = Desc::alpha(
+    "kubelet_container_aligned_compute_resources_count",
+    "Cumulative number of aligned compute resources allocated to containers by alignment type.",
+)
+.labels(&["scope", "boundary"]);
+const NOT_ALIGNED: Desc = Desc::alpha(
+    "kubelet_container_aligned_compute_resources_failure_count",
+    "Cumulative number of failures to allocate aligned compute resources to containers by alignment \
+     type.",
+)
+.labels(&["scope", "boundary"]);
+const CPU_REQUESTS: Desc = Desc::alpha(
+    "kubelet_cpu_manager_pinning_requests_total",
+    "The number of cpu core allocations which required pinning.",
+);
+const CPU_ERRORS: Desc = Desc::alpha(
+    "kubelet_cpu_manager_pinning_errors_total",
+    "The number of cpu core allocations which required pinning failed.",
+);
+const CPU_SHARED: Desc = Desc::alpha(
+    "kubelet_cpu_manager_shared_pool_size_millicores",
+    "The size of the shared CPU pool for non-guaranteed QoS pods, in millicores.",
+);
+const CPU_EXCLUSIVE: Desc = Desc::alpha(
+    "kubelet_cpu_manager_exclusive_cpu_allocation_count",
+    "The total number of CPUs exclusively allocated to containers running on this node",
+);
+const CPU_PER_NUMA: Desc = Desc::alpha(
+    "kubelet_cpu_manager_allocation_per_numa",
+    "Number of CPUs allocated per NUMA node",
+)
+.labels(&["numa_node"]);
+const MEMORY_REQUESTS: Desc = Desc::alpha(
+    "kubelet_memory_manager_pinning_requests_total",
+    "The number of memory pages allocations which required pinning.",
+);
+const MEMORY_ERRORS: Desc = Desc::alpha(
+    "kubelet_memory_manager_pinning_errors_total",
+    "The number of memory pages allocations which required pinning that failed.",
+);
+
+/// Counters of placement; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct PlacementMetrics {
+    pub(crate) topology_requests: CounterFamily,
+    pub(crate) topology_errors: CounterFamily,
+    pub(crate) topology_duration: HistogramFamily,
+    pub(crate) aligned: CounterFamily,
+    pub(crate) not_aligned: CounterFamily,
+    pub(crate) cpu_requests: CounterFamily,
+    pub(crate) cpu_errors: CounterFamily,
+    pub(crate) cpu_shared: GaugeFamily,
+    pub(crate) cpu_exclusive: GaugeFamily,
+    pub(crate) cpu_per_numa: GaugeFamily,
+    pub(crate) memory_requests: CounterFamily,
+    pub(crate) memory_errors: CounterFamily,
+}
+
+impl PlacementMetrics {
+    /// Declares them all.
+    pub fn new(registry: &Registry) -> Self {
+        let buckets = exponential_buckets(0.05, 2.0, 15);
+        Self {
+            topology_requests: registry.counter(TOPOLOGY_REQUESTS),
+            topology_errors: registry.counter(TOPOLOGY_ERRORS),
+            topology_duration: registry.histogram(TOPOLOGY_DURATION, &buckets),
+            aligned: registry.counter(ALIGNED),
+            not_aligned: registry.counter(NOT_ALIGNED),
+            cpu_requests: registry.counter(CPU_REQUESTS),
+            cpu_errors: registry.counter(CPU_ERRORS),
+            cpu_shared: registry.gauge(CPU_SHARED),
+            cpu_exclusive: registry.gauge(CPU_EXCLUSIVE),
+            cpu_per_numa: registry.gauge(CPU_PER_NUMA),
+            memory_requests: registry.counter(MEMORY_REQUESTS),
+            memory_errors: registry.counter(MEMORY_ERRORS),
+        }
+    }
+
+    /// Shows the alignment counters of these boundaries before anything was counted.
+    pub(crate) fn show_alignment(&self, boundaries: &[&str]) {
+        for boundary in boundaries {
+            for scope in ["container", "pod"] {
+                self.aligned.with(&[scope, boundary]).add(0.0);
+                self.not_aligned.with(&[scope, boundary]).add(0.0);
+            }
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Exclusive CPUs, NUMA memory, devices and dynamic resources behind one front.
+//!
+//! Owns: the order in which providers are asked, the merge of their hints and the words of a refusal (upstream:
+//! `topologymanager` scopes, `admission.GetPodAdmitResult`). Deliberately absent: what a provider holds and how it is
+//! remembered; each has its own module.
+//!
+//! ```text
+//! admit:  hints of every provider ─▶ engine::topology::Policy::merge ─▶ allocate, provider by provider
+//!         (scope container: once per container; scope pod: once; policy none: allocate only)
+//! ```
+
+mod provider;
+
+pub use provider::{AllocateError, Provider};
+
+use crate::metrics::PlacementMetrics;
+use api::core::v1::{Container, Pod};
+use api::ids::PodUid;
+use async_trait::async_trait;
+use engine::resources::pod_level_set;
+use engine::topology::{Hint, Policy, PolicyKind, ResourceHints};
+use ports::{ActivePods, ContainerExtras, Placement, PlacementError, PlacementRejection};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use tokio::time::Instant;
+
+const AFFINITY: &str = "TopologyAffinityError";
+
+/// What hints are merged for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Each container by itself.
+    Container,
+    /// The pod as a whole.
+    Pod,
+}
+
+/// How placement decides.
+#[derive(Debug, Clone)]
+pub struct PlacementConfig {
+    /// Merges hints.
+    pub policy: Policy,
+    /// For whom.
+    pub scope: Scope,
+    /// Gate PodLevelResourceManagers.
+    pub pod_level: bool,
+}
+
+/// The providers in the order in which they are asked.
+#[derive(Debug)]
+pub struct Placed {
+    config: PlacementConfig,
+    providers: Vec<Arc<dyn Provider>>,
+    metrics: PlacementMetrics,
+}
+
+impl Placed {
+    /// A front over these providers.
+    pub fn new(
+        config: PlacementConfig,
+        providers: Vec<Arc<dyn Provider>>,
+        metrics: PlacementMetrics,
+    ) -> Self {
+        if config.policy.kind() != PolicyKind::None {
+            metrics.show_alignment(&["numa_node"]);
+        }
+        Self { config, providers, metrics }
+    }
+
+    async fn judge(&self, pod: &Arc<Pod>) -> Result<(), PlacementRejection> {
+        match (self.config.policy.kind(), self.config.scope) {
+            (PolicyKind::None, _) => {
+                for container in containers(pod) {
+                    self.allocate(pod, container, Hint::default()).await.map_err(rejection)?;
+                }
+                Ok(())
+            }
+            (_, Scope::Container) => self.judge_containers(pod).await,
+            (_, Scope::Pod) => self.judge_pod(pod).await,
+        }
+    }
+
+    async fn judge_containers(&self, pod: &Arc<Pod>) -> Result<(), PlacementRejection> {
+        for container in containers(pod) {
+            let mut hints = Vec::with_capacity(self.providers.len());
+            for provider in &self.providers {
+                hints.push(provider.hints(pod, container).await);
+            }
+            let Some(best) = self.merge(pod, &hints) else {
+                self.aligned(Scope::Container, false);
+                self.metrics.topology_errors.inc(&[]);
+                return Err(self.not_aligned(pod));
+            };
+            self.allocate(pod, container, best).await.map_err(|error| {
+                self.metrics.topology_errors.inc(&[]);
+                rejection(error)
+            })?;
+            self.aligned(Scope::Container, true);
+        }
+        Ok(())
+    }
+
+    async fn judge_pod(&self, pod: &Arc<Pod>) -> Result<(), PlacementRejection> {
+        let mut hints = Vec::with_capacity(self.providers.len());
+        for provider in &self.providers {
+            hints.push(provider.pod_hints(pod).await);
+        }
+        let Some(best) = self.merge(pod, &hints) else {
+            self.aligned(Scope::Pod, false);
+            self.metrics.topology_errors.inc(&[]);
+            return Err(self.not_aligned(pod));
+        };
+        self.allocate_whole(pod, best).await.map_err(|error| {
+            self.metrics.topology_errors.inc(&[]);
+            rejection(error)
+        })?;
+        self.aligned(Scope::Pod, true);
+        Ok(())
+    }
+
+    async fn allocate_whole(&self, pod: &Arc<Pod>, best: Hint) -> Result<(), AllocateError> {
+        if self.config.pod_level && pod_level_set(pod) {
+            for provider in &self.providers {
+                provider.allocate_pod(pod, best).await?;
+            }
+            return Ok(());
+        }
+        for container in containers(pod) {
+            self.allocate(pod, container, best).await?;
+        }
+        Ok(())
+    }
+
+    async fn allocate(
+        &self,
+        pod: &Arc<Pod>,
+        container: &Container,
+        affinity: Hint,
+    ) -> Result<(), AllocateError> {
+        for provider in &self.providers {
+            provider.allocate(pod, container, affinity).await?;
+        }
+        Ok(())
+    }
+
+    /// The best hint, if the policy takes it.
+    fn merge(&self, pod: &Pod, hints: &[ResourceHints]) -> Option<Hint> {
+        let (best, admitted) = self.config.policy.merge(hints);
+        tracing::debug!(?best, admitted, pod = pod.metadata.name, "Best TopologyHint");
+        admitted.then_some(best)
+    }
+
+    fn not_aligned(&self, pod: &Pod) -> PlacementRejection {
+        let message = if !self.config.pod_level || !pod_level_set(pod) {
+            "Resources cannot be allocated with Topology locality"
+        } else if self.config.scope == Scope::Pod {
+            "Pod Scope pod with pod-level resources failed admission under pod-scope topology manager"
+        } else {
+            "Pod Scope pod with pod-level resources failed admission with a container-level topology \
+             manager"
+        };
+        PlacementRejection { reason: AFFINITY.to_owned(), message: message.to_owned() }
+    }
+
+    /// Counts what only the strictest policy guarantees.
+    fn aligned(&self, scope: Scope, done: bool) {
+        if self.config.policy.kind() != PolicyKind::SingleNumaNode {
+            return;
+        }
+        let scope = if scope == Scope::Pod { "pod" } else { "container" };
+        let counted = if done { &self.metrics.aligned } else { &self.metrics.not_aligned };
+        counted.inc(&[scope, "numa_node"]);
+    }
+}
+
+/// Init containers, then regular ones.
+fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
+    let spec = pod.spec.as_ref();
+    let init = spec.and_then(|spec| spec.init_containers.as_ref());
+    init.into_iter().flatten().chain(spec.into_iter().flat_map(|spec| &spec.containers))
+}
+
+fn rejection(error: AllocateError) -> PlacementRejection {
+    match error {
+        AllocateError::Refused { reason, message } => {
+            PlacementRejection { reason: reason.to_owned(), message }
+        }
+        AllocateError::Failed(cause) => PlacementRejection {
+            reason: "UnexpectedAdmissionError".to_owned(),
+            message: format!("Allocate failed due to {cause}, which is unexpected"),
+        },
+    }
+}
+
+#[async_trait]
+impl Placement for Placed {
+    async fn admit(
+        &self,
+        pod: &Arc<Pod>,
+        active: ActivePods<'_>,
+    ) -> Result<(), PlacementRejection> {
+        let began = Instant::now();
+        self.metrics.topology_requests.inc(&[]);
+        if active.complete {
+            let uid =
+                |pod: &Arc<Pod>| PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
+            let uids: BTreeSet<PodUid> = active.others.iter().chain([pod]).map(uid).collect();
+            for provider in &self.providers {
+                provider.forget_all_but(&uids).await;
+            }
+        }
+        let judged = self.judge(pod).await;
+        #[expect(clippy::cast_precision_loss, reason = "an admission takes few milliseconds")]
+        let took = began.elapsed().as_millis() as f64;
+        self.metrics.topology_duration.observe(&[], took);
+        judged
+    }
+
+    async fn prepare(&self, pod: &Arc<Pod>) -> Result<(), PlacementError> {
+        for provider in &self.providers {
+            provider.prepare(pod).await?;
+        }
+        Ok(())
+    }
+
+    async fn container_extras(
+        &self,
+        pod: &Arc<Pod>,
+        container: &Container,
+    ) -> Result<ContainerExtras, PlacementError> {
+        let mut extras = ContainerExtras::default();
+        for provider in &self.providers {
+            provider.extras(pod, container, &mut extras).await?;
+        }
+        Ok(extras)
+    }
+
+    async fn container_created(
+        &self,
+        pod: &Arc<Pod>,
+        container: &Container,
+        container_id: &str,
+    ) -> Result<(), PlacementError> {
+        for provider in &self.providers {
+            provider.created(pod, container, container_id).await?;
+        }
+        Ok(())
+    }
+
+    fn container_removed(&self, container_id: &str) {
+        self.providers.iter().for_each(|provider| provider.removed(container_id));
+    }
+
+    async fn release(&self, pod: &Arc<Pod>) -> Result<(), PlacementError> {
+        for provider in &self.providers {
+            provider.release(pod).await?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
