@@ -49,6 +49,11 @@ mod tests {
         let mode = |path: PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(roots.kubelet.join("plugins_registry")), 0o750);
         assert_eq!(mode(roots.kubelet.join("checkpoints")), 0o700);
-        sys::tree::remove_tree(&base).unwrap();
+        sys::removal::remove_tree(
+            std::path::Path::new("/proc"),
+            &base,
+            sys::removal::Contents::Everything,
+        )
+        .unwrap();
     }
 }

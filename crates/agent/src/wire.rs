@@ -242,16 +242,16 @@ const SERVING_LOOK: std::time::Duration = std::time::Duration::from_secs(1);
 /// What the process says about itself.
 fn own_metrics(registry: &Registry, config: &Config, roots: &Roots) {
     register_process(registry, roots.proc.clone());
-    let mut numbers = api::version::KUBERNETES_VERSION.trim_start_matches('v').split('.');
+    let mut numbers = units::release::KUBERNETES_VERSION.trim_start_matches('v').split('.');
     let mut number = || numbers.next().unwrap_or_default().to_owned();
     register_build_info(
         registry,
         &BuildInfo {
             major: number(),
             minor: number(),
-            git_version: api::version::KUBELET_VERSION.to_owned(),
+            git_version: units::release::REPORTED_VERSION.to_owned(),
             compiler: "rustc".to_owned(),
-            platform: format!("linux/{}", api::version::ARCHITECTURE),
+            platform: format!("linux/{}", units::release::ARCHITECTURE),
             ..BuildInfo::default()
         },
     );

@@ -8,7 +8,6 @@
 
 pub mod ids;
 pub mod stats;
-pub mod version;
 
 pub use k8s_openapi::api::{
     authentication, authorization, certificates, coordination, core, node, resource, storage,

@@ -34,7 +34,6 @@ pub use log::{LogLine, LogValue, Severity};
 pub use origin::Origin;
 pub use resolved::Config;
 pub use validate::{CgroupVersion, faults};
-pub use version::{KUBERNETES_VERSION, REPORTED_VERSION};
 
 /// Access to files, handed in.
 pub trait ConfigFiles {

@@ -125,7 +125,10 @@ impl Loader<'_> {
         }
         match &own.version {
             VersionRequest::Print => {
-                return Ok(Request::Print(format!("Kubernetes {}\n", version::REPORTED_VERSION)));
+                return Ok(Request::Print(format!(
+                    "Kubernetes {}\n",
+                    units::release::REPORTED_VERSION
+                )));
             }
             VersionRequest::PrintRaw => return Ok(Request::Print(version::raw())),
             VersionRequest::No | VersionRequest::Report(_) => {}

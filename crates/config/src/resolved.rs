@@ -24,9 +24,9 @@ use crate::gates::Gates;
 use crate::kubelet::KubeletConfiguration;
 use crate::log::LogLine;
 use crate::origin::Origin;
-use crate::version::REPORTED_VERSION;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use units::release::REPORTED_VERSION;
 
 /// Everything the agent is told.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,13 +1,7 @@
-//! The version that is reported.
+//! What `--version` may be given and prints.
 
+use units::release::{ARCHITECTURE, KUBERNETES_VERSION, REPORTED_VERSION};
 use units::strconv::quote;
-
-/// The Kubernetes release this agent stands for.
-pub const KUBERNETES_VERSION: &str = "v1.36.4";
-
-/// What `--version` prints and the node reports: the Kubernetes release, then our own version as
-/// build metadata, which kubeadm and version comparisons leave aside.
-pub const REPORTED_VERSION: &str = concat!("v1.36.4+rubelet.", env!("CARGO_PKG_VERSION"));
 
 /// Whether a version given by `--version=v…` may be reported: the release part must be ours.
 pub(crate) fn check_reported(version: &str) -> Result<(), String> {
@@ -47,14 +41,6 @@ pub(crate) fn raw() -> String {
          MinCompatibilityMajor:\"\", MinCompatibilityMinor:\"\", GitVersion:{}, GitCommit:\"\", \
          GitTreeState:\"\", BuildDate:\"\", GoVersion:\"\", Compiler:\"rustc\", Platform:{}}}\n",
         quote(REPORTED_VERSION),
-        quote(&format!("{}/{}", std::env::consts::OS, platform()))
+        quote(&format!("linux/{ARCHITECTURE}"))
     )
-}
-
-fn platform() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
 }

@@ -129,8 +129,8 @@ fn settings() -> NodeSettings {
     NodeSettings {
         node_name: "node1".into(),
         hostname: "node1".into(),
-        architecture: api::version::ARCHITECTURE.into(),
-        kubelet_version: api::version::KUBELET_VERSION.into(),
+        architecture: units::release::ARCHITECTURE.into(),
+        kubelet_version: units::release::REPORTED_VERSION.into(),
         controller_attach: true,
         max_pods: 110,
         port: 10250,

@@ -86,6 +86,11 @@ mod tests {
         let link = format!("{root}/link");
         assert_eq!(Disk.walk(&link).unwrap(), std::slice::from_ref(&link));
         assert_eq!(Disk.walk(&format!("{link}/")).unwrap(), [format!("{link}/z.conf")]);
-        sys::tree::remove_tree(&root).unwrap();
+        sys::removal::remove_tree(
+            Path::new("/proc"),
+            Path::new(&root),
+            sys::removal::Contents::Everything,
+        )
+        .unwrap();
     }
 }

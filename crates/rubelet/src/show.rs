@@ -3,10 +3,11 @@
 //! Promises: the YAML form is itself a configuration file; origins are comments.
 
 use config::kubelet::{API_VERSION, KIND};
-use config::{Effective, Origin, REPORTED_VERSION};
+use config::{Effective, Origin};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use units::release::REPORTED_VERSION;
 
 /// How to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -21,5 +21,4 @@ pub mod propagation;
 pub mod removal;
 pub mod stats;
 pub mod systemd;
-pub mod tree;
 pub mod watch;

@@ -14,6 +14,7 @@ pub mod gojson;
 pub mod hash;
 pub mod percentage;
 pub mod quantity;
+pub mod release;
 pub mod spew;
 pub mod strconv;
 

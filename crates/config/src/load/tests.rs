@@ -306,7 +306,7 @@ fn help_wins_over_version_and_both_wait_for_a_good_line() {
     );
     assert!(matches!(
         loaded(&["--version"], &[]).result,
-        Ok(Request::Print(text)) if text == format!("Kubernetes {}\n", version::REPORTED_VERSION)
+        Ok(Request::Print(text)) if text == format!("Kubernetes {}\n", units::release::REPORTED_VERSION)
     ));
     assert_eq!(
         fault(&["--version", "--nope"], &[]),
@@ -318,7 +318,7 @@ fn help_wins_over_version_and_both_wait_for_a_good_line() {
 #[test]
 fn kubeadm_understands_the_version() {
     // ^\s*Kubernetes v([0-9]+\.[0-9]+\.[0-9]+)([-\w.+]*)?\s*$
-    let reported = version::REPORTED_VERSION.strip_prefix("v1.36.4").unwrap();
+    let reported = units::release::REPORTED_VERSION.strip_prefix("v1.36.4").unwrap();
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.+".contains(c);
     assert!(!reported.is_empty() && reported.chars().all(fits), "{reported}");
 }

@@ -65,7 +65,11 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let _ = sys::tree::remove_tree(&self.0);
+        let _ = sys::removal::remove_tree(
+            Path::new("/proc"),
+            &self.0,
+            sys::removal::Contents::Everything,
+        );
     }
 }
 

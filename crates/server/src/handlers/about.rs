@@ -39,7 +39,7 @@ pub(crate) fn flagz(deps: &ServerDeps, headers: &HeaderMap) -> Reply {
 pub(crate) fn statusz(deps: &ServerDeps, headers: &HeaderMap) -> Reply {
     let up = deps.clock.now().as_second().saturating_sub(deps.started).max(0);
     let started = jiff::Timestamp::from_second(deps.started).unwrap_or_default();
-    let binary = api::version::KUBERNETES_VERSION.trim_start_matches('v');
+    let binary = units::release::KUBERNETES_VERSION.trim_start_matches('v');
     let emulated = binary.rsplit_once('.').map_or(binary, |(minor, _)| minor);
     let paths = ["/configz", "/debug", "/flagz", "/healthz", "/metrics"];
     match form(headers, "Statusz") {

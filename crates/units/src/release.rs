@@ -1,10 +1,11 @@
 //! The version that this agent claims: the Kubernetes release whose kubelet it replaces.
 
-/// As `kubectl get nodes` shows it; build metadata names the program.
-pub const KUBELET_VERSION: &str = concat!("v1.36.4+rubelet-", env!("CARGO_PKG_VERSION"));
-
-/// The release without build metadata.
+/// The release alone.
 pub const KUBERNETES_VERSION: &str = "v1.36.4";
+
+/// What `--version` prints and the node reports: the release, then our own version as build
+/// metadata, which kubeadm and version comparisons leave aside.
+pub const REPORTED_VERSION: &str = concat!("v1.36.4+rubelet.", env!("CARGO_PKG_VERSION"));
 
 /// Go's name of the processor this program was built for.
 pub const ARCHITECTURE: &str = if cfg!(target_arch = "x86_64") {
