@@ -49,6 +49,13 @@ bench: parts
 	@cargo build --profile $(PROFILE) -p rubelet -p testkit --bins
 	@RUBELET_BIN=$(profile_dir)/rubelet $(profile_dir)/bench-pods
 
+## make node-e2e   Kubernetes' node e2e suite; LABELS, FOCUS, SKIP, PROCS choose specs; KUBELET=go; RECORD=1
+.PHONY: node-e2e
+node-e2e:
+	@parts/prepare rust core images node-e2e >/dev/null
+	@cargo build --profile $(PROFILE) -p rubelet -p testkit --bins
+	@RUBELET_BIN=$(profile_dir)/rubelet $(profile_dir)/node-e2e
+
 ## make clean-run  remove what a killed `make run` or test left on this machine
 .PHONY: clean-run
 clean-run:

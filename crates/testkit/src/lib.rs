@@ -3,6 +3,11 @@
 
 pub mod fake_api;
 pub mod fake_cri;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "blocking code on the real machine: real time, real files"
+)]
+pub mod node_e2e;
 pub mod paused_clock;
 #[expect(
     clippy::disallowed_methods,

@@ -19,6 +19,7 @@ mod recorder;
 mod registry;
 mod reset;
 mod slot;
+mod stop;
 
 pub use containerd::{Containerd, RuntimeLine};
 pub use control::{ControlPlane, ControlPlaneOptions};
@@ -29,6 +30,7 @@ pub use process::{Service, run};
 pub use recorder::{Call, Recorder};
 pub use registry::Registry;
 pub use slot::Slot;
+pub use stop::on_stop;
 
 use std::time::{Duration, Instant};
 

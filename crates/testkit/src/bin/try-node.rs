@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use serde_json::Value;
 use testkit::real::{
-    KubeletKind, RuntimeLine, Slot, TestNode, eventually_some, repository_root, run,
+    KubeletKind, RuntimeLine, Slot, TestNode, eventually_some, on_stop, repository_root, run,
 };
 
 /// Set when the user wants it to end.
@@ -34,7 +34,7 @@ fn show() -> anyhow::Result<()> {
         println!("removed what {removed} killed runs had left");
         return Ok(());
     }
-    listen_for_stop()?;
+    on_stop(&STOP)?;
     ensure!(run("id", ["-u"])?.trim() == "0", "containers need root: run it with sudo");
     let kind = KubeletKind::from_env()?;
     let mut node = step("containerd and an image registry", || {
@@ -151,24 +151,4 @@ fn table(pods: &[Value]) -> String {
         format!("{}\n", cells.collect::<String>().trim_end())
     };
     rows.iter().map(line).collect()
-}
-
-/// Ctrl-C and SIGTERM set the flag; without this they would end the process before it cleans up.
-fn listen_for_stop() -> anyhow::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (mut interrupt, mut terminate) = runtime.block_on(async {
-        anyhow::Ok((signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?))
-    })?;
-    std::thread::spawn(move || {
-        runtime.block_on(async {
-            // Both only wait for the next signal: nothing is lost when the other comes first.
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-        });
-        STOP.store(true, Ordering::Relaxed);
-    });
-    Ok(())
 }

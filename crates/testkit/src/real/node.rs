@@ -82,7 +82,7 @@ impl TestNodeBuilder {
         let slot = Slot::take()?;
         let parts = Parts::find()?;
         make_cgroups(&slot)?;
-        let registry = Registry::start(&slot, &parts)?;
+        let registry = Registry::start(&slot, &parts.registry_storage())?;
         let containerd = Containerd::start(&slot, &parts, &registry, self.line)?;
         for image in &self.images {
             containerd.pull(image)?;

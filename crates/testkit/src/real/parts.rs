@@ -57,6 +57,12 @@ impl Parts {
         self.dir.join("registry")
     }
 
+    /// Storage of the registry with the images of Kubernetes' node e2e suite.
+    #[must_use]
+    pub fn e2e_registry_storage(&self) -> PathBuf {
+        self.dir.join("e2e-registry")
+    }
+
     /// Folder of the programs, to be put on a PATH.
     #[must_use]
     pub fn bin_dir(&self) -> PathBuf {

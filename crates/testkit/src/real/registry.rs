@@ -1,10 +1,11 @@
 //! An image registry on a loopback port, serving the prepared test images read-only.
 
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use super::{Parts, Service, Slot};
+use super::{Service, Slot};
 
 /// A running registry.
 #[derive(Debug)]
@@ -14,14 +15,14 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Start it in the slot.
-    pub fn start(slot: &Slot, parts: &Parts) -> anyhow::Result<Registry> {
+    /// Start it in the slot, on this storage.
+    pub fn start(slot: &Slot, storage: &Path) -> anyhow::Result<Registry> {
         let port = slot.free_port()?;
         let config = format!(
             "version: 0.1\nlog: {{level: warn, accesslog: {{disabled: true}}}}\nstorage:\n  \
              filesystem: {{rootdirectory: {}}}\n  maintenance: {{readonly: {{enabled: true}}}}\n\
              http: {{addr: \"127.0.0.1:{port}\"}}\n",
-            parts.registry_storage().display()
+            storage.display()
         );
         let config = slot.write("etc/registry.yml", config)?;
         let mut command = Command::new("docker-registry");

@@ -14,6 +14,7 @@ use std::sync::{Mutex, Once};
 
 use anyhow::{Context, bail};
 
+use super::kubelet::make_cgroups;
 use super::parts::cache_dir;
 use super::process::tail;
 use super::reset;
@@ -26,7 +27,8 @@ const SLOTS: u8 = 60;
 pub struct Slot {
     index: u8,
     dir: PathBuf,
-    _lock: File,
+    /// Held by the owner; a process inside a slot that another one owns has none.
+    lock: Option<File>,
     ports: Mutex<Vec<TcpListener>>,
 }
 
@@ -45,9 +47,37 @@ impl Slot {
                 std::fs::create_dir_all(dir.join(sub))
                     .with_context(|| format!("cannot make {}", dir.join(sub).display()))?;
             }
-            return Ok(Slot { index, dir, _lock: lock, ports: Mutex::default() });
+            return Ok(Slot { index, dir, lock: Some(lock), ports: Mutex::default() });
         }
         bail!("all {SLOTS} slots for test instances are in use")
+    }
+
+    /// The slot that a parent process owns, for a child that works in it. Dropping this one leaves
+    /// everything as it is.
+    pub fn inside(index: u8) -> anyhow::Result<Slot> {
+        Ok(Slot { index, dir: folder(index)?, lock: None, ports: Mutex::default() })
+    }
+
+    /// Where results that outlive a slot are kept.
+    pub fn cache_dir() -> anyhow::Result<PathBuf> {
+        cache_dir()
+    }
+
+    /// Its number, by which a child process finds it.
+    #[must_use]
+    pub fn index(&self) -> u8 {
+        self.index
+    }
+
+    /// Make its cgroup in every hierarchy, ready for pods.
+    pub fn make_cgroups(&self) -> anyhow::Result<()> {
+        make_cgroups(self)
+    }
+
+    /// Its cgroup in each hierarchy.
+    #[must_use]
+    pub fn cgroup_folders(&self) -> Vec<PathBuf> {
+        reset::cgroup_roots(self.index)
     }
 
     /// Remove what killed runs left in slots that nobody owns now; how many there were.
@@ -172,6 +202,9 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
+        if self.lock.is_none() {
+            return;
+        }
         if std::thread::panicking() {
             self.keep_logs();
         }
