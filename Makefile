@@ -43,7 +43,7 @@ goldens: parts
 swap-test: parts
 	ROUNDS=20 cargo test --package tests --test swap
 
-## make bench      pods started, restarted and ended, next to the runtime's own floor; KUBELET=go, PODS=n
+## make bench      the Go kubelet and rubelet, one after the other: time, memory, CPU; PODS=n
 .PHONY: bench
 bench: parts
 	@cargo build --profile $(PROFILE) -p rubelet -p testkit --bins

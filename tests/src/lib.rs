@@ -3,8 +3,10 @@
 #![expect(clippy::disallowed_methods, reason = "blocking code on the real machine, real time")]
 
 pub mod bed;
+pub mod cluster;
 pub mod compare;
 pub mod differences;
 pub mod golden;
 pub mod normal;
 pub mod observe;
+pub mod scenario;

@@ -6,11 +6,12 @@ use crate::{AgentError, settings};
 use config::Config;
 use kubeapi::certs::{ClientCertConfig, EstablishError, Established, establish};
 use kubeapi::{
-    ApiEvents, ApiObjects, ApiPods, ApiReviews, ApiStorage, Connection, EventLog, EventsConfig,
-    PodWatchEvent, StandaloneObjects, watch_pods,
+    ApiEvents, ApiObjects, ApiPods, ApiReviews, ApiStorage, Connection, ConnectionConfig, EventLog,
+    EventsConfig, PodWatchEvent, RequestMetrics, StandaloneObjects, watch_pods,
 };
 use ports::{Clock, Events, NodeView, Objects, OnExit, PodApi, Reviews, StorageApi, Tasks};
 use std::sync::Arc;
+use telemetry::metrics::Registry;
 use tokio::sync::{mpsc, watch};
 
 /// What the subsystems use of the API server.
@@ -31,7 +32,7 @@ impl Cluster {
         config: &Config,
         host: &Host,
         view: &watch::Receiver<Arc<NodeView>>,
-        clock: &Arc<dyn Clock>,
+        (clock, registry): (&Arc<dyn Clock>, &Registry),
         tasks: &Tasks,
     ) -> Result<Self, AgentError> {
         let (Some(api), Some(objects)) = (&config.api, settings::objects(config, host)) else {
@@ -53,19 +54,20 @@ impl Cluster {
             cert_dir: config.dirs.certs.clone(),
             rotate: api.rotate_certificates,
         };
-        let connection = settings::connection(config);
+        let connection = ConnectionConfig {
+            metrics: Some(RequestMetrics::new(registry)),
+            ..settings::connection(config)
+        };
         let established = establish(&credentials, &connection, Arc::clone(clock));
         let Established { connection, kubeconfig, rotation } =
             established.await.map_err(|e| fault(&e))?;
-        match rotation {
-            Some(rotation) => {
-                tasks.spawn("client-certificate", OnExit::Exit, rotation.run(tasks.token()));
-            }
-            None => {
-                let follow = connection.clone().follow_files(kubeconfig, tasks.token());
-                tasks.spawn("kubeconfig-files", OnExit::Fine, follow);
-            }
+        if let Some(rotation) = rotation {
+            let rotation = rotation.with_metrics(registry).run(tasks.token());
+            tasks.spawn("client-certificate", OnExit::Exit, rotation);
         }
+        // With rotation that is the authority alone: the kubeconfig has no credentials then.
+        let follow = connection.clone().follow_files(kubeconfig, tasks.token());
+        tasks.spawn("kubeconfig-files", OnExit::Fine, follow);
         let (events, sending) = ApiEvents::new(
             &connection,
             EventsConfig { node_name: name.clone() },

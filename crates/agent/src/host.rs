@@ -18,6 +18,8 @@ pub(crate) struct Host {
     pub(crate) selinux: bool,
     pub(crate) swap_controller: bool,
     pub(crate) thermal_throttle: Vec<String>,
+    /// What the node declares; set once the runtime was asked.
+    pub(crate) declared_features: Option<Vec<String>>,
 }
 
 /// Why this machine cannot be used.
@@ -67,6 +69,7 @@ impl Host {
             selinux: roots.sys.join("fs/selinux/enforce").is_file(),
             thermal_throttle: thermal_throttle(roots, machine.cores),
             swap_controller,
+            declared_features: None,
             cgroups,
             machine,
             hostname,

@@ -79,3 +79,10 @@ pub(crate) async fn cgroup_driver(
         Err(_) => Err(RuntimeError::UnknownDriver(linux.cgroup_driver)),
     }
 }
+
+/// Whether user namespaces work together with the host's network; a runtime that does not answer
+/// cannot do it.
+pub(crate) async fn user_namespaces_on_host_network(client: &RuntimeClient) -> bool {
+    let status = client.status(false).await;
+    status.is_ok_and(|s| s.features.is_some_and(|f| f.user_namespaces_host_network))
+}

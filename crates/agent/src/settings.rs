@@ -4,7 +4,10 @@
 
 use crate::host::Host;
 use config::Config;
-use config::resolved::{Authorization, SecretsVerification, SwapBehavior, TlsVersion};
+use config::resolved::{
+    Authorization, CpuManagerPolicy, MemoryManagerPolicy, SecretsVerification, SwapBehavior, TlsVersion,
+};
+use engine::admission::resize::ResizePolicy;
 use engine::cgroup::{CgroupName, Driver, Limits, PodLimitPolicy, shares};
 use engine::image::record::{AllowList, VerificationPolicy};
 use engine::node::{NodeSettings, Reservation, Threshold};
@@ -158,11 +161,45 @@ pub(crate) fn pods(config: &Config, host: &Host, roots: &Roots, runtime_name: &s
             allowed_unsafe_sysctls: config.pods.allowed_unsafe_sysctls.clone(),
             pod_level_resources: config.gates.enabled("PodLevelResources"),
             taint_comparison: config.gates.enabled("TaintTolerationComparisonOperators"),
-            ..AdmissionConfig::default()
+            declared_features: host.declared_features.clone(),
+            resize: resize_policy(config, host),
         },
         probes_per_second: PROBES_PER_SECOND,
         seed: u64::from(std::process::id()),
     }
+}
+
+/// Which resizes this node refuses for good.
+fn resize_policy(config: &Config, host: &Host) -> ResizePolicy {
+    let on = |gate| config.gates.enabled(gate);
+    let resources = &config.resources;
+    ResizePolicy {
+        pod_level: on("InPlacePodLevelResourcesVerticalScaling"),
+        exclusive_cpus: resources.cpu_manager_policy == CpuManagerPolicy::Static
+            && !on("InPlacePodVerticalScalingExclusiveCPUs"),
+        exclusive_memory: resources.memory_manager_policy == MemoryManagerPolicy::Static
+            && !on("InPlacePodVerticalScalingExclusiveMemory"),
+        swap: config.pods.swap_behavior == SwapBehavior::LimitedSwap
+            && on("NodeSwap")
+            && host.cgroups.is_v2()
+            && host.swap_controller,
+    }
+}
+
+/// What the node says it can do beyond its version; `None` when it should not say (gate
+/// NodeDeclaredFeatures). `host_network_users`: the runtime can do user namespaces together with the
+/// host's network.
+pub(crate) fn declared_features(config: &Config, host_network_users: bool) -> Option<Vec<String>> {
+    let on = |gate: &&str| config.gates.enabled(gate);
+    let by_gate = [
+        "ExtendWebSocketsToKubelet",
+        "InPlacePodLevelResourcesVerticalScaling",
+        "InPlacePodVerticalScalingInitContainers",
+        "RestartAllContainersOnContainerExits",
+    ];
+    let by_runtime = host_network_users.then_some("UserNamespacesHostNetworkSupport");
+    on(&"NodeDeclaredFeatures")
+        .then(|| by_gate.into_iter().chain(by_runtime).filter(on).map(str::to_owned).collect())
 }
 
 fn count(number: u32) -> Option<usize> {
@@ -350,7 +387,7 @@ pub(crate) fn node(config: &Config, host: &Host, roots: &Roots) -> NodeConfig {
             report_runtime_handlers: config.gates.enabled("RecursiveReadOnlyMounts")
                 || config.gates.enabled("UserNamespacesSupport"),
             report_features: config.gates.enabled("SupplementalGroupsPolicy"),
-            declared_features: None,
+            declared_features: host.declared_features.clone(),
         },
         roots: roots.clone(),
         heartbeat: HeartbeatConfig {

@@ -62,15 +62,18 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
     let roots = settings::roots(config);
     let registry = Registry::new();
     let probe_registry = Registry::new();
-    let host = Host::read(config, &roots)?;
+    let mut host = Host::read(config, &roots)?;
     let client = runtime::connect(config, Arc::new(RuntimeOperations::new(&registry))).await?;
     let driver = runtime::cgroup_driver(&client, configured_driver(config)).await?;
+    let host_network_users = config.gates.enabled("UserNamespacesHostNetworkSupport")
+        && runtime::user_namespaces_on_host_network(&client).await;
+    host.declared_features = settings::declared_features(config, host_network_users);
     layout::make(&roots, config.gates.enabled("ContainerCheckpoint"))?;
     share_root(&roots);
     own_process(config, &roots);
 
     let (view_out, view) = watch::channel(Arc::new(NodeView::default()));
-    let cluster = Cluster::join(config, &host, &view, &clock, tasks).await?;
+    let cluster = Cluster::join(config, &host, &view, (&clock, &registry), tasks).await?;
     cluster.events.emit(NodeEvent {
         target: EventTarget::Node,
         severity: EventSeverity::Normal,
@@ -116,6 +119,7 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
         },
         tasks,
     );
+    node.measure(&registry);
     let images = Images::start(
         ImagesConfig { providers: upkeep::providers(config)?, ..settings::images(config) },
         ImagesDeps {
@@ -168,7 +172,16 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
         }
     }
     if let Some(connection) = serving {
-        serve_by_request(config, &host, &connection, &certificate, (view.clone(), &clock), tasks);
+        let serving = ServingConfig {
+            node_name: host.hostname.clone(),
+            cert_dir: config.dirs.certs.clone(),
+            allow_dns_only: config.gates.enabled("AllowDNSOnlyNodeCSR"),
+        };
+        let (identity, rotation) =
+            serving_rotation(&connection, serving, view.clone(), Arc::clone(&clock));
+        certificate.follow(identity);
+        let rotation = rotation.with_metrics(&registry).run(tasks.token());
+        tasks.spawn("serving-certificate", OnExit::Fine, rotation);
     }
     let started = Started { pods: pods.clone() };
     let usage = stats::start(
@@ -202,42 +215,6 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
     }
     Ok(started)
 }
-
-/// Asks the API server for the serving certificate and puts each new one into use.
-fn serve_by_request(
-    config: &Config,
-    host: &Host,
-    connection: &kubeapi::Connection,
-    certificate: &Arc<ServingCertificate>,
-    (view, clock): (ports::NodeViews, &Arc<dyn Clock>),
-    tasks: &Tasks,
-) {
-    let serving = ServingConfig {
-        node_name: host.hostname.clone(),
-        cert_dir: config.dirs.certs.clone(),
-        allow_dns_only: config.gates.enabled("AllowDNSOnlyNodeCSR"),
-    };
-    let (identity, rotation) = serving_rotation(connection, serving, view, Arc::clone(clock));
-    tasks.spawn("serving-certificate", OnExit::Fine, rotation.run(tasks.token()));
-    let (certificate, cancel) = (Arc::clone(certificate), tasks.token());
-    tasks.spawn("serving-certificate-use", OnExit::Fine, async move {
-        let mut ticks = tokio::time::interval(SERVING_LOOK);
-        loop {
-            tokio::select! {
-                // Cancel-safe: nothing is held.
-                () = cancel.cancelled() => return,
-                // Cancel-safe: a tick that is missed comes again.
-                _ = ticks.tick() => {}
-            }
-            if let Some(pair) = identity.current() {
-                certificate.install_key(pair.certified_key());
-            }
-        }
-    });
-}
-
-/// How soon a new serving certificate is used.
-const SERVING_LOOK: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// What the process says about itself.
 fn own_metrics(registry: &Registry, config: &Config, roots: &Roots) {

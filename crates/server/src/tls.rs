@@ -14,7 +14,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Why there is no TLS to serve with. Display is upstream's text where it has one.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +54,7 @@ pub enum TlsError {
 #[derive(Debug, Default)]
 pub struct ServingCertificate {
     current: ArcSwapOption<CertifiedKey>,
+    kept_by: OnceLock<Arc<dyn ResolvesServerCert>>,
 }
 
 impl ServingCertificate {
@@ -72,9 +73,10 @@ impl ServingCertificate {
         Ok(())
     }
 
-    /// Puts a pair that somebody else has read into use.
-    pub fn install_key(&self, pair: Arc<CertifiedKey>) {
-        self.current.store(Some(pair));
+    /// Asks somebody who keeps the certificate fresh at each handshake, from now on.
+    pub fn follow(&self, keeper: Arc<dyn ResolvesServerCert>) {
+        // Said once, at start.
+        let _first = self.kept_by.set(keeper);
     }
 
     /// Reads the pair of files and puts it into use.
@@ -88,8 +90,11 @@ impl ServingCertificate {
 }
 
 impl ResolvesServerCert for ServingCertificate {
-    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.current.load_full()
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        match self.kept_by.get() {
+            Some(keeper) => keeper.resolve(hello),
+            None => self.current.load_full(),
+        }
     }
 }
 

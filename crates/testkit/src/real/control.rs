@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -53,8 +54,11 @@ impl Default for ControlPlaneOptions {
 pub struct ControlPlane {
     // Services before the slot: they end before its folder goes.
     _services: Vec<Service>,
+    api: Mutex<Option<Service>>,
+    options: ControlPlaneOptions,
     parts: Parts,
     port: u16,
+    etcd_port: u16,
     slot: Slot,
 }
 
@@ -70,18 +74,21 @@ impl ControlPlane {
         let peer_port = slot.free_port()?;
         slot.release_ports();
         let etcd = start_etcd(&slot, &parts, etcd_port, peer_port)?;
-        let mut api = start_api_server(&slot, &parts, options, (port, etcd_port))?;
-        let control = ControlPlane { _services: vec![etcd], parts, port, slot };
+        let mut control = ControlPlane {
+            _services: vec![etcd],
+            api: Mutex::default(),
+            options: options.clone(),
+            parts,
+            port,
+            etcd_port,
+            slot,
+        };
         control.write_kubeconfig("admin", ADMIN_TOKEN)?;
         control.write_kubeconfig("bootstrap", BOOTSTRAP_TOKEN)?;
         for node in &options.nodes {
             control.write_kubeconfig(node, &node_token(node))?;
         }
-        api.wait_ready(Duration::from_secs(90), || {
-            control.kubectl(["get", "--raw", "/readyz"]).map(drop)
-        })?;
-        let mut control = control;
-        control._services.push(api);
+        control.start_api_server()?;
         if options.controller_manager {
             let service = control.start_controller_manager(options)?;
             control._services.push(service);
@@ -91,6 +98,27 @@ impl ControlPlane {
             control._services.push(service);
         }
         Ok(control)
+    }
+
+    /// Start the API server, again after [`ControlPlane::stop_api_server`], and wait until it is
+    /// ready.
+    pub fn start_api_server(&self) -> anyhow::Result<()> {
+        let ports = (self.port, self.etcd_port);
+        let mut api = start_api_server(&self.slot, &self.parts, &self.options, ports)?;
+        api.wait_ready(Duration::from_secs(90), || {
+            self.kubectl(["get", "--raw", "/readyz"]).map(drop)
+        })?;
+        *self.api_server() = Some(api);
+        Ok(())
+    }
+
+    /// Kill the API server: connections break and nobody listens.
+    pub fn stop_api_server(&self) {
+        *self.api_server() = None;
+    }
+
+    fn api_server(&self) -> MutexGuard<'_, Option<Service>> {
+        self.api.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Run kubectl as the administrator.
@@ -119,7 +147,10 @@ impl ControlPlane {
     /// Create an object.
     pub fn create(&self, object: &Value) -> anyhow::Result<()> {
         let name = object["metadata"]["name"].as_str().unwrap_or("object");
-        let file = self.slot.write(&format!("objects/{name}.json"), object.to_string())?;
+        let place = object["metadata"]["namespace"].as_str().unwrap_or("default");
+        let kind = object["kind"].as_str().unwrap_or("object");
+        let file = format!("objects/{place}-{kind}-{name}.json");
+        let file = self.slot.write(&file, object.to_string())?;
         self.kubectl(["create", "-f", &file.to_string_lossy()]).map(drop)
     }
 

@@ -1,0 +1,79 @@
+//! `make bench`: how fast and how lean a kubelet starts, restarts and ends pods. The Go kubelet and
+//! ours are measured one after the other, on the same cluster and machine, next to the floor that the
+//! runtime itself sets (the same CRI calls without an agent).
+//!
+//! `PODS=n` changes the number of pods, `IDLE=seconds` how long idleness is watched, `KUBELET=go` or
+//! `KUBELET=rubelet` measures one alone, `ONCE=1` takes one sample of the restart time instead of five.
+#![forbid(unsafe_code)]
+#![expect(clippy::print_stdout, reason = "a command for people")]
+#![expect(clippy::disallowed_methods, reason = "measures real time on the real machine")]
+
+mod floor;
+mod measure;
+mod process;
+mod table;
+mod watch;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use testkit::real::{ControlPlane, ControlPlaneOptions, KubeletKind, TestNode};
+
+/// The one container of every pod.
+const IMAGE: &str = "registry.k8s.io/pause:3.10.2";
+/// The longest that anything may take.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What the environment asks for.
+#[derive(Debug, Clone, Copy)]
+struct Order {
+    pods: usize,
+    idle: Duration,
+    restarts: usize,
+}
+
+fn number(name: &str, otherwise: usize) -> anyhow::Result<usize> {
+    match std::env::var(name) {
+        Ok(text) => text.parse().with_context(|| format!("{name} is {text:?}")),
+        Err(_) => Ok(otherwise),
+    }
+}
+
+fn run() -> anyhow::Result<()> {
+    let idle = u64::try_from(number("IDLE", 30)?)?;
+    let order = Order {
+        pods: number("PODS", 100)?,
+        idle: Duration::from_secs(idle),
+        restarts: if number("ONCE", 0)? == 0 { 5 } else { 1 },
+    };
+    let kinds = match std::env::var_os("KUBELET") {
+        Some(_) => vec![KubeletKind::from_env()?],
+        None => vec![KubeletKind::Go, KubeletKind::Rubelet],
+    };
+    println!("{} pods of one pause container, containerd 2, API server and etcd beside", order.pods);
+    let runtime = tokio::runtime::Runtime::new()?;
+    let floor = {
+        let node = TestNode::builder().start()?;
+        runtime.block_on(floor::measure(&node, order.pods))?
+    };
+    println!("floor: the runtime alone starts them in {:.2} s", floor.as_secs_f64());
+    let control = Arc::new(ControlPlane::start(&ControlPlaneOptions::default())?);
+    let mut columns = Vec::new();
+    for kind in kinds {
+        columns.push((kind, measure::one(kind, &control, order)?));
+    }
+    table::print(&columns, floor);
+    Ok(())
+}
