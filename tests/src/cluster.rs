@@ -39,7 +39,11 @@ impl Cluster {
         })?;
         let control = Arc::new(control);
         let start_node = |node: String| {
-            let options = KubeletOptions { node, ..KubeletOptions::default() };
+            let options = KubeletOptions {
+                node,
+                config: json!({ "clusterDNS": ["10.0.0.10"], "clusterDomain": "cluster.local" }),
+                ..KubeletOptions::default()
+            };
             TestNode::builder().kubelet(kind).options(options).join(&control).start()
         };
         let nodes: Vec<anyhow::Result<TestNode>> = std::thread::scope(|scope| {
@@ -74,9 +78,7 @@ impl Cluster {
     pub fn namespace(&self, name: &str) -> anyhow::Result<Space<'_>> {
         self.control.kubectl(["create", "namespace", name])?;
         let space = Space { control: &self.control, name: name.to_owned() };
-        space.wait("service account default", || {
-            space.get(&["serviceaccount", "default"]).ok()
-        })?;
+        space.wait("service account default", || space.get(&["serviceaccount", "default"]).ok())?;
         Ok(space)
     }
 }
@@ -178,7 +180,10 @@ impl<'a> Space<'a> {
             name.rsplit_once('.').map(|(_, nanoseconds)| nanoseconds.to_owned())
         });
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        Ok(events.iter().map(|e| (text(&e["type"]), text(&e["reason"]), text(&e["message"]))).collect())
+        Ok(events
+            .iter()
+            .map(|e| (text(&e["type"]), text(&e["reason"]), text(&e["message"])))
+            .collect())
     }
 
     /// The reasons of those events.

@@ -72,13 +72,14 @@ fn run_all<S: Send + Sync>(
                 Ok(()) => println!("test {} ... ok ({took:.1}s)", scenario.name),
                 Err(error) => {
                     failed.fetch_add(1, Ordering::Relaxed);
-                    println!("test {} ... FAILED ({took:.1}s)\n{error:?}", scenario.name);
+                    println!("test {} ... FAILED ({took:.1}s)\n{error:#}", scenario.name);
                 }
             }
         }
     };
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..at_once.min(scenarios.len())).map(|_| scope.spawn(work)).collect();
+        let workers: Vec<_> =
+            (0..at_once.min(scenarios.len())).map(|_| scope.spawn(work)).collect();
         for worker in workers {
             // A panic counts as one failure; what that worker would have run next, others run.
             if worker.join().is_err() {
@@ -90,7 +91,12 @@ fn run_all<S: Send + Sync>(
     if failed > 0 {
         // The stage's slots keep their logs when a panic takes them down.
         let _reported = std::thread::scope(|scope| {
-            scope.spawn(move || { let _stage = stage; panic!("{failed} scenarios failed") }).join()
+            scope
+                .spawn(move || {
+                    let _stage = stage;
+                    panic!("{failed} scenarios failed")
+                })
+                .join()
         });
     }
     failed

@@ -298,3 +298,75 @@ fn static_pods_start_while_the_api_server_is_away() {
     eventually_some(PATIENCE, "node is ready", ready).unwrap();
     node.stop_kubelet();
 }
+
+#[test]
+fn a_node_that_was_away_for_long_gives_up_what_was_taken_and_keeps_the_rest() {
+    // Ten minutes of real clusters, in seconds: leases, the controller's patience, tolerations.
+    let patience = ["--node-monitor-grace-period=8s", "--node-monitor-period=1s"];
+    let options = ControlPlaneOptions {
+        controller_manager: true,
+        controller_manager_args: patience.map(str::to_owned).to_vec(),
+        ..ControlPlaneOptions::default()
+    };
+    let control = Arc::new(ControlPlane::start(&options).unwrap());
+    let road = Road::build(control.port());
+    let options = KubeletOptions {
+        config: json!({"nodeLeaseDurationSeconds": 4, "nodeStatusUpdateFrequency": "2s"}),
+        ..over(&control, &road)
+    };
+    let kind = KubeletKind::from_env().unwrap();
+    let mut node =
+        TestNode::builder().options(options).kubelet(kind).join(&control).start().unwrap();
+    let tolerated = |seconds: u32| {
+        json!([{"key": "node.kubernetes.io/unreachable", "operator": "Exists",
+            "effect": "NoExecute", "tolerationSeconds": seconds}])
+    };
+    for (name, seconds) in [("hasty", 1), ("patient", 3600)] {
+        control
+            .create(&json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {
+                "nodeName": "node1", "automountServiceAccountToken": false,
+                "terminationGracePeriodSeconds": 1, "tolerations": tolerated(seconds),
+                "containers": [{"name": name, "image": "registry.k8s.io/pause:3.10.2"}],
+            }}))
+            .unwrap();
+        node.wait_running(name, PATIENCE).unwrap();
+    }
+    let ready = |wanted: &'static str| {
+        let object = control.get(["node", "node1"]).ok()?;
+        let conditions = object["status"]["conditions"].as_array()?.clone();
+        let is = |c: &Value| c["type"] == "Ready" && c["status"] == wanted;
+        conditions.iter().any(is).then_some(object)
+    };
+    let get = |name: &str| control.get(["pod", name]).ok();
+    let running = || get("patient").filter(|p| p["status"]["phase"] == "Running");
+    let before = eventually_some(PATIENCE, "patient pod runs", running).unwrap();
+    road.close();
+    eventually_some(PATIENCE, "node is given up", || ready("Unknown")).unwrap();
+    let taken = || get("hasty").filter(|p| p["metadata"]["deletionTimestamp"].is_string());
+    eventually_some(PATIENCE, "hasty pod is taken away", taken).unwrap();
+    for name in ["hasty", "patient"] {
+        node.wait_running(name, Duration::from_secs(1)).unwrap();
+    }
+    road.reopen();
+    eventually_some(PATIENCE, "node is back", || ready("True")).unwrap();
+    eventually_some(PATIENCE, "hasty pod is gone", || get("hasty").is_none().then_some(()))
+        .unwrap();
+    let untainted = || {
+        let object = control.get(["node", "node1"]).ok()?;
+        let taints = object["spec"]["taints"].as_array().map_or(0, Vec::len);
+        (taints == 0).then_some(())
+    };
+    eventually_some(PATIENCE, "the node has no taint", untainted).unwrap();
+    let container = |pod: &Value| pod["status"]["containerStatuses"][0]["containerID"].clone();
+    let is_ready_again = || {
+        let pod = get("patient")?;
+        let conditions = pod["status"]["conditions"].as_array()?;
+        let is = |c: &Value| c["type"] == "Ready" && c["status"] == "True";
+        conditions.iter().any(is).then(|| container(&pod))
+    };
+    let after = eventually_some(PATIENCE, "patient pod is ready again", is_ready_again).unwrap();
+    assert_eq!(after, container(&before));
+    node.stop_kubelet();
+}

@@ -39,6 +39,10 @@ fn settle(node: &mut Value) {
     for field in ["uid", "resourceVersion", "creationTimestamp", "managedFields"] {
         node["metadata"].as_object_mut().unwrap().remove(field);
     }
+    // Ours says who it is behind the version that it replaces.
+    let version = node["status"]["nodeInfo"]["kubeletVersion"].as_str().unwrap();
+    let version = version.split("+rubelet").next().unwrap().to_owned();
+    node["status"]["nodeInfo"]["kubeletVersion"] = version.into();
     node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] = 0.into();
     for condition in node["status"]["conditions"].as_array_mut().unwrap() {
         for field in ["lastHeartbeatTime", "lastTransitionTime"] {
@@ -53,7 +57,9 @@ fn steady(described: &str) -> Vec<String> {
     let moving = ["CreationTimestamp:", "AcquireTime:", "RenewTime:"];
     let words = |line: &str| {
         let all = line.split_whitespace();
-        all.filter(|word| !word.contains(':') || word.ends_with(':')).collect::<Vec<_>>().join(" ")
+        let steady = all.filter(|word| !word.contains(':') || word.ends_with(':'));
+        let words = steady.map(|word| word.split("+rubelet").next().unwrap_or_default());
+        words.collect::<Vec<_>>().join(" ")
     };
     let body = described.split("\nEvents:").next().unwrap_or_default();
     body.lines()

@@ -5,7 +5,8 @@
 use crate::host::Host;
 use config::Config;
 use config::resolved::{
-    Authorization, CpuManagerPolicy, MemoryManagerPolicy, SecretsVerification, SwapBehavior, TlsVersion,
+    Authorization, CpuManagerPolicy, MemoryManagerPolicy, SecretsVerification, SwapBehavior,
+    TlsVersion,
 };
 use engine::admission::resize::ResizePolicy;
 use engine::cgroup::{CgroupName, Driver, Limits, PodLimitPolicy, shares};

@@ -13,6 +13,7 @@ mod patch;
 mod register;
 mod reserve;
 mod resources;
+mod runtime_version;
 #[cfg(test)]
 mod tests;
 
@@ -182,7 +183,8 @@ fn set_versions(node: &mut Node, settings: &NodeSettings, facts: &NodeFacts) {
     let info = node.status.get_or_insert_default().node_info.get_or_insert_default();
     info.kernel_version.clone_from(&facts.kernel_version);
     info.os_image.clone_from(&facts.os_image);
-    let version = facts.runtime.version.as_deref().unwrap_or("Unknown");
+    let version = facts.runtime.version.as_deref().and_then(runtime_version::shown);
+    let version = version.as_deref().unwrap_or("Unknown");
     info.container_runtime_version = format!("{}://{version}", facts.runtime.name);
     info.kubelet_version.clone_from(&settings.kubelet_version);
     info.kube_proxy_version.clear();

@@ -5,8 +5,11 @@
 //! Promises: additions are admitted in order of creation; nothing is removed before every configured
 //! source has spoken; what it publishes is one consistent moment.
 
+mod resizes;
+
 use crate::admission::{Admission, Admitted};
 use crate::lives::WorkerSignals;
+use crate::metrics::resize::RetryTrigger;
 use crate::shared::Shared;
 use crate::sources::SourceSet;
 use crate::sources::desired::{DesiredPods, is_mirror, is_static, uid_of};
@@ -14,8 +17,8 @@ use crate::sources::merge::{Change, MergeState};
 use crate::worker::PodWorker;
 use api::core::v1::Pod;
 use api::ids::PodUid;
-use engine::admission::resize::{PendingResize, order};
 use engine::admission::{Rejection, preempt};
+use engine::allocation::requested_resizes;
 use engine::pod::life::{KillOptions, PodUpdate, StatusOverride, UpdateKind};
 use ports::{
     ActivePods, EventSeverity, EventTarget, KillRequest, NodeEvent, OnExit, PodEntry, PodLife,
@@ -145,7 +148,7 @@ impl DispatchTask {
                         self.housekeep().await;
                     }
                     if Instant::now() >= self.next_resizes {
-                        self.retry_resizes().await;
+                        self.retry_resizes(RetryTrigger::Periodic).await;
                     }
                     self.next_housekeeping = Instant::now() + HOUSEKEEPING;
                 }
@@ -202,6 +205,7 @@ impl DispatchTask {
             self.event(&pod, EventSeverity::Warning, "FailedValidation", message);
         }
         let (mut adds, mut others) = (Vec::new(), Vec::new());
+        let trigger = resizes::trigger(&merged.changes);
         for change in merged.changes {
             match change {
                 Change::Add(pod) => adds.push(pod),
@@ -222,7 +226,7 @@ impl DispatchTask {
                 Change::Add(_) | Change::Remove(_) => {}
             }
         }
-        self.retry_resizes().await;
+        self.retry_resizes(trigger).await;
     }
 
     async fn add(&mut self, pod: Arc<Pod>) {
@@ -313,77 +317,20 @@ impl DispatchTask {
         });
     }
 
-    /// Notes whether a pod wishes other resources than it has.
-    fn note_wish(&mut self, pod: &Arc<Pod>) {
-        let uid = uid_of(pod);
-        let differs = self.shared.allocated.get(&uid).is_some_and(|e| e.applied_to(pod).is_some());
-        if differs {
-            self.resizing.insert(uid);
-        } else if self.resizing.remove(&uid) {
-            self.shared.resizes.settled(&uid);
-        }
-    }
-
-    /// Tries every waiting resize, most deserving first.
-    pub(crate) async fn retry_resizes(&mut self) {
-        self.next_resizes = Instant::now() + RESIZE_RETRY;
-        if self.resizing.is_empty() || !self.sources_ready() {
-            return;
-        }
-        let waiting: Vec<(Arc<Pod>, Arc<Pod>)> = self
-            .resizing
-            .iter()
-            .filter_map(|uid| self.desired.get(uid))
-            .map(|pod| (Arc::clone(pod), self.allocated(pod)))
-            .collect();
-        let pending: Vec<PendingResize<'_>> = waiting
-            .iter()
-            .map(|(wished, allocated)| PendingResize {
-                wished,
-                allocated,
-                since: self.shared.resizes.pending_since(&uid_of(wished)),
-            })
-            .collect();
-        self.resizing.retain(|uid| waiting.iter().any(|(pod, _)| uid_of(pod) == *uid));
-        for index in order(&pending) {
-            let Some((wished, allocated)) = waiting.get(index).cloned() else { continue };
-            let uid = uid_of(&wished);
-            if Arc::ptr_eq(&wished, &allocated) {
-                self.resizing.remove(&uid);
-                self.shared.resizes.settled(&uid);
-                continue;
-            }
-            let others = self.active_pods(&uid);
-            let active = self.active(&others);
-            let judged =
-                self.admission.admit_resize(&wished, &allocated, active, &self.shared).await;
-            match judged {
-                Ok(()) => {
-                    self.shared.allocated.record_pod(&uid, &wished);
-                    self.shared.allocated.saved().await;
-                    self.resizing.remove(&uid);
-                    self.shared.resizes.accepted(&wished);
-                    self.shared.timelines.of(&wished).note("resize accepted", "");
-                }
-                Err(refusal) => {
-                    if !self.shared.resizes.refused(&wished, &refusal) {
-                        self.resizing.remove(&uid);
-                    }
-                    self.shared.timelines.of(&wished).note("resize waits", refusal.message);
-                }
-            }
-            self.push(UpdateKind::Update, &wished);
-        }
-    }
-
     fn update(&mut self, pod: &Arc<Pod>) {
+        if let Some(old) = self.desired.get(&uid_of(pod)) {
+            self.shared.metrics.resize.requested(&requested_resizes(old, pod));
+        }
         self.desired.upsert(pod);
         if is_mirror(pod) {
             self.mirror_changed(pod);
             return;
         }
         self.note_wish(pod);
-        self.push(UpdateKind::Update, pod);
+        // A wish is judged next, and the pod is pushed with the outcome.
+        if !self.resizing.contains(&uid_of(pod)) || !self.sources_ready() {
+            self.push(UpdateKind::Update, pod);
+        }
     }
 
     fn reconcile(&mut self, pod: &Arc<Pod>) {

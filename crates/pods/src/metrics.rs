@@ -1,5 +1,8 @@
 //! What the pod subsystem counts, with upstream's names, labels and buckets.
 
+pub(crate) mod resize;
+
+use resize::ResizeMetrics;
 use telemetry::metrics::{CounterFamily, Desc, GaugeFamily, HistogramFamily, Registry};
 
 const DEFAULT_BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
@@ -144,6 +147,7 @@ pub struct PodMetrics {
     pub(crate) terminated: CounterFamily,
     pub(crate) rejections: CounterFamily,
     pub(crate) preemptions: CounterFamily,
+    pub(crate) resize: ResizeMetrics,
     pub(crate) probes: CounterFamily,
     pub(crate) probe_duration: HistogramFamily,
 }
@@ -175,6 +179,7 @@ impl PodMetrics {
             terminated: registry.counter(TERMINATED),
             rejections: registry.counter(REJECTIONS),
             preemptions: registry.counter(PREEMPTIONS),
+            resize: ResizeMetrics::new(registry),
             probes: probes.counter(PROBES),
             probe_duration: probes.histogram(PROBE_DURATION, &DEFAULT_BUCKETS),
         }

@@ -104,7 +104,11 @@ pub async fn start(
         placement: deps.placement,
         objects: deps.objects,
         mirrors: Mirrors::new(deps.api.clone(), deps.node.clone()),
-        resizes: Resizes::new(Arc::clone(&clock), Arc::clone(&deps.events)),
+        resizes: Resizes::new(
+            Arc::clone(&clock),
+            Arc::clone(&deps.events),
+            deps.metrics.resize.clone(),
+        ),
         events: deps.events,
         node: deps.node,
         clock: Arc::clone(&clock),

@@ -44,7 +44,7 @@ fn created_described_deleted(cluster: &Cluster) -> anyhow::Result<()> {
         ensure!(squeezed.contains(&line), "no line {line:?} in\n{described}");
     }
     ensure!(described.contains("Successfully assigned described/p to node1"), "{described}");
-    ensure!(described.contains("Started container c"), "{described}");
+    ensure!(described.contains("spec.containers{c}: Container started"), "{described}");
     space.wait_reasons("p", &["Scheduled", "Pulled", "Created", "Started"])?;
     // The account's token, the authority and the namespace are where clients look for them.
     let (node, id) = (cluster.node()?, runtime_id(status_of(&pod))?);
@@ -182,8 +182,12 @@ fn finalizer(cluster: &Cluster) -> anyhow::Result<()> {
     ensure!(ended["metadata"]["deletionTimestamp"].is_string());
     ensure!(condition(&ended, "Ready") == "False", "{}", ended["status"]);
     let uid = ended["metadata"]["uid"].as_str().context("uid")?.to_owned();
-    let folder = cluster.node()?.root_dir().join("pods").join(uid);
-    space.wait("its folder is gone", || (!folder.is_dir()).then_some(()))?;
+    let node = cluster.node()?;
+    space.wait("its sandbox is not ready", || {
+        let sandboxes = node.sandboxes().ok()?;
+        let own = |s: &Value| s["metadata"]["uid"] == uid.as_str() && s["state"] == "SANDBOX_READY";
+        (!sandboxes.iter().any(own)).then_some(())
+    })?;
     space.get(&["pod", "p"])?;
     let free = r#"{"metadata":{"finalizers":null}}"#;
     space.kubectl(&["patch", "pod", "p", "--type=merge", "-p", free])?;
@@ -200,7 +204,8 @@ fn readiness_gate(cluster: &Cluster) -> anyhow::Result<()> {
     let conditions = pod["status"]["conditions"].as_array().context("conditions")?;
     let ready = conditions.iter().find(|c| c["type"] == "Ready").context("Ready")?;
     ensure!(ready["reason"] == "ReadinessGatesNotReady", "{ready}");
-    let expected = "the status of pod readiness gate \"example.com/open\" is not \"True\", but False";
+    let expected =
+        "corresponding condition of pod readiness gate \"example.com/open\" does not exist.";
     ensure!(ready["message"] == expected, "{ready}");
     let set = |status: &str| {
         let patch = json!({ "status": { "conditions": [
@@ -227,7 +232,8 @@ fn refused(cluster: &Cluster) -> anyhow::Result<()> {
     let pod = space.wait_pod("p", "refused", |pod| pod["status"]["phase"] == "Failed")?;
     ensure!(pod["status"]["reason"] == "OutOfcpu", "{}", pod["status"]);
     let text = pod["status"]["message"].as_str().unwrap_or_default();
-    let expected = "Pod was rejected: Node didn't have enough resource: cpu, requested: 1000000, used: ";
+    let expected =
+        "Pod was rejected: Node didn't have enough resource: cpu, requested: 1000000, used: ";
     ensure!(text.starts_with(expected), "{text}");
     space.wait_reasons("p", &["OutOfcpu"])?;
     space.kubectl(&["delete", "pod", "p", "--timeout=60s"]).map(drop)

@@ -105,15 +105,17 @@ fn deferred(cluster: &Cluster) -> anyhow::Result<()> {
     space.wait_ready("p")?;
     let wished = resources(("1100m", "1100m"), ("16Mi", "32Mi"));
     resize(&space, "p", &wished)?;
-    let waiting = space.wait_pod("p", "the resize waits", |pod| {
-        condition(pod, "PodResizePending") == "True"
-    })?;
+    let waiting = space
+        .wait_pod("p", "the resize waits", |pod| condition(pod, "PodResizePending") == "True")?;
     let conditions = waiting["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let pending = conditions.iter().find(|c| c["type"] == "PodResizePending");
     let pending = pending.cloned().unwrap_or_default();
     ensure!(pending["reason"] == "Deferred", "{pending}");
     let text = pending["message"].as_str().unwrap_or_default();
-    ensure!(text.starts_with("Node didn't have enough resource: cpu, requested: 1100, used: "), "{text}");
+    ensure!(
+        text.starts_with("Node didn't have enough resource: cpu, requested: 1100, used: "),
+        "{text}"
+    );
     ensure!(status_of(&waiting)["resources"]["requests"]["cpu"] == "100m", "{}", waiting["status"]);
     space.kubectl(&["delete", "pod", "filler", "--timeout=60s"])?;
     wait_resized(&space, "p", &wished)?;
@@ -130,9 +132,9 @@ fn below_usage(cluster: &Cluster) -> anyhow::Result<()> {
         "name": "c", "image": BUSYBOX,
         "resources": resources(("50m", "200m"), ("16Mi", "96Mi")),
         // Files in memory count as the container's.
-        "command": ["sh", "-c", "dd if=/dev/zero of=/mem/file bs=1M count=40 && sleep 3600"],
+        "command": ["sh", "-c", "dd if=/dev/zero of=/mem/file bs=1M count=40; touch /mem/full; sleep 3600"],
         "volumeMounts": [{ "name": "mem", "mountPath": "/mem" }],
-        "readinessProbe": { "exec": { "command": ["sh", "-c", "pgrep sleep"] }, "periodSeconds": 1 },
+        "readinessProbe": { "exec": { "command": ["test", "-e", "/mem/full"] }, "periodSeconds": 1 },
     });
     let memory = json!([{ "name": "mem", "emptyDir": { "medium": "Memory" } }]);
     space.create_pod("p", json!({ "containers": [container], "volumes": memory }))?;

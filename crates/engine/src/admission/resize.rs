@@ -28,26 +28,41 @@ impl Default for ResizePolicy {
 /// Reason of a resize that can never work here; anything else is deferred.
 pub const INFEASIBLE: &str = "Infeasible";
 
+const SWAP: &str = "In-place resize of containers with swap is not supported.";
+const POD_LEVEL: &str = "InPlacePodLevelResourcesVerticalScaling is disabled";
+const EXCLUSIVE_CPUS: &str =
+    "Resize is infeasible for Guaranteed Pods alongside CPU Manager policy \"static\"";
+const EXCLUSIVE_MEMORY: &str =
+    "Resize is infeasible for Guaranteed Pods alongside Memory Manager policy \"Static\"";
+
+/// What metrics call the obstacle of a resize that can never work here.
+pub fn infeasible_detail(refusal: &Rejection) -> Option<&'static str> {
+    let named = [
+        (SWAP, "swap_limitation"),
+        (POD_LEVEL, "plr_feature_gate_off"),
+        (EXCLUSIVE_CPUS, "guaranteed_pod_cpu_manager_static_policy"),
+        (EXCLUSIVE_MEMORY, "guaranteed_pod_memory_manager_static_policy"),
+    ];
+    let found = named.into_iter().find(|(message, _)| refusal.message == *message);
+    found.filter(|_| refusal.reason == INFEASIBLE).map(|(_, detail)| detail)
+}
+
 /// Refuses a resize that this node cannot carry out.
 pub(super) fn check(policy: &ResizePolicy, from: &Pod, to: &Pod) -> Result<(), Rejection> {
     let (Some(old), Some(new)) = (&from.spec, &to.spec) else { return Ok(()) };
     let refuse = |message: &str| Err(Rejection::new(INFEASIBLE, message));
     if policy.swap && changes_swapped_memory(from, to, old, new) {
-        return refuse("In-place resize of containers with swap is not supported.");
+        return refuse(SWAP);
     }
     if !policy.pod_level && old.resources != new.resources {
-        return refuse("InPlacePodLevelResourcesVerticalScaling is disabled");
+        return refuse(POD_LEVEL);
     }
     if qos_class(to, true) == QosClass::Guaranteed {
         if policy.exclusive_cpus && requests_change(old, new, "cpu") {
-            return refuse(
-                "Resize is infeasible for Guaranteed Pods alongside CPU Manager policy \"static\"",
-            );
+            return refuse(EXCLUSIVE_CPUS);
         }
         if policy.exclusive_memory && requests_change(old, new, "memory") {
-            return refuse(
-                "Resize is infeasible for Guaranteed Pods alongside Memory Manager policy \"Static\"",
-            );
+            return refuse(EXCLUSIVE_MEMORY);
         }
     }
     Ok(())

@@ -3,11 +3,12 @@
 //! Promises: the two resize conditions of a pod change only here; an event is posted when something an
 //! operator can see changed, not at every try.
 
+use crate::metrics::resize::{ResizeMetrics, RetryTrigger};
 use crate::sources::desired::uid_of;
 use api::core::v1::{Container, Pod, PodCondition, ResourceRequirements};
 use api::ids::PodUid;
 use engine::admission::Rejection;
-use engine::admission::resize::INFEASIBLE;
+use engine::admission::resize::{INFEASIBLE, infeasible_detail};
 use engine::status::resize::{PendingReason, ResizeConditions};
 use ports::{Clock, EventSeverity, EventTarget, Events, NodeEvent};
 use serde::Serialize;
@@ -20,6 +21,7 @@ pub(crate) struct Resizes {
     by_pod: Arc<Mutex<BTreeMap<PodUid, ResizeConditions>>>,
     clock: Arc<dyn Clock>,
     events: Arc<dyn Events>,
+    metrics: ResizeMetrics,
 }
 
 /// What an event tells about a resize.
@@ -42,18 +44,27 @@ struct ToldContainer<'a> {
 }
 
 impl Resizes {
-    pub(crate) fn new(clock: Arc<dyn Clock>, events: Arc<dyn Events>) -> Self {
-        Self { by_pod: Arc::default(), clock, events }
+    pub(crate) fn new(
+        clock: Arc<dyn Clock>,
+        events: Arc<dyn Events>,
+        metrics: ResizeMetrics,
+    ) -> Self {
+        Self { by_pod: Arc::default(), clock, events, metrics }
     }
 
     /// The conditions in force.
     pub(crate) fn conditions(&self, uid: &PodUid) -> Vec<PodCondition> {
-        self.with(uid, |conditions| conditions.list())
+        self.read(uid, ResizeConditions::list)
     }
 
     /// Since when a resize waits.
     pub(crate) fn pending_since(&self, uid: &PodUid) -> Option<jiff::Timestamp> {
-        self.with(uid, |conditions| conditions.pending_since())
+        self.read(uid, ResizeConditions::pending_since)
+    }
+
+    /// Whether a granted resize is not known to be over.
+    pub(crate) fn is_under_way(&self, uid: &PodUid) -> bool {
+        self.read(uid, ResizeConditions::is_in_progress)
     }
 
     /// Takes over the conditions that the API has of a pod that is new to us.
@@ -71,8 +82,13 @@ impl Resizes {
     }
 
     /// The wish was accepted and will be carried out.
-    pub(crate) fn accepted(&self, pod: &Arc<Pod>) {
+    pub(crate) fn accepted(&self, pod: &Arc<Pod>, trigger: RetryTrigger) {
         let (generation, now) = (pod.metadata.generation, self.clock.now());
+        let had_waited =
+            |c: &ResizeConditions| c.pending_reason() == Some(PendingReason::Deferred.as_str());
+        if self.read(&uid_of(pod), had_waited) {
+            self.metrics.accepted_at_last(trigger);
+        }
         self.with(&uid_of(pod), |conditions| {
             conditions.clear_pending();
             conditions.clear_in_progress();
@@ -84,6 +100,9 @@ impl Resizes {
     /// The wish must wait, or can never be granted here; says whether it stays in the queue.
     pub(crate) fn refused(&self, pod: &Arc<Pod>, refusal: &Rejection) -> bool {
         let infeasible = refusal.reason == INFEASIBLE;
+        if let Some(detail) = infeasible_detail(refusal) {
+            self.metrics.infeasible(detail);
+        }
         let (reason, event) = if infeasible {
             (PendingReason::Infeasible, "ResizeInfeasible")
         } else {
@@ -114,7 +133,7 @@ impl Resizes {
     /// The runtime has what was granted; says whether that is news.
     pub(crate) fn completed(&self, pod: &Arc<Pod>) -> bool {
         let uid = uid_of(pod);
-        let generation = self.with(&uid, |c| c.in_progress_generation());
+        let generation = self.read(&uid, ResizeConditions::in_progress_generation);
         let news = self.with(&uid, ResizeConditions::clear_in_progress);
         if news {
             let mut told = (**pod).clone();
@@ -130,12 +149,22 @@ impl Resizes {
     pub(crate) fn retain(&self, keep: impl Fn(&PodUid) -> bool) {
         if let Ok(mut all) = self.by_pod.lock() {
             all.retain(|uid, _| keep(uid));
+            self.metrics.show(all.values());
         }
+    }
+
+    fn read<T: Default>(&self, uid: &PodUid, question: impl FnOnce(&ResizeConditions) -> T) -> T {
+        let all = self.by_pod.lock();
+        all.ok().and_then(|all| all.get(uid).map(question)).unwrap_or_default()
     }
 
     fn with<T: Default>(&self, uid: &PodUid, change: impl FnOnce(&mut ResizeConditions) -> T) -> T {
         match self.by_pod.lock() {
-            Ok(mut all) => change(all.entry(uid.clone()).or_default()),
+            Ok(mut all) => {
+                let answer = change(all.entry(uid.clone()).or_default());
+                self.metrics.show(all.values());
+                answer
+            }
             Err(_) => T::default(),
         }
     }

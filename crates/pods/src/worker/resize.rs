@@ -32,7 +32,9 @@ impl PodWorker {
         runtime: &RuntimePod,
         plan: &ResizePlan,
     ) -> Result<(), String> {
+        let began = tokio::time::Instant::now();
         let result = self.try_resize(pod, runtime, plan).await;
+        self.shared.metrics.resize.carried_out(result.is_ok(), began.elapsed());
         match &result {
             Ok(()) => self.timeline.note("resized", ""),
             Err(error) => self.timeline.note("resize failed", error.clone()),

@@ -70,12 +70,21 @@ impl PodWorker {
             },
             self.shared.clock.now(),
         );
-        if todo.resize.is_empty() && todo.kill.is_empty() && self.shared.resizes.completed(pod) {
+        let settled = todo.resize.is_empty() && todo.kill.is_empty();
+        if settled && self.has_what_was_granted(pod) && self.shared.resizes.completed(pod) {
             let run = Run::Alive;
             let done = self.generate_status(pod, work.mirror.as_ref(), &runtime, run);
             self.publish(work, done.status);
         }
         Box::pin(self.execute(work, &runtime, &mounts, todo)).await
+    }
+
+    /// Whether a resize is under way and this is the pod with the resources that it granted: one that was
+    /// granted after this look began is not over because nothing is to do yet.
+    fn has_what_was_granted(&self, pod: &Pod) -> bool {
+        let granted = || self.shared.allocated.get(&self.uid);
+        self.shared.resizes.is_under_way(&self.uid)
+            && granted().is_none_or(|granted| granted.applied_to(pod).is_none())
     }
 
     /// Counts the time from the first sight of a pod to its first running moment.

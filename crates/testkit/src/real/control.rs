@@ -33,6 +33,8 @@ pub struct ControlPlaneOptions {
     pub scheduler: bool,
     /// Life of certificates that the controller manager signs, e.g. `30s`; its default if empty.
     pub signing_duration: String,
+    /// More arguments of the controller manager.
+    pub controller_manager_args: Vec<String>,
 }
 
 impl Default for ControlPlaneOptions {
@@ -45,6 +47,7 @@ impl Default for ControlPlaneOptions {
             controller_manager: false,
             scheduler: false,
             signing_duration: String::new(),
+            controller_manager_args: Vec::new(),
         }
     }
 }
@@ -198,6 +201,7 @@ impl ControlPlane {
         if !options.signing_duration.is_empty() {
             command.arg(format!("--cluster-signing-duration={}", options.signing_duration));
         }
+        command.args(&options.controller_manager_args);
         Service::start(&self.slot, "kube-controller-manager", command)
     }
 

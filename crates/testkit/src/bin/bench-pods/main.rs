@@ -62,7 +62,10 @@ fn run() -> anyhow::Result<()> {
         Some(_) => vec![KubeletKind::from_env()?],
         None => vec![KubeletKind::Go, KubeletKind::Rubelet],
     };
-    println!("{} pods of one pause container, containerd 2, API server and etcd beside", order.pods);
+    println!(
+        "{} pods of one pause container, containerd 2, API server and etcd beside",
+        order.pods
+    );
     let runtime = tokio::runtime::Runtime::new()?;
     let floor = {
         let node = TestNode::builder().start()?;

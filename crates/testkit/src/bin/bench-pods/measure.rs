@@ -101,10 +101,8 @@ fn start_pods(
     })?;
     let last = seen.values().filter_map(|pod| pod.ready).max().context("no pod")?;
     figures.batch_s = (last - start).as_secs_f64();
-    let mut latencies: Vec<f64> = seen
-        .values()
-        .filter_map(|pod| Some((pod.ready? - pod.added?).as_secs_f64()))
-        .collect();
+    let mut latencies: Vec<f64> =
+        seen.values().filter_map(|pod| Some((pod.ready? - pod.added?).as_secs_f64())).collect();
     latencies.sort_by(f64::total_cmp);
     figures.p50_s = percentile(&latencies, 50)?;
     figures.p99_s = percentile(&latencies, 99)?;

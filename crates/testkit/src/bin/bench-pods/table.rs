@@ -47,7 +47,11 @@ pub(crate) fn print(columns: &[(KubeletKind, Figures)], floor: Duration) {
             _ => ("-".to_owned(), ""),
         };
         let (name, wanted) = (row.name, format!("≤ {:.2}", row.wanted));
-        println!("{name:<40} {:>10} {:>10} {ratio:>8} {wanted:>8}{verdict}", shown(go), shown(ours));
+        println!(
+            "{name:<40} {:>10} {:>10} {ratio:>8} {wanted:>8}{verdict}",
+            shown(go),
+            shown(ours)
+        );
     }
     for (kind, figures) in columns {
         let times = figures.batch_s / floor.as_secs_f64();

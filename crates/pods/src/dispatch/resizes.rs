@@ -1,0 +1,97 @@
+//! Resizes that wait: noted when a pod wishes other resources than it has, tried when there may be room.
+
+use super::{DispatchTask, RESIZE_RETRY};
+use crate::metrics::resize::RetryTrigger;
+use crate::sources::desired::uid_of;
+use crate::sources::merge::Change;
+use api::core::v1::Pod;
+use engine::admission::resize::{PendingResize, order};
+use engine::pod::life::UpdateKind;
+use engine::status::is_terminal;
+use std::sync::Arc;
+use tokio::time::Instant;
+
+/// Why these changes may make room.
+pub(super) fn trigger(changes: &[Change]) -> RetryTrigger {
+    let any = |wanted: fn(&Change) -> bool| changes.iter().any(wanted);
+    if any(|c| matches!(c, Change::Remove(_))) {
+        RetryTrigger::PodsRemoved
+    } else if any(|c| matches!(c, Change::Add(_))) {
+        RetryTrigger::PodsAdded
+    } else if any(|c| matches!(c, Change::Update(_) | Change::Delete(_))) {
+        RetryTrigger::PodUpdated
+    } else if any(|c| matches!(c, Change::Reconcile(pod) if ended(pod))) {
+        RetryTrigger::PodTerminated
+    } else {
+        RetryTrigger::PodResized
+    }
+}
+
+fn ended(pod: &Pod) -> bool {
+    is_terminal(pod.status.as_ref().and_then(|status| status.phase.as_deref()))
+}
+
+impl DispatchTask {
+    /// Notes whether a pod wishes other resources than it has.
+    pub(super) fn note_wish(&mut self, pod: &Arc<Pod>) {
+        let uid = uid_of(pod);
+        let differs = self.shared.allocated.get(&uid).is_some_and(|e| e.applied_to(pod).is_some());
+        if differs {
+            self.resizing.insert(uid);
+        } else if self.resizing.remove(&uid) {
+            self.shared.resizes.settled(&uid);
+        }
+    }
+
+    /// Tries every waiting resize, most deserving first.
+    pub(crate) async fn retry_resizes(&mut self, trigger: RetryTrigger) {
+        self.next_resizes = Instant::now() + RESIZE_RETRY;
+        if self.resizing.is_empty() || !self.sources_ready() {
+            return;
+        }
+        let waiting: Vec<(Arc<Pod>, Arc<Pod>)> = self
+            .resizing
+            .iter()
+            .filter_map(|uid| self.desired.get(uid))
+            .map(|pod| (Arc::clone(pod), self.allocated(pod)))
+            .collect();
+        let pending: Vec<PendingResize<'_>> = waiting
+            .iter()
+            .map(|(wished, allocated)| PendingResize {
+                wished,
+                allocated,
+                since: self.shared.resizes.pending_since(&uid_of(wished)),
+            })
+            .collect();
+        self.resizing.retain(|uid| waiting.iter().any(|(pod, _)| uid_of(pod) == *uid));
+        for index in order(&pending) {
+            let Some((wished, allocated)) = waiting.get(index).cloned() else { continue };
+            let uid = uid_of(&wished);
+            if Arc::ptr_eq(&wished, &allocated) {
+                self.resizing.remove(&uid);
+                self.shared.resizes.settled(&uid);
+                continue;
+            }
+            let others = self.active_pods(&uid);
+            let active = self.active(&others);
+            let judged =
+                self.admission.admit_resize(&wished, &allocated, active, &self.shared).await;
+            match judged {
+                Ok(()) => {
+                    self.shared.allocated.record_pod(&uid, &wished);
+                    self.shared.resizes.accepted(&wished, trigger);
+                    self.shared.allocated.saved().await;
+                    self.resizing.remove(&uid);
+                    self.shared.timelines.of(&wished).note("resize accepted", "");
+                }
+                Err(refusal) => {
+                    if !self.shared.resizes.refused(&wished, &refusal) {
+                        self.resizing.remove(&uid);
+                    }
+                    self.shared.timelines.of(&wished).note("resize waits", refusal.message);
+                }
+            }
+            self.push(UpdateKind::Update, &wished);
+        }
+    }
+}
