@@ -92,6 +92,14 @@ struct Progress {
     failures: BTreeMap<PodUid, (u32, Instant)>,
 }
 
+impl Progress {
+    /// When a write that failed may be tried again. What was due by `now` has been looked at: it is
+    /// under way, waits for room, or is wanted no more, so it must not wake us again.
+    fn next_try(&self, now: Instant) -> Option<Instant> {
+        self.failures.values().map(|(_, at)| *at).filter(|at| *at > now).min()
+    }
+}
+
 impl PublisherTask {
     pub(crate) async fn run(self, cancel: CancellationToken) {
         let mut changed = self.status.changed();
@@ -103,17 +111,21 @@ impl PublisherTask {
         let mut everything = false;
         loop {
             let room = PARALLEL.saturating_sub(writes.len());
-            for write in self.wanted(&progress, everything).into_iter().take(room) {
+            let now = Instant::now();
+            for write in self.wanted(&progress, everything, now).into_iter().take(room) {
                 progress.busy.insert(write.uid.clone());
                 writes.push(Box::pin(send(Arc::clone(&self.api), write, self.clock.now())));
             }
             everything = false;
-            let retry = progress.failures.values().map(|(_, at)| *at).min();
+            let retry = progress.next_try(now);
             tokio::select! {
                 () = cancel.cancelled() => break, // cancel-safe: a token
                 Ok(()) = changed.changed() => {} // cancel-safe: a watch
                 Ok(()) = pods.changed() => {} // cancel-safe: a watch
-                _ = compare.tick() => everything = true, // cancel-safe: documented by tokio
+                _ = compare.tick() => { // cancel-safe: documented by tokio
+                    everything = true;
+                    progress.failures.retain(|uid, _| self.status.get(uid).is_some());
+                }
                 () = until(retry) => {} // cancel-safe: a timer
                 Some(done) = writes.next() => self.done(&mut progress, done), // cancel-safe: the set
             }
@@ -123,7 +135,7 @@ impl PublisherTask {
             while let Some(done) = writes.next().await {
                 self.done(&mut progress, done);
             }
-            for write in self.wanted(&progress, false) {
+            for write in self.wanted(&progress, false, Instant::now()) {
                 let done = send(Arc::clone(&self.api), write, self.clock.now()).await;
                 self.done(&mut progress, done);
             }
@@ -133,9 +145,8 @@ impl PublisherTask {
     }
 
     /// Writes to make now, most urgent first.
-    fn wanted(&self, progress: &Progress, everything: bool) -> Vec<Write> {
+    fn wanted(&self, progress: &Progress, everything: bool, now: Instant) -> Vec<Write> {
         let snapshot = self.pods.borrow().clone();
-        let now = Instant::now();
         let mut writes = Vec::new();
         for (uid, pod, cached) in self.status.all() {
             if progress.busy.contains(&uid)
@@ -275,5 +286,21 @@ async fn until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failed_write_that_is_due_wakes_nobody_a_second_time() {
+        let now = Instant::now();
+        let later = now + Duration::from_secs(4);
+        let mut progress = Progress::default();
+        progress.failures.insert("under-way".into(), (1, now));
+        assert_eq!(progress.next_try(now), None);
+        progress.failures.insert("waits".into(), (1, later));
+        assert_eq!(progress.next_try(now), Some(later));
     }
 }
