@@ -9,7 +9,6 @@ int main(int argc, char **argv) {
     execv("/bin/busybox", env);
     return 127;
   }
-  argv[0] = "sh";
   execv("/bin/busybox", argv);
   return 127;
 }

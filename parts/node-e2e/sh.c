@@ -11,7 +11,6 @@ int main(int argc, char **argv) {
     execv("/bin/busybox", env);
     return 127;
   }
-  argv[0] = "sh";
   if (strstr(script, "nc ") || strstr(script, "ip "))
     execv("/bin/bash", argv);
   execv("/bin/busybox", argv);

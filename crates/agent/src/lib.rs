@@ -48,6 +48,9 @@ pub enum AgentError {
     /// The cgroup tree.
     #[error(transparent)]
     Cgroups(#[from] resources::cgroups::CgroupSetupError),
+    /// The cgroups of the agent and of the system's processes.
+    #[error(transparent)]
+    SystemCgroups(#[from] resources::SystemCgroupsError),
     /// The way to the API server.
     #[error("{0}")]
     Api(String),

@@ -15,8 +15,8 @@ use ports::{
     Clock, EventSeverity, EventTarget, NodeEvent, NodeView, OnExit, PodCgroups, PodsSnapshot,
     Roots, SystemClock, Tasks,
 };
-use resources::Unplaced;
 use resources::cgroups::{CgroupDriver, CgroupTree, NoPodCgroups};
+use resources::{SystemCgroups, Unplaced};
 use server::ServerDeps;
 use server::tls::{ServingCertificate, self_signed};
 use stats::StatsDeps;
@@ -89,6 +89,13 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
         });
     }
     let cgroups = cgroup_tree(config, &host, driver, tasks).await?;
+    let system = SystemCgroups::new(
+        Arc::clone(&host.cgroups),
+        roots.proc.clone(),
+        config.resources.kubelet_cgroups.clone(),
+        config.resources.system_cgroups.clone(),
+    )?;
+    tasks.spawn("system-cgroups", OnExit::Fine, system.run(tasks.token()));
 
     let (snapshots, snapshot) = watch::channel(PodsSnapshot::default());
     let volumes = volumes::start(

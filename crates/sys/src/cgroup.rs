@@ -214,6 +214,15 @@ impl Cgroups {
         pids
     }
 
+    /// Moves a process into the cgroup, in every hierarchy; the cgroup is made if need be.
+    pub fn enter(&self, path: &str, pid: i32) -> Result<(), FsError> {
+        self.create(path)?;
+        for (_, dir) in self.dirs(path) {
+            fs::write(dir.join("cgroup.procs"), pid.to_string())?;
+        }
+        Ok(())
+    }
+
     /// Removes the cgroup and everything below it; they must be without processes. A missing one
     /// is fine.
     pub fn remove(&self, path: &str) -> Result<(), FsError> {

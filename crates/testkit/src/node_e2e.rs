@@ -15,6 +15,7 @@
 mod inside;
 mod outcome;
 mod page;
+mod units;
 
 pub use inside::run_inside;
 pub use outcome::{
@@ -46,6 +47,8 @@ pub struct Plan {
     pub procs: u16,
     /// The program to run under the name `kubelet`.
     pub kubelet: PathBuf,
+    /// Whether specs restart the kubelet as a unit of a service manager.
+    pub units: bool,
 }
 
 impl Plan {
@@ -70,7 +73,7 @@ impl Plan {
         let kubelet = kind.program(parts)?;
         let kubelet = std::fs::canonicalize(&kubelet)
             .with_context(|| format!("no program {}", kubelet.display()))?;
-        Ok(Plan { labels, focus: text("FOCUS"), skip: text("SKIP"), procs, kubelet })
+        Ok(Plan { labels, focus: text("FOCUS"), skip: text("SKIP"), procs, kubelet, units: serial })
     }
 
     /// The whole of a named lane, if that is what it is.

@@ -34,6 +34,9 @@ pub(crate) struct DesiredPods {
     pods: BTreeMap<PodUid, Arc<Pod>>,
     by_name: BTreeMap<String, PodUid>,
     mirrors: BTreeMap<String, Arc<Pod>>,
+    /// Whose status the mirror of a name shows: the newest static pod of that name, also after it
+    /// was taken out.
+    shown: BTreeMap<String, PodUid>,
 }
 
 impl DesiredPods {
@@ -43,6 +46,9 @@ impl DesiredPods {
         if is_mirror(pod) {
             self.mirrors.insert(name, Arc::clone(pod));
         } else {
+            if is_static(pod) {
+                self.shown.insert(name.clone(), uid_of(pod));
+            }
             self.by_name.insert(name, uid_of(pod));
             self.pods.insert(uid_of(pod), Arc::clone(pod));
         }
@@ -54,6 +60,7 @@ impl DesiredPods {
         if is_mirror(pod) {
             if self.mirrors.get(&name).is_some_and(|m| m.metadata.uid == pod.metadata.uid) {
                 self.mirrors.remove(&name);
+                self.forget_shown(&name);
             }
             return;
         }
@@ -62,6 +69,13 @@ impl DesiredPods {
             self.by_name.remove(&name);
         }
         self.pods.remove(&uid);
+        self.forget_shown(&name);
+    }
+
+    fn forget_shown(&mut self, name: &str) {
+        if !self.by_name.contains_key(name) && !self.mirrors.contains_key(name) {
+            self.shown.remove(name);
+        }
     }
 
     /// A pod by UID.
@@ -74,9 +88,12 @@ impl DesiredPods {
         self.pods.iter()
     }
 
-    /// The mirror of a static pod, if the API has one of its name.
+    /// The mirror of a static pod, if the API has one. A pod that another one of its name has
+    /// replaced has none: its end must not show as the other's status.
     pub(crate) fn mirror_of(&self, pod: &Pod) -> Option<&Arc<Pod>> {
-        if is_static(pod) { self.mirrors.get(&full_name(pod)) } else { None }
+        let name = full_name(pod);
+        let shows_this = self.shown.get(&name) == Some(&uid_of(pod));
+        self.mirrors.get(&name).filter(|_| is_static(pod) && shows_this)
     }
 
     /// The static pod behind a mirror.
@@ -148,5 +165,23 @@ mod tests {
             desired.static_of(&mirror).and_then(|p| p.metadata.uid.clone()),
             Some("2".into())
         );
+    }
+    #[test]
+    fn a_mirror_shows_the_newest_static_pod_of_its_name_and_no_other() {
+        let old = pod("1", &[(ANNOTATION_SOURCE, "file")]);
+        let new = pod("2", &[(ANNOTATION_SOURCE, "file")]);
+        let mirror = pod("m", &[(ANNOTATION_MIRROR, "1")]);
+        let mut desired = DesiredPods::default();
+        desired.upsert(&old);
+        desired.upsert(&mirror);
+        desired.remove(&old);
+        assert!(desired.mirror_of(&old).is_some(), "its end is still to be shown");
+        desired.upsert(&new);
+        assert!(desired.mirror_of(&old).is_none());
+        assert!(desired.mirror_of(&new).is_some());
+        desired.remove(&new);
+        desired.remove(&mirror);
+        desired.upsert(&mirror);
+        assert!(desired.mirror_of(&new).is_none(), "a mirror of unknown origin");
     }
 }

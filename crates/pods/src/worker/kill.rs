@@ -15,8 +15,12 @@ use futures::stream::FuturesUnordered;
 use ports::{EventSeverity, EventTarget, NodeEvent};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
+
+/// How long a hook that outlived its budget may take to answer after its container ended.
+const HOOK_AFTERMATH: Duration = Duration::from_millis(500);
 
 /// What a kill needs besides the plan.
 #[derive(Debug, Clone)]
@@ -75,33 +79,65 @@ impl Killer<'_> {
         self.timeline.note_container("killing", name, stop.target.message.clone());
         let began = Instant::now();
         let budget = || self.budget(stop.budget.after(began.elapsed()));
+        let definition = self.definition(stop);
+        let mut overran = None;
         if let (Some(handler), Some(_)) = (&stop.pre_stop, budget().window()) {
-            let definition = self.definition(stop);
             let target = HookTarget {
                 pod: self.pod,
                 container: &definition,
                 container_id: stop.target.id.as_str(),
                 pod_ip: self.pod_ip,
             };
-            let hook = hooks::run(self.shared, target, handler);
-            match self.within(hook, stop.budget, began).await {
-                Some(Ok(())) => self.timeline.note_container("preStop hook done", name, ""),
-                Some(Err(error)) => {
-                    tracing::error!(containerName = %name, err = %error, "PreStop hook failed");
-                    self.timeline.note_container("preStop hook failed", name, error);
-                    self.event(
-                        stop,
-                        EventSeverity::Warning,
-                        "FailedPreStopHook",
-                        "PreStopHook failed".to_owned(),
-                    );
-                }
+            let mut hook = Box::pin(hooks::run(self.shared, target, handler));
+            match self.within(&mut hook, stop.budget, began).await {
+                Some(result) => self.hook_ended(stop, result),
                 None => {
-                    self.timeline.note_container("preStop hook overran the grace period", name, "")
+                    self.timeline.note_container("preStop hook overran the grace period", name, "");
+                    overran = Some(hook);
                 }
             }
         }
-        if let (Some(stopped), Some(_)) = (stopped, budget().window())
+        let rest = self.turn_and_stop(stop, stopped, began);
+        let Some(mut hook) = overran else { return rest.await };
+        // The hook is not ended by its budget but with its container: dropping the call would have
+        // the runtime kill the command at once.
+        let mut rest = std::pin::pin!(rest);
+        let result = tokio::select! {
+            result = &mut rest => { // pinned outside: goes on after the other arm
+                if let Ok(ended) = tokio::time::timeout(HOOK_AFTERMATH, hook).await {
+                    self.hook_ended(stop, ended);
+                }
+                return result;
+            }
+            ended = &mut hook => ended, // pinned outside: done when it answers
+        };
+        self.hook_ended(stop, result);
+        rest.await
+    }
+
+    fn hook_ended(&self, stop: &StopContainer, result: Result<(), String>) {
+        let name = &stop.target.name;
+        match result {
+            Ok(()) => self.timeline.note_container("preStop hook done", name, ""),
+            Err(error) => {
+                tracing::error!(containerName = %name, err = %error, "PreStop hook failed");
+                self.timeline.note_container("preStop hook failed", name, error);
+                let message = "PreStopHook failed".to_owned();
+                self.event(stop, EventSeverity::Warning, "FailedPreStopHook", message);
+            }
+        }
+    }
+
+    /// Waits until the containers that must go first are gone, then stops this one.
+    async fn turn_and_stop(
+        &self,
+        stop: &StopContainer,
+        stopped: Option<&watch::Sender<BTreeSet<String>>>,
+        began: Instant,
+    ) -> Result<(), String> {
+        let name = &stop.target.name;
+        let left = self.budget(stop.budget.after(began.elapsed()));
+        if let (Some(stopped), Some(_)) = (stopped, left.window())
             && !stop.after.is_empty()
         {
             let mut follow = stopped.subscribe();

@@ -5,7 +5,7 @@ use proto::cri_v1::{StopContainerRequest, UpdateContainerResourcesRequest};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use testkit::fake_cri::ExecReply;
+use testkit::fake_cri::{Behaviour, ExecReply};
 
 fn with_cpu(name: &str, cpu: &str) -> api::core::v1::Pod {
     let spec = serde_json::json!({
@@ -169,6 +169,24 @@ async fn a_pre_stop_hook_uses_up_the_grace() {
     world.api.delete("web", 10, world.clock.now());
     world.eventually("deleted", |w| w.api.deleted() == ["web"]).await;
     assert_eq!(world.cri.requests_of::<StopContainerRequest>()[0].timeout, 6);
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pre_stop_hook_that_overruns_the_grace_ends_with_its_container() {
+    let world = World::new();
+    world.cri.behave("main", Behaviour::ignores_term());
+    world.cri.on_exec(|_| ExecReply::exits(137).after(Duration::from_secs(11)));
+    let spec = serde_json::json!({"containers": [{"name": "main", "image": "i:1",
+        "lifecycle": {"preStop": {"exec": {"command": ["hook"]}}}}]});
+    world.api.put(pod("web", spec));
+    let agent = world.start(Sources::Api).await;
+    world.eventually("running", |w| w.api.phase("web").as_deref() == Some("Running")).await;
+    world.api.delete("web", 10, world.clock.now());
+    world.eventually("deleted", |w| w.api.deleted() == ["web"]).await;
+    assert_eq!(world.cri.requests_of::<StopContainerRequest>()[0].timeout, 2);
+    // Its call was not given up when the grace period was over: its end was seen.
+    assert_eq!(world.messages("FailedPreStopHook"), ["PreStopHook failed"]);
     agent.crash().await;
 }
 

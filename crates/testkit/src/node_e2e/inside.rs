@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
-use super::Plan;
+use super::{Plan, units};
 use crate::real::{Containerd, Parts, Registry, RuntimeLine, Slot, run};
 
 /// Folders of the machine that the suite writes to, each replaced by one of the slot's.
@@ -23,7 +23,8 @@ const IMAGES: [&str; 5] = [
     "e2e-test-images/nginx:1.15-4",
 ];
 
-/// The configuration that upstream's own lanes use, on a machine with either cgroup version.
+/// The configuration that upstream's own lanes use, on a machine with either cgroup version and
+/// perhaps a rather full disk.
 const CONFIGURATION: &str = "\
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -34,8 +35,9 @@ podCIDR: 10.100.0.0/24
 volumeStatsAggPeriod: 10s
 fileCheckFrequency: 10s
 evictionPressureTransitionPeriod: 30s
-evictionHard: {memory.available: 250Mi, nodefs.available: 10%, nodefs.inodesFree: 5%}
-evictionMinimumReclaim: {nodefs.available: 5%, nodefs.inodesFree: 5%}
+evictionHard: {memory.available: 250Mi, nodefs.available: 1%, nodefs.inodesFree: 1%}
+imageGCHighThresholdPercent: 100
+imageGCLowThresholdPercent: 99
 serializeImagePulls: false
 ";
 
@@ -46,17 +48,29 @@ pub fn run_inside(index: u8) -> anyhow::Result<()> {
     let parts = Parts::find()?;
     own_places(&slot)?;
     own_network()?;
-    // The suite would hand the kubelet to systemd, which is not there to take it.
-    hide("systemd-run")?;
+    let mut path = format!("{}:{}", parts.bin_dir().display(), std::env::var("PATH")?);
+    if plan.units {
+        path = format!("{}:{path}", units::install(&slot)?.display());
+    } else {
+        // The suite would hand the kubelet to systemd, which is not there to take it.
+        hide("systemd-run")?;
+    }
+    some_traffic()?;
     let registry = Registry::start(&slot, &parts.e2e_registry_storage())?;
     let containerd = Containerd::start(&slot, &parts, &registry, RuntimeLine::V2)?;
     for image in IMAGES {
         containerd.pull(&format!("registry.k8s.io/{image}"))?;
     }
-    ginkgo(&slot, &parts, &plan, containerd.socket())
+    ginkgo(&slot, &parts, &plan, &path, containerd.socket())
 }
 
-fn ginkgo(slot: &Slot, parts: &Parts, plan: &Plan, socket: &Path) -> anyhow::Result<()> {
+fn ginkgo(
+    slot: &Slot,
+    parts: &Parts,
+    plan: &Plan,
+    path: &str,
+    socket: &Path,
+) -> anyhow::Result<()> {
     let folder = slot.path("e2e");
     let bin = slot.path("bin");
     std::fs::create_dir_all(&folder)?;
@@ -82,8 +96,9 @@ fn ginkgo(slot: &Slot, parts: &Parts, plan: &Plan, socket: &Path) -> anyhow::Res
     command.arg(format!("--kubelet-config-file={}", config.display()));
     command.args(["--prepull-images=false", "--systemd-services=", "--bearer-token=node-e2e"]);
     command.args(["--node-name=node1", "--server-start-timeout=3m"]);
-    let path = std::env::var("PATH").unwrap_or_default();
-    command.env("PATH", format!("{}:{path}", parts.bin_dir().display()));
+    // Also where a unit's log goes, which wants a whole path.
+    command.arg(format!("--report-dir={}", folder.display()));
+    command.env("PATH", path);
     command.stdout(log.try_clone()?).stderr(log);
     let status = command.status().context("cannot run ginkgo")?;
     // A failed spec is a result, not a fault of the run.
@@ -137,6 +152,19 @@ fn own_network() -> anyhow::Result<()> {
         "route add default via 10.200.0.1 dev eth0",
     ] {
         run("ip", words.split(' '))?;
+    }
+    Ok(())
+}
+
+/// A node has seen packets on its interface: 2 MB arrive from the other end.
+fn some_traffic() -> anyhow::Result<()> {
+    let mac = std::fs::read_to_string("/sys/class/net/eth0/address")?;
+    run("ip", ["address", "add", "10.200.1.1/24", "dev", "uplink"])?;
+    let neighbour = ["neigh", "add", "10.200.1.2", "lladdr", mac.trim(), "dev", "uplink"];
+    run("ip", neighbour)?;
+    let socket = std::net::UdpSocket::bind("10.200.1.1:0")?;
+    for _ in 0..1500 {
+        socket.send_to(&[0; 1400], "10.200.1.2:9")?;
     }
     Ok(())
 }
