@@ -148,13 +148,13 @@ mod tests {
         let mut mounts = BTreeMap::new();
         for controller in ["devices", "memory"] {
             let mount = root.join("cgroup").join(controller);
-            sys::fs::create_dir_all(&mount).unwrap();
+            sys::fs::create_dir_all(&mount, 0o755).unwrap();
             sys::fs::write(mount.join("cgroup.procs"), procs).unwrap();
             mounts.insert(controller.to_owned(), mount);
         }
         for pid in programs {
             let folder = root.join("proc").join(pid);
-            sys::fs::create_dir_all(folder.join("ns")).unwrap();
+            sys::fs::create_dir_all(folder.join("ns"), 0o755).unwrap();
             std::os::unix::fs::symlink("/bin/true", folder.join("exe")).unwrap();
             std::os::unix::fs::symlink("pid:[1]", folder.join("ns/pid")).unwrap();
         }

@@ -76,6 +76,8 @@ fn lane() -> anyhow::Result<ExitCode> {
     }
     if std::env::var("RECORD").is_ok_and(|value| value == "1") {
         let lane = plan.lane().context("RECORD=1 wants a whole lane")?;
+        let set_up = results.keys().all(|spec| spec.starts_with('['));
+        ensure!(set_up, "the suite's set-up failed: nothing to record");
         record(&lane.file(kind), kind, &results)?;
         println!("wrote {} and {}", lane.file(kind).display(), write_page()?.display());
     }
