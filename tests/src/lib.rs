@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::disallowed_methods, reason = "blocking code on the real machine, real time")]
 
+pub mod answers;
+pub mod ask;
 pub mod bed;
 pub mod cluster;
 pub mod compare;
@@ -10,3 +12,5 @@ pub mod golden;
 pub mod normal;
 pub mod observe;
 pub mod scenario;
+pub mod twins;
+pub mod wire;

@@ -422,6 +422,8 @@ pub(crate) fn server(config: &Config, host: &Host) -> ServerSettings {
             checkpoint: on("ContainerCheckpoint"),
             flagz: on("ComponentFlagz"),
             statusz: on("ComponentStatusz"),
+            log_query: server.system_log_query && on("NodeLogQuery"),
+            split_log_streams: on("PodLogsQuerySplitStreams"),
         },
         tls: TlsSettings {
             min_version: match server.tls_min_version {

@@ -11,7 +11,7 @@ pub use x509::ClientAuthorities;
 
 use crate::route;
 use cache::TimedCache;
-use http::{HeaderMap, Method, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use ports::{AccessQuestion, Reviews, UserInfo};
 use rustls_pki_types::CertificateDer;
 use std::sync::Arc;
@@ -70,12 +70,13 @@ impl Guard {
         }
     }
 
-    /// Lets a request pass or says why not.
+    /// Lets a request pass or says why not. A token that was good is taken out of the headers, so
+    /// that nobody behind sees it.
     pub async fn check(
         &self,
         method: &Method,
         path: &str,
-        headers: &HeaderMap,
+        headers: &mut HeaderMap,
         certificates: &[CertificateDer<'static>],
     ) -> Result<UserInfo, Refusal> {
         let user = self.authenticate(headers, certificates).await?;
@@ -85,7 +86,7 @@ impl Guard {
 
     async fn authenticate(
         &self,
-        headers: &HeaderMap,
+        headers: &mut HeaderMap,
         certificates: &[CertificateDer<'static>],
     ) -> Result<UserInfo, Refusal> {
         let mut erred = false;
@@ -99,10 +100,27 @@ impl Guard {
                 }
             }
         }
-        if let (Some(keep), Some(token)) = (self.config.token_cache, bearer(headers)) {
-            match self.review_token(&token, keep).await {
-                Ok(Some(user)) => return Ok(authenticated(user)),
-                Ok(None) => erred = true,
+        if let Some(keep) = self.config.token_cache {
+            if let Some(token) = bearer(headers) {
+                match self.review_token(&token, keep).await {
+                    Some(user) => {
+                        headers.remove(header::AUTHORIZATION);
+                        return Ok(authenticated(user));
+                    }
+                    None => erred = true,
+                }
+            }
+            match protocol_token(headers) {
+                Ok(None) => {}
+                Ok(Some((token, others))) => match self.review_token(&token, keep).await {
+                    Some(user) => {
+                        if let Ok(others) = HeaderValue::from_str(&others) {
+                            headers.insert(header::SEC_WEBSOCKET_PROTOCOL, others);
+                        }
+                        return Ok(authenticated(user));
+                    }
+                    None => erred = true,
+                },
                 Err(error) => {
                     tracing::error!(err = error, "Unable to authenticate the request");
                     erred = true;
@@ -119,14 +137,22 @@ impl Guard {
         Err(Refusal { status: StatusCode::UNAUTHORIZED, body: "Unauthorized".to_owned() })
     }
 
-    async fn review_token(&self, token: &str, keep: Duration) -> Result<Option<UserInfo>, String> {
+    /// The user of a token; `None` if it is not good or could not be reviewed.
+    async fn review_token(&self, token: &str, keep: Duration) -> Option<UserInfo> {
         if let Some(known) = self.tokens.get(&token.to_owned()) {
-            return Ok(known);
+            return known;
         }
-        let reviews = self.reviews.as_ref().ok_or("no API server to review tokens")?;
-        let user = reviews.token(token).await?;
-        self.tokens.put(token.to_owned(), user.clone(), keep);
-        Ok(user)
+        let reviews = self.reviews.as_ref()?;
+        match reviews.token(token).await {
+            Ok(user) => {
+                self.tokens.put(token.to_owned(), user.clone(), keep);
+                user
+            }
+            Err(error) => {
+                tracing::error!(err = error, "Unable to authenticate the request");
+                None
+            }
+        }
     }
 
     async fn authorize(&self, user: &UserInfo, method: &Method, path: &str) -> Result<(), Refusal> {
@@ -193,27 +219,51 @@ fn authenticated(mut user: UserInfo) -> UserInfo {
     user
 }
 
-/// The bearer token of a request, from its header or a WebSocket sub-protocol.
+/// The bearer token of a request's header (apiserver: `bearertoken`).
 fn bearer(headers: &HeaderMap) -> Option<String> {
-    let text = |name| headers.get(name).and_then(|v| v.to_str().ok());
-    if let Some(value) = text(header::AUTHORIZATION) {
-        let (scheme, token) = value.trim().split_once(' ')?;
-        let token = token.trim();
-        return (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty())
-            .then(|| token.to_owned());
-    }
-    let offered = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL);
-    offered
-        .iter()
-        .filter_map(|v| v.to_str().ok())
-        .flat_map(|v| v.split(','))
-        .find_map(|protocol| decode_token(protocol.trim().strip_prefix(SUBPROTOCOL)?))
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let mut parts = value.trim().split(' ');
+    let scheme = parts.next()?;
+    let token = parts.next().filter(|token| !token.is_empty())?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.to_owned())
 }
 
-fn decode_token(encoded: &str) -> Option<String> {
+/// The token among the sub-protocols of a WebSocket request, and the others (apiserver:
+/// `ProtocolAuthenticator`).
+fn protocol_token(headers: &HeaderMap) -> Result<Option<(String, String)>, &'static str> {
     use base64::Engine as _;
-    let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(encoded).ok()?;
-    String::from_utf8(bytes).ok().filter(|token| !token.is_empty())
+    if !is_websocket(headers) {
+        return Ok(None);
+    }
+    let offered = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL);
+    let offered = offered.iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(','));
+    let (mut token, mut others) = (None, Vec::new());
+    for protocol in offered.map(str::trim) {
+        let Some(encoded) = protocol.strip_prefix(SUBPROTOCOL) else {
+            others.push(protocol);
+            continue;
+        };
+        if token.is_some() {
+            return Err("multiple base64.bearer.authorization tokens specified");
+        }
+        let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(encoded);
+        let bytes = bytes.map_err(|_| "invalid base64.bearer.authorization token encoding")?;
+        let text = String::from_utf8(bytes);
+        token = Some(text.map_err(|_| "invalid base64.bearer.authorization token")?);
+    }
+    match token.filter(|token| !token.is_empty()) {
+        None => Ok(None),
+        Some(_) if others.is_empty() => Err("missing additional subprotocol"),
+        Some(token) => Ok(Some((token, others.join(",")))),
+    }
+}
+
+/// Whether a request wants a WebSocket (Go: `wsstream.IsWebSocketRequest`).
+pub(crate) fn is_websocket(headers: &HeaderMap) -> bool {
+    let first = |name| headers.get(name).and_then(|v: &HeaderValue| v.to_str().ok());
+    let connection = first(header::CONNECTION).unwrap_or_default().to_ascii_lowercase();
+    first(header::UPGRADE).is_some_and(|v| v.eq_ignore_ascii_case("websocket"))
+        && connection.split(',').any(|word| word.trim() == "upgrade")
 }
 
 #[cfg(test)]

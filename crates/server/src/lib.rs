@@ -7,7 +7,10 @@
 //! Deliberately absent: what pods are and do (`ports::Pods`), reviews (`ports::Reviews`).
 #![forbid(unsafe_code)]
 
+mod accept;
 pub mod auth;
+mod exposition;
+mod gotime;
 mod handlers;
 pub mod health;
 mod health_metrics;
@@ -18,6 +21,7 @@ mod request_metrics;
 pub mod route;
 mod serve;
 mod start;
+pub mod target;
 pub mod tls;
 
 pub use serve::{HealthCheck, ServerDeps};

@@ -18,6 +18,27 @@ impl Query {
         )
     }
 
+    /// Decodes; the first pair that cannot be decoded is an error in Go's words.
+    pub(crate) fn strict(text: &str) -> Result<Self, String> {
+        for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+            if pair.contains(';') {
+                return Err("invalid semicolon separator in query".to_owned());
+            }
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            for part in [key, value] {
+                if let Some(bad) = bad_escape(part) {
+                    return Err(format!("invalid URL escape {}", units::strconv::quote(bad)));
+                }
+            }
+        }
+        Ok(Self::parse(text))
+    }
+
+    /// Whether a key was given.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.0.iter().any(|(k, _)| k == key)
+    }
+
     /// The first value of a key.
     pub(crate) fn first(&self, key: &str) -> Option<&str> {
         self.0.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
@@ -30,13 +51,22 @@ impl Query {
 
     /// Kubernetes' boolean: absent, `0` and `false` are false.
     pub(crate) fn flag(&self, key: &str) -> bool {
-        self.first(key).is_some_and(|value| value != "0" && value != "false")
+        self.first(key).is_some_and(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
     }
 
     /// A stream switch: only `1` is true.
     pub(crate) fn one(&self, key: &str) -> bool {
         self.first(key) == Some("1")
     }
+}
+
+/// The first escape that is none.
+fn bad_escape(text: &str) -> Option<&str> {
+    text.match_indices('%').find_map(|(at, _)| {
+        let digits = text.get(at + 1..at + 3);
+        let good = digits.is_some_and(|d| d.bytes().all(|b| b.is_ascii_hexdigit()));
+        (!good).then(|| text.get(at..at + 3).unwrap_or(&text[at..]))
+    })
 }
 
 fn decode(text: &str) -> Option<String> {
@@ -65,6 +95,9 @@ mod tests {
         let query = Query::parse("command=ls&command=-l%20a+b&x=%zz&tty=1&follow=true&p=false");
         assert_eq!(query.all("command").collect::<Vec<_>>(), ["ls", "-l a b"]);
         assert_eq!(query.first("x"), None);
+        assert_eq!(Query::strict("a=%zz1").unwrap_err(), "invalid URL escape \"%zz\"");
+        assert_eq!(Query::strict("%4").unwrap_err(), "invalid URL escape \"%4\"");
+        assert!(Query::strict("a;b").is_err() && Query::strict("a=b&&c").is_ok());
         assert!(query.one("tty") && query.flag("follow") && !query.flag("p"));
     }
 }

@@ -1,8 +1,8 @@
 //! Answers in the forms that Go's servers give.
 
 use axum::body::Body;
-use http::header::{ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION};
-use http::{Response, StatusCode};
+use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION};
+use http::{Method, Response, StatusCode};
 use serde::Serialize;
 
 /// An answer.
@@ -30,15 +30,19 @@ pub(crate) fn plain(status: StatusCode, body: String) -> Reply {
 
 /// Plain text with a newline and `nosniff`, as `http.Error` writes it.
 pub(crate) fn error(status: StatusCode, text: &str) -> Reply {
-    let mut reply = plain(status, format!("{text}\n"));
+    no_sniff(plain(status, format!("{text}\n")))
+}
+
+/// The same answer with `nosniff`.
+pub(crate) fn no_sniff(mut reply: Reply) -> Reply {
     reply.headers_mut().insert(NO_SNIFF.0, NO_SNIFF.1);
     reply
 }
 
-/// Plain text with `nosniff`.
-pub(crate) fn health(status: StatusCode, text: String) -> Reply {
-    let mut reply = plain(status, text);
-    reply.headers_mut().insert(NO_SNIFF.0, NO_SNIFF.1);
+/// An answer without a type.
+pub(crate) fn bare(status: StatusCode, body: impl Into<Body>) -> Reply {
+    let mut reply = Response::new(body.into());
+    *reply.status_mut() = status;
     reply
 }
 
@@ -50,21 +54,34 @@ pub(crate) fn json(value: &impl Serialize) -> Reply {
     }
 }
 
-/// The same request at another path.
-pub(crate) fn redirect(to: &str, query: Option<&str>) -> Reply {
-    let target = query.map_or_else(|| to.to_owned(), |query| format!("{to}?{query}"));
-    let mut reply = Response::new(Body::empty());
-    *reply.status_mut() = StatusCode::TEMPORARY_REDIRECT;
-    if let Ok(value) = HeaderValue::from_str(&target) {
+/// The same request at another path (Go: `http.Redirect`).
+pub(crate) fn redirect(status: StatusCode, to: &str, method: &Method) -> Reply {
+    let shown = to.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let shown = shown.replace('"', "&#34;").replace('\'', "&#39;");
+    let text = status.canonical_reason().unwrap_or_default();
+    let body = if method == Method::GET {
+        Body::from(format!("<a href=\"{shown}\">{text}</a>.\n\n"))
+    } else {
+        Body::empty()
+    };
+    let mut reply = Response::new(body);
+    *reply.status_mut() = status;
+    if method == Method::GET || method == Method::HEAD {
+        let html = HeaderValue::from_static("text/html; charset=utf-8");
+        reply.headers_mut().insert(CONTENT_TYPE, html);
+    }
+    if let Ok(value) = HeaderValue::from_str(to) {
         reply.headers_mut().insert(LOCATION, value);
     }
     reply
 }
 
 /// A route that has other methods.
-pub(crate) fn wrong_method(allow: &'static str) -> Reply {
+pub(crate) fn wrong_method(allow: &str) -> Reply {
     let mut reply = plain(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed".to_owned());
-    reply.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
+    if let Ok(value) = HeaderValue::from_str(allow) {
+        reply.headers_mut().insert(ALLOW, value);
+    }
     reply
 }
 
@@ -72,4 +89,11 @@ pub(crate) fn wrong_method(allow: &'static str) -> Reply {
 pub(crate) fn not_acceptable(available: &str) -> Reply {
     let text = format!("406: Not Acceptable\n\nAvailable representations: {available}");
     plain(StatusCode::NOT_ACCEPTABLE, text)
+}
+
+/// The request cannot be understood; the connection ends with the answer.
+pub(crate) fn bad_request(text: &str) -> Reply {
+    let mut reply = plain(StatusCode::BAD_REQUEST, text.to_owned());
+    reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    reply
 }

@@ -117,6 +117,8 @@ mod tests {
         checkpoint: true,
         flagz: true,
         statusz: true,
+        log_query: false,
+        split_log_streams: false,
     };
 
     #[test]

@@ -4,6 +4,7 @@
 //! `InstallAuthNotRequiredHandlers`, `InstallDebuggingHandlers`); unknown paths never reach a
 //! handler or a label value of a metric.
 
+use crate::target::{Target, clean, unescape_segment};
 use http::Method;
 
 /// Which handlers there are.
@@ -23,6 +24,10 @@ pub struct Switches {
     pub flagz: bool,
     /// Gate ComponentStatusz.
     pub statusz: bool,
+    /// `enableSystemLogQuery`.
+    pub log_query: bool,
+    /// Gate PodLogsQuerySplitStreams.
+    pub split_log_streams: bool,
 }
 
 /// A path that somebody owns.
@@ -47,9 +52,9 @@ pub enum Route {
     /// `/debug/flags/v`.
     DebugFlags,
     /// `/debug/pprof/NAME`.
-    Profile(String),
+    Profile,
     /// `/logs/PATH`.
-    Logs(String),
+    Logs,
     /// `/containerLogs/NS/POD/CONTAINER`.
     ContainerLogs(ContainerPath),
     /// `/run/…`.
@@ -67,7 +72,9 @@ pub enum Route {
     /// Below a routed tree, but no route: go-restful's 404.
     NoRoute,
     /// A route with other methods: go-restful's 405, with `Allow`.
-    WrongMethod(&'static str),
+    WrongMethod(String),
+    /// A route that produces something else than is accepted: go-restful's 406.
+    NotAcceptable(&'static str),
 }
 
 /// The pages of metrics.
@@ -98,6 +105,17 @@ pub struct ContainerPath {
     pub container: String,
 }
 
+impl ContainerPath {
+    fn new(namespace: &str, pod: &str, uid: Option<&str>, container: &str) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            pod: pod.to_owned(),
+            uid: uid.map(str::to_owned),
+            container: container.to_owned(),
+        }
+    }
+}
+
 /// What the mux says before authentication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
@@ -110,186 +128,216 @@ pub enum Decision {
 }
 
 const DEBUG_OFF: &str = "Debug endpoints are disabled.";
-/// Trees below which everything is handled, also what has no route.
-const TREES: [&str; 10] = [
-    "/stats/",
-    "/run/",
-    "/exec/",
-    "/attach/",
-    "/portForward/",
-    "/containerLogs/",
-    "/runningpods/",
-    "/checkpoint/",
-    "/logs/",
-    "/debug/pprof/",
-];
 
-/// Decides about a path.
-pub fn decide(method: &Method, path: &str, switches: Switches) -> Decision {
-    if method != Method::CONNECT {
-        let clean = clean(path);
-        if clean != path {
-            return Decision::Redirect(clean);
-        }
-    }
-    if let Some(route) = exact(path, switches) {
-        return Decision::Handle(route);
-    }
-    for tree in TREES {
-        if tree == "/checkpoint/" && !(switches.debugging && switches.checkpoint) {
-            continue;
-        }
-        if path.starts_with(tree) {
-            return Decision::Handle(in_tree(method, tree, path, switches));
-        }
-        if tree.strip_suffix('/') == Some(path) {
-            return Decision::Redirect(tree.to_owned());
-        }
-    }
-    if path == "/pods" {
-        return Decision::Handle(only(method, &[Method::GET], "GET", Route::Pods));
-    }
-    Decision::NotFound
+/// What a pattern of the mux leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Owner {
+    /// A handler of its own, for any method.
+    Exact(Route),
+    /// Trees that are routed further by their parts.
+    Routed,
 }
 
-/// Paths that take any method.
-fn exact(path: &str, switches: Switches) -> Option<Route> {
-    Some(match path {
-        "/healthz" => Route::Health(None),
-        "/healthz/ping" => Route::Health(Some("ping")),
-        "/healthz/log" => Route::Health(Some("log")),
-        "/healthz/syncloop" => Route::Health(Some("syncloop")),
-        "/healthz/device-plugin" => Route::Health(Some("device-plugin")),
-        "/metrics" => Route::Metrics(MetricsPage::Main),
-        "/metrics/cadvisor" => Route::Metrics(MetricsPage::Cadvisor),
-        "/metrics/resource" => Route::Metrics(MetricsPage::Resource),
-        "/metrics/probes" => Route::Metrics(MetricsPage::Probes),
-        "/metrics/slis" => Route::Metrics(MetricsPage::Slis),
-        "/configz" if switches.debugging => Route::Configz,
-        "/flagz" if switches.debugging && switches.flagz => Route::Flagz,
-        "/statusz" if switches.debugging && switches.statusz => Route::Statusz,
-        "/debug/flags/v" if switches.debugging => {
-            if switches.debug_flags {
-                Route::DebugFlags
-            } else {
-                Route::Disabled("flags endpoint is disabled.")
-            }
-        }
-        _ => return None,
-    })
-}
-
-fn in_tree(method: &Method, tree: &str, path: &str, switches: Switches) -> Route {
-    let rest = path.strip_prefix(tree).unwrap_or_default();
-    let rest = rest.strip_suffix('/').unwrap_or(rest);
-    let parts: Vec<&str> = if rest.is_empty() { Vec::new() } else { rest.split('/').collect() };
-    if tree == "/stats/" {
-        return match parts.as_slice() {
-            ["summary"] => only(method, &[Method::GET, Method::POST], "GET, POST", Route::Summary),
-            _ => Route::NoRoute,
-        };
-    }
+/// The patterns of the mux: a pattern with a final slash owns everything below it.
+fn patterns(switches: Switches) -> Vec<(&'static str, Owner)> {
+    let exact = |pattern, route| (pattern, Owner::Exact(route));
+    let mut all = vec![
+        exact("/healthz", Route::Health(None)),
+        exact("/healthz/ping", Route::Health(Some("ping"))),
+        exact("/healthz/log", Route::Health(Some("log"))),
+        exact("/healthz/syncloop", Route::Health(Some("syncloop"))),
+        exact("/healthz/device-plugin", Route::Health(Some("device-plugin"))),
+        exact("/metrics", Route::Metrics(MetricsPage::Main)),
+        exact("/metrics/cadvisor", Route::Metrics(MetricsPage::Cadvisor)),
+        exact("/metrics/resource", Route::Metrics(MetricsPage::Resource)),
+        exact("/metrics/probes", Route::Metrics(MetricsPage::Probes)),
+        exact("/metrics/slis", Route::Metrics(MetricsPage::Slis)),
+        ("/pods", Owner::Routed),
+        ("/pods/", Owner::Routed),
+        ("/stats/", Owner::Routed),
+    ];
     if !switches.debugging {
-        return Route::Disabled(DEBUG_OFF);
+        let off = [
+            "/run/",
+            "/exec/",
+            "/attach/",
+            "/portForward/",
+            "/containerLogs/",
+            "/runningpods/",
+            "/debug/pprof/",
+            "/logs/",
+        ];
+        all.extend(off.map(|tree| exact(tree, Route::Disabled(DEBUG_OFF))));
+        return all;
     }
-    let get = [Method::GET];
-    let post = [Method::POST];
-    let both = [Method::GET, Method::POST];
-    match tree {
-        "/logs/" if !switches.system_logs => Route::Disabled("logs endpoint is disabled."),
-        "/logs/" => {
-            let file = path.strip_prefix(tree).unwrap_or_default().to_owned();
-            only(method, &get, "GET", Route::Logs(file))
-        }
-        "/debug/pprof/" if !switches.profiling => {
-            Route::Disabled("profiling endpoint is disabled.")
-        }
-        "/debug/pprof/" if rest.is_empty() => Route::NoRoute,
-        "/debug/pprof/" => only(method, &get, "GET", Route::Profile(rest.to_owned())),
-        "/runningpods/" if parts.is_empty() => only(method, &get, "GET", Route::RunningPods),
-        "/containerLogs/" => match container(&parts, false) {
-            Some(path) => only(method, &get, "GET", Route::ContainerLogs(path)),
-            None => Route::NoRoute,
-        },
-        "/checkpoint/" => match container(&parts, false) {
-            Some(path) => only(method, &post, "POST", Route::Checkpoint(path)),
-            None => Route::NoRoute,
-        },
-        "/run/" => match container(&parts, true) {
-            Some(path) => only(method, &post, "POST", Route::Run(path)),
-            None => Route::NoRoute,
-        },
-        "/exec/" => match container(&parts, true) {
-            Some(path) => only(method, &both, "GET, POST", Route::Exec(path)),
-            None => Route::NoRoute,
-        },
-        "/attach/" => match container(&parts, true) {
-            Some(path) => only(method, &both, "GET, POST", Route::Attach(path)),
-            None => Route::NoRoute,
-        },
-        "/portForward/" => match port_forward(&parts) {
-            Some(path) => only(method, &both, "GET, POST", Route::PortForward(path)),
-            None => Route::NoRoute,
-        },
-        _ => Route::NoRoute,
+    for (alone, below) in [
+        ("/run", "/run/"),
+        ("/exec", "/exec/"),
+        ("/attach", "/attach/"),
+        ("/portForward", "/portForward/"),
+        ("/containerLogs", "/containerLogs/"),
+    ] {
+        all.extend([(alone, Owner::Routed), (below, Owner::Routed)]);
     }
-}
-
-fn only(method: &Method, allowed: &[Method], header: &'static str, route: Route) -> Route {
-    if allowed.contains(method) { route } else { Route::WrongMethod(header) }
-}
-
-fn container(parts: &[&str], with_uid: bool) -> Option<ContainerPath> {
-    if parts.iter().any(|part| part.is_empty()) {
-        return None;
+    all.push(("/runningpods/", Owner::Routed));
+    all.push(exact("/configz", Route::Configz));
+    if switches.checkpoint {
+        all.push(("/checkpoint/", Owner::Routed));
     }
-    let (namespace, pod, uid, container) = match parts {
-        [namespace, pod, container] => (namespace, pod, None, container),
-        [namespace, pod, uid, container] if with_uid => (namespace, pod, Some(uid), container),
-        _ => return None,
+    if switches.flagz {
+        all.push(exact("/flagz", Route::Flagz));
+    }
+    if switches.statusz {
+        all.push(exact("/statusz", Route::Statusz));
+    }
+    let or_off = |on: bool, pattern, owner, text| {
+        if on { (pattern, owner) } else { (pattern, Owner::Exact(Route::Disabled(text))) }
     };
-    Some(ContainerPath {
-        namespace: (*namespace).to_owned(),
-        pod: (*pod).to_owned(),
-        uid: uid.map(|u| (*u).to_owned()),
-        container: (*container).to_owned(),
-    })
+    all.push(or_off(switches.system_logs, "/logs/", Owner::Routed, "logs endpoint is disabled."));
+    all.push(or_off(
+        switches.profiling,
+        "/debug/pprof/",
+        Owner::Routed,
+        "profiling endpoint is disabled.",
+    ));
+    all.push(or_off(
+        switches.debug_flags,
+        "/debug/flags/v",
+        Owner::Exact(Route::DebugFlags),
+        "flags endpoint is disabled.",
+    ));
+    all
 }
 
-fn port_forward(parts: &[&str]) -> Option<ContainerPath> {
-    if parts.iter().any(|part| part.is_empty()) {
-        return None;
+/// A request as far as routing looks at it.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked<'a> {
+    /// The method.
+    pub method: &'a Method,
+    /// Path and query.
+    pub target: &'a Target,
+    /// The first `Accept` header; empty without one.
+    pub accept: &'a str,
+}
+
+/// Decides about a request (Go: `ServeMux.findHandler`, then go-restful's `CurlyRouter`).
+pub fn decide(asked: Asked<'_>, switches: Switches) -> Decision {
+    let target = asked.target;
+    let patterns = patterns(switches);
+    let canonical = asked.method != Method::CONNECT;
+    let path = if canonical { clean(&target.escaped) } else { target.escaped.clone() };
+    let found = lookup(&patterns, &path);
+    if !found.is_some_and(|(pattern, _)| is_exact(pattern, &path)) && !path.ends_with('/') {
+        let with_slash = format!("{path}/");
+        if lookup(&patterns, &with_slash).is_some_and(|(pattern, _)| is_exact(pattern, &with_slash))
+        {
+            let to = target.with_path(&format!("{}/", clean(&target.path).trim_end_matches('/')));
+            return Decision::Redirect(to);
+        }
     }
-    let (namespace, pod, uid) = match parts {
-        [namespace, pod] => (namespace, pod, None),
-        [namespace, pod, uid] => (namespace, pod, Some(uid)),
-        _ => return None,
-    };
-    Some(ContainerPath {
-        namespace: (*namespace).to_owned(),
-        pod: (*pod).to_owned(),
-        uid: uid.map(|u| (*u).to_owned()),
-        container: String::new(),
-    })
+    if canonical && path != target.escaped {
+        return Decision::Redirect(target.with_path(&path));
+    }
+    match found {
+        None => Decision::NotFound,
+        Some((_, Owner::Exact(route))) => Decision::Handle(route.clone()),
+        Some((_, Owner::Routed)) => Decision::Handle(routed(asked)),
+    }
 }
 
-/// Go's `path.Clean` as its mux uses it: no `.`, `..` or empty parts, the trailing slash kept.
-fn clean(path: &str) -> String {
-    let mut parts: Vec<&str> = Vec::new();
-    for part in path.split('/') {
-        match part {
-            "" | "." => {}
-            ".." => {
-                parts.pop();
+/// The pattern that owns a path: the one with the most parts.
+fn lookup<'a>(
+    patterns: &'a [(&'static str, Owner)],
+    path: &str,
+) -> Option<(&'static str, &'a Owner)> {
+    let parts: Vec<String> = path.split('/').skip(1).map(unescape_segment).collect();
+    let owns = |pattern: &str| {
+        let wanted: Vec<&str> = pattern.split('/').skip(1).collect();
+        match wanted.split_last() {
+            Some((&"", wanted)) => {
+                parts.len() > wanted.len() && wanted.iter().zip(&parts).all(|(a, b)| *a == b)
             }
-            name => parts.push(name),
+            _ => parts == wanted,
         }
+    };
+    let owners = patterns.iter().filter(|(pattern, _)| owns(pattern));
+    owners.max_by_key(|(pattern, _)| pattern.len()).map(|(pattern, owner)| (*pattern, owner))
+}
+
+/// Go's `exactMatch`: nothing of the path was swallowed by a final slash.
+fn is_exact(pattern: &str, path: &str) -> bool {
+    !pattern.ends_with('/')
+        || (path.ends_with('/') && path.matches('/').count() == pattern.matches('/').count())
+}
+
+const JSON: &str = "application/json";
+
+/// A method of a route, what it produces, and where it leads.
+type Candidate = (Method, &'static str, Route);
+
+/// Routes by the parts of the decoded path (go-restful: `CurlyRouter.SelectRoute`).
+fn routed(asked: Asked<'_>) -> Route {
+    let parts: Vec<&str> = asked.target.path.trim_matches('/').split('/').collect();
+    let candidates = candidates(&parts);
+    if candidates.is_empty() {
+        return Route::NoRoute;
     }
-    let mut clean = format!("/{}", parts.join("/"));
-    if path.ends_with('/') && clean.len() > 1 {
-        clean.push('/');
+    let by_method: Vec<&Candidate> =
+        candidates.iter().filter(|(method, _, _)| method == asked.method).collect();
+    let Some((_, produces, route)) = by_method.first() else {
+        let allowed: Vec<&str> = candidates.iter().map(|(method, _, _)| method.as_str()).collect();
+        return Route::WrongMethod(allowed.join(", "));
+    };
+    if accepts(asked.accept, produces) { route.clone() } else { Route::NotAcceptable(produces) }
+}
+
+fn candidates(parts: &[&str]) -> Vec<Candidate> {
+    let get = |produces, route: Route| vec![(Method::GET, produces, route)];
+    let post = |produces, route: Route| vec![(Method::POST, produces, route)];
+    let both = |produces, route: Route| {
+        vec![(Method::GET, produces, route.clone()), (Method::POST, produces, route)]
+    };
+    match parts {
+        ["pods"] => get(JSON, Route::Pods),
+        ["runningpods"] => get(JSON, Route::RunningPods),
+        ["stats", "summary"] => both(JSON, Route::Summary),
+        ["logs", ..] => get("", Route::Logs),
+        ["debug", "pprof", _, ..] => get("", Route::Profile),
+        ["containerLogs", ns, pod, name] => {
+            get("", Route::ContainerLogs(ContainerPath::new(ns, pod, None, name)))
+        }
+        ["checkpoint", ns, pod, name] => {
+            post(JSON, Route::Checkpoint(ContainerPath::new(ns, pod, None, name)))
+        }
+        ["portForward", ns, pod] => {
+            both("", Route::PortForward(ContainerPath::new(ns, pod, None, "")))
+        }
+        ["portForward", ns, pod, uid] => {
+            both("", Route::PortForward(ContainerPath::new(ns, pod, Some(uid), "")))
+        }
+        [tree, ns, pod, name] => container(tree, ContainerPath::new(ns, pod, None, name)),
+        [tree, ns, pod, uid, name] => container(tree, ContainerPath::new(ns, pod, Some(uid), name)),
+        _ => Vec::new(),
     }
-    clean
+}
+
+fn container(tree: &str, path: ContainerPath) -> Vec<Candidate> {
+    let both = |route: Route| vec![(Method::GET, "", route.clone()), (Method::POST, "", route)];
+    match tree {
+        "run" => vec![(Method::POST, "", Route::Run(path))],
+        "exec" => both(Route::Exec(path)),
+        "attach" => both(Route::Attach(path)),
+        _ => Vec::new(),
+    }
+}
+
+/// Whether an `Accept` header admits what is produced (go-restful: `matchesAccept`).
+fn accepts(accept: &str, produces: &str) -> bool {
+    accept.is_empty()
+        || accept.split(',').any(|kind| {
+            let kind = kind.split(';').next().unwrap_or_default().trim_matches(' ');
+            kind == "*/*" || (!produces.is_empty() && kind == produces)
+        })
 }
 
 /// The sub-resources that authorization asks for, in order (kubelet: `GetRequestAttributes`).
@@ -344,61 +392,82 @@ mod tests {
         checkpoint: true,
         flagz: true,
         statusz: true,
+        log_query: false,
+        split_log_streams: false,
     };
     const READ_ONLY: Switches = Switches { debugging: false, ..ALL };
 
+    fn ask(method: &Method, path: &str, accept: &str, switches: Switches) -> Decision {
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
+        let target = Target::from_parts(path, query).unwrap();
+        decide(Asked { method, target: &target, accept }, switches)
+    }
+
     fn get(path: &str) -> Decision {
-        decide(&Method::GET, path, ALL)
+        ask(&Method::GET, path, "", ALL)
     }
 
     #[test]
     fn unknown_paths_are_nobodys_and_unclean_ones_are_redirected() {
-        for path in ["/", "/livez", "/healthz/x", "/spec/", "/podsx", "/metrics/x", "/pods/"] {
+        for path in ["/", "/livez", "/healthz/x", "/spec/", "/podsx", "/metrics/x", "/pods%2Fx"] {
             assert_eq!(get(path), Decision::NotFound, "{path}");
         }
         for (path, to) in [
             ("/stats", "/stats/"),
+            ("/stats?a=b", "/stats/?a=b"),
             ("/logs", "/logs/"),
             ("/runningpods", "/runningpods/"),
             ("/debug/pprof", "/debug/pprof/"),
             ("//pods", "/pods"),
             ("/logs/../pods", "/pods"),
             ("/logs/a//b/", "/logs/a/b/"),
+            ("//a%2Fb", "/a%252Fb"),
         ] {
             assert_eq!(get(path), Decision::Redirect(to.to_owned()), "{path}");
         }
+        assert_eq!(get("/%70ods"), Decision::Handle(Route::Pods));
+        assert_eq!(get("/pods/"), Decision::Handle(Route::Pods));
     }
 
     #[test]
     fn routed_trees_know_their_methods_and_their_parts() {
-        let path = ContainerPath {
-            namespace: "n".into(),
-            pod: "p".into(),
-            uid: None,
-            container: "c".into(),
-        };
+        let path = ContainerPath::new("n", "p", None, "c");
         assert_eq!(get("/exec/n/p/c"), Decision::Handle(Route::Exec(path.clone())));
         assert_eq!(get("/exec/n/p/c/"), Decision::Handle(Route::Exec(path.clone())));
         let with_uid = ContainerPath { uid: Some("u".into()), ..path.clone() };
         assert_eq!(get("/attach/n/p/u/c"), Decision::Handle(Route::Attach(with_uid)));
-        assert_eq!(get("/run/n/p/c"), Decision::Handle(Route::WrongMethod("POST")));
+        assert_eq!(get("/run/n/p/c"), Decision::Handle(Route::WrongMethod("POST".to_owned())));
         assert_eq!(get("/exec/n/p"), Decision::Handle(Route::NoRoute));
+        assert_eq!(get("/exec"), Decision::Handle(Route::NoRoute));
         assert_eq!(get("/stats/container"), Decision::Handle(Route::NoRoute));
-        let put = decide(&Method::PUT, "/stats/summary", ALL);
-        assert_eq!(put, Decision::Handle(Route::WrongMethod("GET, POST")));
-        let head = decide(&Method::HEAD, "/pods", ALL);
-        assert_eq!(head, Decision::Handle(Route::WrongMethod("GET")));
+        let put = ask(&Method::PUT, "/stats/summary", "", ALL);
+        assert_eq!(put, Decision::Handle(Route::WrongMethod("GET, POST".to_owned())));
+        let head = ask(&Method::HEAD, "/pods", "", ALL);
+        assert_eq!(head, Decision::Handle(Route::WrongMethod("GET".to_owned())));
+    }
+
+    #[test]
+    fn what_is_not_accepted_is_not_handled() {
+        let asked = |path, accept| ask(&Method::GET, path, accept, ALL);
+        assert_eq!(
+            asked("/pods", "text/html, application/json;q=0"),
+            Decision::Handle(Route::Pods)
+        );
+        assert_eq!(asked("/pods", "text/html"), Decision::Handle(Route::NotAcceptable(JSON)));
+        assert_eq!(asked("/logs/x", "text/plain"), Decision::Handle(Route::NotAcceptable("")));
+        assert_eq!(asked("/healthz", "x/y"), Decision::Handle(Route::Health(None)));
     }
 
     #[test]
     fn the_read_only_port_has_only_what_is_always_there() {
-        let ask = |path| decide(&Method::GET, path, READ_ONLY);
+        let ask = |path| ask(&Method::GET, path, "", READ_ONLY);
         for path in ["/exec/", "/run/x", "/containerLogs/n/p/c", "/runningpods/", "/logs/a"] {
             assert_eq!(ask(path), Decision::Handle(Route::Disabled(DEBUG_OFF)), "{path}");
         }
         for path in ["/configz", "/flagz", "/statusz", "/debug/flags/v", "/checkpoint/n/p/c"] {
             assert_eq!(ask(path), Decision::NotFound, "{path}");
         }
+        assert_eq!(ask("/exec"), Decision::Redirect("/exec/".to_owned()));
         assert_eq!(ask("/pods"), Decision::Handle(Route::Pods));
         assert_eq!(ask("/stats/summary"), Decision::Handle(Route::Summary));
     }

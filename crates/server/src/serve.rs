@@ -5,8 +5,10 @@ use crate::handlers;
 use crate::health_metrics::HealthMetrics;
 use crate::reply::{self, Reply};
 use crate::request_metrics::RequestMetrics;
-use crate::route::{self, Decision, Route, Switches};
-use http::{Request, StatusCode};
+use crate::route::{self, Asked, Decision, Route, Switches};
+use crate::target::Target;
+use http::header::{ACCEPT, EXPECT, HOST};
+use http::{Method, Request, StatusCode, Version};
 use hyper::body::Incoming;
 use ports::{Clock, Pods, Roots, Stats, Tasks};
 use rustls_pki_types::CertificateDer;
@@ -81,27 +83,43 @@ pub(crate) struct Counts {
 
 impl Service {
     /// Answers; never fails.
-    pub(crate) async fn answer(&self, request: Request<Incoming>, caller: &Caller) -> Reply {
-        let path = request.uri().path().to_owned();
+    pub(crate) async fn answer(&self, mut request: Request<Incoming>, caller: &Caller) -> Reply {
+        if let Some(refused) = strange(&request) {
+            return refused;
+        }
+        let Ok(target) = Target::parse(request.method(), request.uri()) else {
+            return reply::bad_request("400 Bad Request");
+        };
         let read_only = self.guard.is_none();
-        let _running =
-            self.counts.requests.begin(request.method(), &path, self.switches, read_only);
-        let route = match route::decide(request.method(), &path, self.switches) {
+        let method = request.method();
+        let _running = self.counts.requests.begin(method, &target.path, self.switches, read_only);
+        let accept = request.headers().get(ACCEPT).map(|value| value.as_bytes());
+        let accept = String::from_utf8_lossy(accept.unwrap_or_default());
+        let asked = Asked { method, target: &target, accept: &accept };
+        let route = match route::decide(asked, self.switches) {
             Decision::NotFound => return reply::error(StatusCode::NOT_FOUND, "404 page not found"),
-            Decision::Redirect(to) => return reply::redirect(&to, request.uri().query()),
+            Decision::Redirect(to) => {
+                return reply::redirect(StatusCode::TEMPORARY_REDIRECT, &to, method);
+            }
             Decision::Handle(route) => route,
         };
         if let Some(guard) = &self.guard {
-            let checked =
-                guard.check(request.method(), &path, request.headers(), &caller.certificates);
+            let (method, headers) = (request.method().clone(), request.headers_mut());
+            let checked = guard.check(&method, &target.path, headers, &caller.certificates);
             if let Err(refusal) = checked.await {
                 return reply::plain(refusal.status, refusal.body);
             }
         }
-        self.route(route, request, caller).await
+        self.route(route, request, &target, caller).await
     }
 
-    async fn route(&self, route: Route, request: Request<Incoming>, caller: &Caller) -> Reply {
+    async fn route(
+        &self,
+        route: Route,
+        request: Request<Incoming>,
+        target: &Target,
+        caller: &Caller,
+    ) -> Reply {
         let deps = &self.deps;
         match route {
             Route::Health(check) => handlers::health::answer(self, check, request.uri().query()),
@@ -110,11 +128,14 @@ impl Service {
                 handlers::metrics::answer(self, page, &method, &headers).await
             }
             Route::Summary => handlers::stats::summary(deps, request).await,
-            Route::Pods => handlers::pods::all(deps, &request),
-            Route::RunningPods => handlers::pods::running(deps, &request).await,
-            Route::Configz => reply::json(&deps.configz),
+            Route::Pods => handlers::pods::all(deps),
+            Route::RunningPods => handlers::pods::running(deps).await,
+            Route::Configz => reply::no_sniff(reply::json(&deps.configz)),
             Route::DebugFlags => handlers::debug::set_verbosity(deps, request).await,
-            Route::ContainerLogs(path) => handlers::logs::container(deps, &path, &request).await,
+            Route::ContainerLogs(path) => {
+                let split = self.switches.split_log_streams;
+                handlers::logs::container(deps, &path, &target.query, split).await
+            }
             Route::Run(path) => handlers::stream::run(deps, &path, &request).await,
             Route::Exec(path) => handlers::stream::exec(deps, &path, request, caller).await,
             Route::Attach(path) => handlers::stream::attach(deps, &path, request, caller).await,
@@ -122,23 +143,52 @@ impl Service {
                 handlers::stream::port_forward(deps, &path, request, caller).await
             }
             Route::Disabled(text) => reply::error(StatusCode::METHOD_NOT_ALLOWED, text),
-            Route::Flagz => handlers::about::flagz(deps, request.headers()),
-            Route::Statusz => handlers::about::statusz(deps, request.headers()),
-            Route::Profile(name) => handlers::profile::answer(deps, &name),
-            Route::Logs(path) => handlers::node_logs::answer(deps, &path, request.headers()).await,
+            Route::Flagz => handlers::about::flagz(deps, &request),
+            Route::Statusz => handlers::about::statusz(deps, &request),
+            Route::Profile => handlers::profile::answer(deps, &target.path),
+            Route::Logs => {
+                handlers::node_logs::answer(deps, self.switches, target, request.headers()).await
+            }
             Route::Checkpoint(path) => handlers::checkpoint::answer(deps, &path, &request).await,
             Route::NoRoute => reply::plain(StatusCode::NOT_FOUND, "404: Page Not Found".to_owned()),
-            Route::WrongMethod(allow) => reply::wrong_method(allow),
+            Route::WrongMethod(allow) => reply::wrong_method(&allow),
+            Route::NotAcceptable(produces) => reply::not_acceptable(produces),
         }
     }
 }
 
-/// Whether an `Accept` header admits JSON, as go-restful judges it.
-pub(crate) fn accepts_json(request: &Request<Incoming>) -> bool {
-    let Some(accept) = request.headers().get(http::header::ACCEPT) else { return true };
-    let Ok(text) = accept.to_str() else { return false };
-    text.split(',').any(|kind| {
-        let kind = kind.split(';').next().unwrap_or_default().trim();
-        kind == "*/*" || kind == "application/json"
-    })
+/// Requests that Go's server answers before anybody handles them (Go: `conn.readRequest`).
+fn strange(request: &Request<Incoming>) -> Option<Reply> {
+    let hosts = request.headers().get_all(HOST).iter().count();
+    let old = request.version() < Version::HTTP_11;
+    if hosts > 1 {
+        return Some(reply::bad_request("400 Bad Request"));
+    }
+    let named = hosts == 1 || request.uri().authority().is_some() || old;
+    if !named && request.method() != Method::CONNECT {
+        return Some(reply::bad_request("400 Bad Request: missing required Host header"));
+    }
+    let host = request.headers().get(HOST).map(|host| host.as_bytes()).unwrap_or_default();
+    if !host.iter().all(|byte| is_host_byte(*byte)) {
+        return Some(reply::bad_request("400 Bad Request: malformed Host header"));
+    }
+    let expected = request.headers().get(EXPECT).map(|value| value.as_bytes()).unwrap_or_default();
+    if !expected.is_empty() && !expected.eq_ignore_ascii_case(b"100-continue") {
+        let mut reply = Reply::new(axum::body::Body::empty());
+        *reply.status_mut() = StatusCode::EXPECTATION_FAILED;
+        return Some(reply);
+    }
+    if request.uri().path() == "*" {
+        let mut reply = Reply::new(axum::body::Body::empty());
+        if request.method() != Method::OPTIONS {
+            *reply.status_mut() = StatusCode::BAD_REQUEST;
+        }
+        return Some(reply);
+    }
+    None
+}
+
+/// Go: `httpguts.ValidHostHeader`.
+fn is_host_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!$%&'()*+,-.:;=@[]_~".contains(&byte)
 }

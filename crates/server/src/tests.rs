@@ -59,6 +59,8 @@ const ALL: Switches = Switches {
     checkpoint: true,
     flagz: true,
     statusz: true,
+    log_query: false,
+    split_log_streams: false,
 };
 
 fn logs() -> LogHandle {

@@ -53,16 +53,16 @@ fn token(value: &str) -> HeaderMap {
 #[tokio::test]
 async fn a_bad_token_is_never_anonymous() {
     let (guard, _) = guard(true, false);
-    let refused = guard.check(&Method::GET, "/pods", &token("bad"), &[]).await.unwrap_err();
+    let refused = guard.check(&Method::GET, "/pods", &mut token("bad"), &[]).await.unwrap_err();
     assert_eq!((refused.status.as_u16(), refused.body.as_str()), (401, "Unauthorized"));
-    let user = guard.check(&Method::GET, "/pods", &HeaderMap::new(), &[]).await.unwrap();
+    let user = guard.check(&Method::GET, "/pods", &mut HeaderMap::new(), &[]).await.unwrap();
     assert_eq!(user.name, "system:anonymous");
 }
 
 #[tokio::test]
 async fn a_reviewer_that_is_away_lets_nobody_in() {
     let (guard, _) = guard(true, true);
-    let refused = guard.check(&Method::GET, "/pods", &token("good"), &[]).await.unwrap_err();
+    let refused = guard.check(&Method::GET, "/pods", &mut token("good"), &[]).await.unwrap_err();
     assert_eq!(refused.status, StatusCode::UNAUTHORIZED);
 }
 
@@ -70,13 +70,13 @@ async fn a_reviewer_that_is_away_lets_nobody_in() {
 async fn sub_resources_are_asked_in_order_and_answers_are_kept() {
     let (guard, reviewer) = guard(false, false);
     for _ in 0..3 {
-        let user = guard.check(&Method::GET, "/pods", &token("good"), &[]).await.unwrap();
+        let user = guard.check(&Method::GET, "/pods", &mut token("good"), &[]).await.unwrap();
         assert_eq!((user.name.as_str(), user.groups.len()), ("alice", 1));
     }
     let asked = reviewer.asked.lock().unwrap().clone();
     assert_eq!(asked, ["token good", "alice get pods", "alice get proxy"]);
     tokio::time::advance(Duration::from_secs(61)).await;
-    guard.check(&Method::GET, "/pods", &token("good"), &[]).await.unwrap();
+    guard.check(&Method::GET, "/pods", &mut token("good"), &[]).await.unwrap();
     assert_eq!(reviewer.asked.lock().unwrap().len(), 6);
 }
 
@@ -84,7 +84,7 @@ async fn sub_resources_are_asked_in_order_and_answers_are_kept() {
 async fn strict_streaming_wants_create_even_for_get() {
     let (guard, _) = guard(false, false);
     let path = "/exec/n/p/c";
-    let refused = guard.check(&Method::GET, path, &token("good"), &[]).await.unwrap_err();
+    let refused = guard.check(&Method::GET, path, &mut token("good"), &[]).await.unwrap_err();
     assert_eq!(refused.status, StatusCode::FORBIDDEN);
     assert_eq!(
         refused.body,
@@ -94,9 +94,33 @@ async fn strict_streaming_wants_create_even_for_get() {
 
 #[test]
 fn tokens_also_come_in_a_websocket_sub_protocol() {
-    let mut headers = HeaderMap::new();
-    let offer = "v4.channel.k8s.io, base64url.bearer.authorization.k8s.io.Z29vZA";
-    headers.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(offer));
-    assert_eq!(bearer(&headers).as_deref(), Some("good"));
-    assert_eq!(bearer(&HeaderMap::new()), None);
+    let offer = |protocols: &'static str| {
+        HeaderMap::from_iter([
+            (header::CONNECTION, HeaderValue::from_static("keep-alive, Upgrade")),
+            (header::UPGRADE, HeaderValue::from_static("websocket")),
+            (header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(protocols)),
+        ])
+    };
+    let good = "v4.channel.k8s.io, base64url.bearer.authorization.k8s.io.Z29vZA";
+    let found = protocol_token(&offer(good)).unwrap();
+    assert_eq!(found, Some(("good".to_owned(), "v4.channel.k8s.io".to_owned())));
+    let alone = "base64url.bearer.authorization.k8s.io.Z29vZA";
+    assert_eq!(protocol_token(&offer(alone)), Err("missing additional subprotocol"));
+    let broken = "base64url.bearer.authorization.k8s.io.!!, v4.channel.k8s.io";
+    assert!(protocol_token(&offer(broken)).is_err());
+    let mut plain = offer(good);
+    plain.remove(header::UPGRADE);
+    assert_eq!(protocol_token(&plain), Ok(None), "only a WebSocket request may");
+}
+
+#[test]
+fn a_bearer_token_is_one_word() {
+    let ask = |value: &'static str| {
+        let value = HeaderValue::from_static(value);
+        bearer(&HeaderMap::from_iter([(header::AUTHORIZATION, value)]))
+    };
+    assert_eq!(ask("BEARER a b").as_deref(), Some("a"));
+    for none in ["Bearer", "Bearer  a", "Basic a", ""] {
+        assert_eq!(ask(none), None, "{none:?}");
+    }
 }

@@ -5,7 +5,7 @@ use super::stream::find_running;
 use crate::query::Query;
 use crate::reply::{self, Reply};
 use crate::route::ContainerPath;
-use crate::serve::{ServerDeps, accepts_json};
+use crate::serve::ServerDeps;
 use api::core::v1::Pod;
 use http::{Request, StatusCode};
 use hyper::body::Incoming;
@@ -19,9 +19,6 @@ pub(crate) async fn answer(
     path: &ContainerPath,
     request: &Request<Incoming>,
 ) -> Reply {
-    if !accepts_json(request) {
-        return reply::not_acceptable("application/json");
-    }
     let not_found = |text: &str| reply::plain(StatusCode::NOT_FOUND, text.to_owned());
     let Some(entry) = find(deps, &path.namespace, &path.pod) else {
         return not_found("pod does not exist");

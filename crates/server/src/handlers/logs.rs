@@ -1,20 +1,21 @@
 //! `/containerLogs`: a container's log, from its file.
 
 use super::pods::find;
+use crate::gotime::rfc3339;
 use crate::query::Query;
 use crate::reply::{self, Reply};
 use crate::route::ContainerPath;
 use crate::serve::ServerDeps;
 use api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
 use axum::body::Body;
-use http::{Request, Response, StatusCode};
-use hyper::body::Incoming;
+use http::StatusCode;
 use ports::OnExit;
 use std::path::PathBuf;
 use std::sync::Arc;
 use sys::logs::{LogQuery, read_log};
 use tokio::sync::mpsc;
-use units::cri_log::{Streams, parse_time};
+use units::cri_log::{Moment, Streams};
+use units::strconv::{parse_int, quote};
 
 const PIECES: usize = 8;
 
@@ -30,32 +31,50 @@ struct Wanted {
 pub(crate) async fn container(
     deps: &Arc<ServerDeps>,
     path: &ContainerPath,
-    request: &Request<Incoming>,
+    query: &str,
+    split_streams: bool,
 ) -> Reply {
-    let wanted = match parse(request.uri().query().unwrap_or_default()) {
+    let missing = |what: &str| {
+        reply::plain(StatusCode::BAD_REQUEST, format!(r#"{{"message": "Missing {what}."}}"#))
+    };
+    if path.pod.is_empty() {
+        return missing("podID");
+    }
+    if path.container.is_empty() {
+        return missing("container name");
+    }
+    if path.namespace.is_empty() {
+        return missing("podNamespace");
+    }
+    let wanted = match parse(query) {
         Ok(wanted) => wanted,
         Err(refused) => return *refused,
     };
     let Some(entry) = find(deps, &path.namespace, &path.pod) else {
-        let text = format!("pod {:?} does not exist\n", path.pod);
+        let text = format!("pod {} does not exist", quote(&path.pod));
         return reply::plain(StatusCode::NOT_FOUND, text);
     };
     if !has_container(&entry.pod, &path.container) {
-        let text = format!("container {:?} not found in pod {:?}\n", path.container, path.pod);
+        let (container, pod) = (quote(&path.container), quote(&path.pod));
+        let text = format!("container {container} not found in pod {pod}");
         return reply::plain(StatusCode::NOT_FOUND, text);
     }
-    let status = entry.status.as_deref().or(entry.pod.status.as_ref());
-    let id = match choose(status, path, wanted.previous) {
-        Ok(id) => id,
-        Err(text) => return without_type(StatusCode::BAD_REQUEST, text),
+    let only = match wanted.query.streams {
+        Streams::All => None,
+        Streams::Stdout => Some("Stdout"),
+        Streams::Stderr => Some("Stderr"),
     };
-    stream(deps, id, wanted).await
-}
-
-fn without_type(status: StatusCode, body: impl Into<Body>) -> Reply {
-    let mut reply = Response::new(body.into());
-    *reply.status_mut() = status;
-    reply
+    if let Some(stream) = only.filter(|_| !split_streams) {
+        let text = format!(
+            "unable to return the given log stream: {stream:?}. Please enable PodLogsQuerySplitStreams feature gate in kubelet"
+        );
+        return reply::plain(StatusCode::BAD_REQUEST, text);
+    }
+    let status = entry.status.as_deref().or(entry.pod.status.as_ref());
+    match choose(status, path, wanted.previous) {
+        Ok(id) => stream(deps, id, wanted).await,
+        Err(text) => reply::bare(StatusCode::BAD_REQUEST, text),
+    }
 }
 
 async fn stream(deps: &Arc<ServerDeps>, id: String, wanted: Wanted) -> Reply {
@@ -72,7 +91,7 @@ async fn stream(deps: &Arc<ServerDeps>, id: String, wanted: Wanted) -> Reply {
         let piece = pieces.recv().await?;
         Some((Ok::<_, std::convert::Infallible>(bytes::Bytes::from(piece)), pieces))
     });
-    without_type(StatusCode::OK, Body::from_stream(body))
+    reply::bare(StatusCode::OK, Body::from_stream(body))
 }
 
 async fn follow(
@@ -91,7 +110,7 @@ async fn follow(
         }
     };
     if let Some(seconds) = wanted.since_seconds {
-        wanted.query.since = Some((deps.clock.now().as_second().saturating_sub(seconds), 0));
+        wanted.query.since = Some(ago(deps.clock.now(), seconds));
     }
     let runtime = deps.runtime.clone();
     let alive = move || {
@@ -122,23 +141,22 @@ fn parse(text: &str) -> Result<Wanted, Box<Reply>> {
         Box::new(reply::plain(StatusCode::UNPROCESSABLE_ENTITY, body))
     };
     let query = Query::parse(text);
-    let number =
-        |key| query.first(key).filter(|v| !v.is_empty()).map(str::parse::<i64>).transpose();
-    let mut tail = number("tailLines").map_err(|_| undecodable())?;
-    if let Some(legacy) = query.first("tail") {
-        tail = match legacy {
-            "all" => None,
-            other => Some(other.parse().map_err(|_| undecodable())?),
-        };
-    }
-    let limit = number("limitBytes").map_err(|_| undecodable())?;
-    let since_seconds = number("sinceSeconds").map_err(|_| undecodable())?;
-    let since_time = match query.first("sinceTime").filter(|v| !v.is_empty()) {
-        Some(text) => Some(parse_time(text.as_bytes()).ok_or_else(undecodable)?),
+    let number = |text: &str| parse_int(text, 10, 64).map_err(|_| undecodable());
+    let given = |key| query.first(key).map(number).transpose();
+    let tail = match query.first("tail").filter(|legacy| !legacy.is_empty()) {
+        Some("all") => None,
+        Some(legacy) => Some(number(legacy)?),
+        None => given("tailLines")?,
+    };
+    let limit = given("limitBytes")?;
+    let since_seconds = given("sinceSeconds")?;
+    let since_time = match query.first("sinceTime") {
         None => None,
+        Some("" | "null") => Some(None),
+        Some(text) => Some(Some(rfc3339(text).ok_or_else(undecodable)?)),
     };
     let streams = match query.first("stream") {
-        None | Some("" | "All") => Streams::All,
+        None | Some("All") => Streams::All,
         Some("Stdout") => Streams::Stdout,
         Some("Stderr") => Streams::Stderr,
         Some(_) => return Err(invalid()),
@@ -158,12 +176,20 @@ fn parse(text: &str) -> Result<Wanted, Box<Reply>> {
         query: LogQuery {
             tail_lines: positive(tail),
             limit_bytes: positive(limit),
-            since: since_time,
+            since: since_time.flatten(),
             follow: query.flag("follow"),
             timestamps: query.flag("timestamps"),
             streams,
         },
     })
+}
+
+/// The moment so many seconds ago, with Go's wrapping arithmetic.
+fn ago(now: jiff::Timestamp, seconds: i64) -> Moment {
+    let back = seconds.wrapping_mul(1_000_000_000).wrapping_neg();
+    let nanos = now.as_nanosecond() + i128::from(back);
+    let whole = i64::try_from(nanos.div_euclid(1_000_000_000)).unwrap_or_default();
+    (whole, u32::try_from(nanos.rem_euclid(1_000_000_000)).unwrap_or_default())
 }
 
 fn has_container(pod: &Pod, name: &str) -> bool {
@@ -181,22 +207,22 @@ fn choose(
     path: &ContainerPath,
     previous: bool,
 ) -> Result<String, String> {
-    let (container, pod) = (&path.container, &path.pod);
+    let (container, pod) = (quote(&path.container), quote(&path.pod));
     let found = status.and_then(|status| {
         let all = [
             &status.container_statuses,
             &status.init_container_statuses,
             &status.ephemeral_container_statuses,
         ];
-        all.into_iter().flatten().flatten().find(|s| s.name == *container)
+        all.into_iter().flatten().flatten().find(|s| s.name == path.container)
     });
     let Some(found) = found else {
-        return Err(format!("container {container:?} in pod {pod:?} is not available"));
+        return Err(format!("container {container} in pod {pod} is not available"));
     };
     let last = ended(found.last_state.as_ref());
     if previous {
         return last.ok_or_else(|| {
-            format!("previous terminated container {container:?} in pod {pod:?} not found")
+            format!("previous terminated container {container} in pod {pod} not found")
         });
     }
     let state = found.state.as_ref();
@@ -206,12 +232,12 @@ fn choose(
     if state.is_some_and(|s| s.terminated.is_some()) {
         return ended(state)
             .or(last)
-            .ok_or_else(|| format!("container {container:?} in pod {pod:?} is terminated"));
+            .ok_or_else(|| format!("container {container} in pod {pod} is terminated"));
     }
     if let Some(last) = last {
         return Ok(last);
     }
-    Err(format!("container {container:?} in pod {pod:?} is waiting to start: {}", why(found)))
+    Err(format!("container {container} in pod {pod} is waiting to start: {}", why(found)))
 }
 
 fn ended(state: Option<&ContainerState>) -> Option<String> {

@@ -1,16 +1,18 @@
 //! The metrics pages.
 
+use crate::exposition::{self, Format};
 use crate::reply::{self, Reply};
 use crate::route::MetricsPage;
 use crate::serve::Service;
 use axum::body::Body;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderName, HeaderValue};
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue,
+};
 use http::{HeaderMap, Method, StatusCode};
 use std::io::Write as _;
 
-const KIND: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
 const START: HeaderName = HeaderName::from_static("process-start-time-unix");
 
 /// The page's families as text, packed if the client takes it so.
@@ -32,10 +34,19 @@ pub(crate) async fn answer(
         MetricsPage::Cadvisor => deps.stats.container_metrics().await,
         MetricsPage::Resource => deps.stats.resource_metrics().await,
     };
-    let packed = takes_gzip(headers).then(|| gzip(text.as_bytes())).flatten();
+    let accept = headers.get(ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let (kind, format) = exposition::negotiate(accept);
+    let page = match format {
+        Format::Text => text.into_bytes(),
+        Format::Delimited => exposition::delimited(&text),
+    };
+    let packed = takes_gzip(headers).then(|| gzip(&page)).flatten();
     let is_packed = packed.is_some();
-    let body = packed.map_or_else(|| Body::from(text), Body::from);
-    let mut reply = reply::with_type(StatusCode::OK, KIND, body);
+    let body = packed.map_or_else(|| Body::from(page), Body::from);
+    let mut reply = reply::bare(StatusCode::OK, body);
+    if let Ok(kind) = HeaderValue::from_str(&kind) {
+        reply.headers_mut().insert(CONTENT_TYPE, kind);
+    }
     if is_packed {
         reply.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     }

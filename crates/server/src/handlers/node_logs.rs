@@ -1,44 +1,74 @@
-//! `/logs/`: files and listings of the node's log folder.
+//! `/logs/`: files and listings of the node's log folder, and queries of its services.
 //!
 //! Promises: nothing outside the folder is opened, whatever links lie in it: a link is followed
-//! only as long as its target lies inside. (Upstream follows links anywhere.)
+//! only as long as its target lies inside. (Upstream follows links anywhere.) Everything else is
+//! as Go's `http.FileServer` has it.
 
+use super::files::{Conditions, content, not_modified_since, with_time};
+use super::log_query;
+use crate::query::Query;
 use crate::reply::{self, Reply};
+use crate::route::Switches;
 use crate::serve::ServerDeps;
-use axum::body::Body;
-use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, HeaderValue, LOCATION, RANGE};
-use http::{HeaderMap, Response, StatusCode};
+use crate::target::{Target, clean};
+use http::header::{HeaderValue, LOCATION};
+use http::{HeaderMap, StatusCode};
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Component, Path, PathBuf};
+use std::time::SystemTime;
 use sys::beneath::{Dir, EntryKind};
-
-const PIECE: usize = 64 * 1024;
-const SNIFF: usize = 512;
 
 /// What lies at a path.
 enum Found {
-    Listing(Vec<(String, bool)>),
-    File { file: File, length: u64, head: Vec<u8> },
+    Listing(Vec<(String, bool)>, SystemTime),
+    File(File, u64, SystemTime),
 }
 
-/// A file, or the listing of a folder.
-pub(crate) async fn answer(deps: &ServerDeps, path: &str, headers: &HeaderMap) -> Reply {
+/// A file, the listing of a folder, or what services logged.
+pub(crate) async fn answer(
+    deps: &ServerDeps,
+    switches: Switches,
+    target: &Target,
+    headers: &HeaderMap,
+) -> Reply {
     let Some(root) = deps.roots.container_logs.parent().map(Path::to_owned) else {
         return missing();
     };
-    let Some(wanted) = relative(path) else {
-        return reply::error(StatusCode::BAD_REQUEST, "invalid URL path");
-    };
+    let path = target.path.strip_prefix("/logs/").unwrap_or_default();
+    if switches.log_query {
+        let query = Query::parse(&target.query);
+        match log_query::decide(&query, path, &root) {
+            log_query::Mode::Files => {}
+            log_query::Mode::File(path) => return file(root, &path, "", headers).await,
+            log_query::Mode::Refused(refused) => return *refused,
+            log_query::Mode::Services(asked) => return log_query::run(root, asked, headers).await,
+        }
+    }
+    file(root, path, &target.query, headers).await
+}
+
+async fn file(root: PathBuf, path: &str, query: &str, headers: &HeaderMap) -> Reply {
+    let url = format!("/{}", path.trim_start_matches('/'));
+    if url.ends_with("/index.html") {
+        return moved("./", query);
+    }
+    let Some(wanted) = relative(&url) else { return missing() };
     let found = sys::blocking::run(move || look(&root, &wanted)).await;
-    let as_folder = path.is_empty() || path.ends_with('/');
-    let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    let as_folder = url.ends_with('/');
+    let name = url.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
     match found {
-        Ok(Some(Found::Listing(_))) if !as_folder => moved(&format!("{name}/")),
-        Ok(Some(Found::Listing(entries))) => listing(&entries),
-        Ok(Some(Found::File { .. })) if as_folder => moved(&format!("../{name}")),
-        Ok(Some(Found::File { file, length, head })) => content(file, length, &head, headers),
+        Ok(Some(Found::Listing(..))) if !as_folder => moved(&format!("{name}/"), query),
+        Ok(Some(Found::Listing(entries, changed))) => {
+            if not_modified_since(headers, changed) {
+                return reply::bare(StatusCode::NOT_MODIFIED, axum::body::Body::empty());
+            }
+            with_time(listing(&entries), changed)
+        }
+        Ok(Some(Found::File(..))) if as_folder => moved(&format!("../{name}"), query),
+        Ok(Some(Found::File(file, length, changed))) => {
+            content(file, length, name, &Conditions { headers, changed }).await
+        }
         Ok(None) | Err(_) => missing(),
     }
 }
@@ -47,60 +77,57 @@ fn missing() -> Reply {
     reply::error(StatusCode::NOT_FOUND, "404 page not found")
 }
 
-fn moved(to: &str) -> Reply {
-    let mut reply = Response::new(Body::empty());
-    *reply.status_mut() = StatusCode::MOVED_PERMANENTLY;
-    if let Ok(value) = HeaderValue::from_str(to) {
+fn moved(to: &str, query: &str) -> Reply {
+    let to = if query.is_empty() { to.to_owned() } else { format!("{to}?{query}") };
+    let mut reply = reply::bare(StatusCode::MOVED_PERMANENTLY, axum::body::Body::empty());
+    if let Ok(value) = HeaderValue::from_str(&to) {
         reply.headers_mut().insert(LOCATION, value);
     }
     reply
 }
 
-/// The decoded path, if it only goes down.
-fn relative(path: &str) -> Option<PathBuf> {
-    let mut bytes = Vec::with_capacity(path.len());
-    let mut rest = path.bytes();
-    while let Some(byte) = rest.next() {
-        if byte == b'%' {
-            let high = char::from(rest.next()?).to_digit(16)?;
-            let low = char::from(rest.next()?).to_digit(16)?;
-            bytes.push(u8::try_from(high * 16 + low).ok()?);
-        } else {
-            bytes.push(byte);
-        }
+/// The path below the folder.
+fn relative(url: &str) -> Option<PathBuf> {
+    if url.contains('\0') {
+        return None;
     }
-    let text = String::from_utf8(bytes).ok().filter(|text| !text.contains('\0'))?;
-    let path = PathBuf::from(text.trim_matches('/'));
+    let path = PathBuf::from(clean(url).trim_matches('/'));
     let down = path.components().all(|part| matches!(part, Component::Normal(_)));
     down.then_some(if path.as_os_str().is_empty() { PathBuf::from(".") } else { path })
 }
 
-fn look(root: &Path, wanted: &Path) -> Option<Found> {
+/// Opens a file or folder below `root`; links are followed as long as they stay inside.
+pub(super) fn open(root: &Path, wanted: &Path) -> Option<File> {
     let folder = Dir::open(root).ok()?;
-    let file = folder.open_file(wanted).ok().or_else(|| {
+    folder.open_file(wanted).ok().or_else(|| {
         // An absolute link that stays inside is followed by its real name.
         let real = std::fs::canonicalize(root.join(wanted)).ok()?;
         let inside = real.strip_prefix(std::fs::canonicalize(root).ok()?).ok()?.to_owned();
         folder.open_file(&inside).ok()
-    })?;
+    })
+}
+
+fn look(root: &Path, wanted: &Path) -> Option<Found> {
+    let file = open(root, wanted)?;
     let meta = file.metadata().ok()?;
+    let changed = meta.modified().ok()?;
     if meta.is_dir() {
+        let index = wanted.join("index.html");
+        if let Some(page) = open(root, &index)
+            && let Ok(meta) = page.metadata()
+            && meta.is_file()
+        {
+            return Some(Found::File(page, meta.len(), meta.modified().ok()?));
+        }
         let entries = Dir::from_file(file, root.join(wanted)).entries().ok()?;
         let mut entries: Vec<(String, bool)> = entries
             .into_iter()
             .filter_map(|(name, kind)| Some((name.into_string().ok()?, kind == EntryKind::Dir)))
             .collect();
         entries.sort();
-        return Some(Found::Listing(entries));
+        return Some(Found::Listing(entries, changed));
     }
-    if !meta.is_file() {
-        return None;
-    }
-    let mut head = Vec::new();
-    let mut file = file;
-    (&file).take(u64::try_from(SNIFF).unwrap_or(0)).read_to_end(&mut head).ok()?;
-    file.seek(SeekFrom::Start(0)).ok()?;
-    Some(Found::File { file, length: meta.len(), head })
+    meta.is_file().then_some(Found::File(file, meta.len(), changed))
 }
 
 fn listing(entries: &[(String, bool)]) -> Reply {
@@ -144,102 +171,7 @@ fn link(name: &str) -> String {
             let _ = write!(out, "%{byte:02X}");
         }
     }
-    out.replace('&', "&amp;")
-}
-
-fn content(file: File, length: u64, head: &[u8], headers: &HeaderMap) -> Reply {
-    let asked = headers.get(RANGE).and_then(|v| v.to_str().ok());
-    let (status, from, count) = match asked.map(|text| range(text, length)) {
-        None | Some(Asked::Ignored) => (StatusCode::OK, 0, length),
-        Some(Asked::Part(from, count)) => (StatusCode::PARTIAL_CONTENT, from, count),
-        Some(Asked::Outside) => {
-            let text = "invalid range: failed to overlap";
-            let mut reply = reply::error(StatusCode::RANGE_NOT_SATISFIABLE, text);
-            if let Ok(value) = HeaderValue::from_str(&format!("bytes */{length}")) {
-                reply.headers_mut().insert(CONTENT_RANGE, value);
-            }
-            return reply;
-        }
-    };
-    let mut reply = reply::with_type(status, sniff(head), stream(file, from, count));
-    let headers = reply.headers_mut();
-    headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-    headers.insert(CONTENT_LENGTH, HeaderValue::from(count));
-    if status == StatusCode::PARTIAL_CONTENT
-        && let Ok(value) = HeaderValue::from_str(&format!(
-            "bytes {from}-{}/{length}",
-            from.saturating_add(count).saturating_sub(1)
-        ))
-    {
-        headers.insert(CONTENT_RANGE, value);
-    }
-    reply
-}
-
-fn sniff(head: &[u8]) -> &'static str {
-    let binary = |b: &u8| matches!(*b, 0..=8 | 11 | 14..=26 | 28..=31);
-    if head.starts_with(b"\x1f\x8b\x08") {
-        "application/x-gzip"
-    } else if head.iter().any(binary) {
-        "application/octet-stream"
-    } else {
-        "text/plain; charset=utf-8"
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asked {
-    /// From here, so many bytes.
-    Part(u64, u64),
-    /// Nothing of it lies in the file.
-    Outside,
-    /// Not a single range: the whole file is an answer too.
-    Ignored,
-}
-
-fn range(text: &str, length: u64) -> Asked {
-    let Some((from, to)) = text.strip_prefix("bytes=").and_then(|r| r.split_once('-')) else {
-        return Asked::Ignored;
-    };
-    let (from, to) = (from.trim(), to.trim());
-    match (from.parse::<u64>(), to.parse::<u64>()) {
-        (Err(_), Ok(last)) if from.is_empty() => {
-            let count = last.min(length);
-            if count == 0 { Asked::Outside } else { Asked::Part(length - count, count) }
-        }
-        (Ok(from), _) if from >= length => Asked::Outside,
-        (Ok(from), Err(_)) if to.is_empty() => Asked::Part(from, length - from),
-        (Ok(from), Ok(to)) if to >= from => Asked::Part(from, to.min(length - 1) - from + 1),
-        _ => Asked::Ignored,
-    }
-}
-
-/// The part, piece by piece; a file that shrinks ends the answer early.
-fn stream(file: File, from: u64, count: u64) -> Body {
-    let state = (file, Some(from), count);
-    let pieces = futures::stream::try_unfold(state, |(file, seek, left)| async move {
-        if left == 0 {
-            return Ok(None);
-        }
-        let read = sys::blocking::run(move || {
-            let mut file = file;
-            if let Some(from) = seek {
-                file.seek(SeekFrom::Start(from))?;
-            }
-            let most = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
-            let mut piece = vec![0; most];
-            let got = file.read(&mut piece)?;
-            piece.truncate(got);
-            Ok::<_, std::io::Error>((file, piece))
-        });
-        let (file, piece) = read.await.map_err(std::io::Error::other)??;
-        if piece.is_empty() {
-            return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof));
-        }
-        let left = left.saturating_sub(u64::try_from(piece.len()).unwrap_or(left));
-        Ok(Some((bytes::Bytes::from(piece), (file, None, left))))
-    });
-    Body::from_stream(pieces)
+    out
 }
 
 #[cfg(test)]
@@ -248,11 +180,10 @@ mod tests {
 
     #[test]
     fn paths_only_go_down() {
-        assert_eq!(relative("pods/a%20b"), Some(PathBuf::from("pods/a b")));
-        assert_eq!(relative(""), Some(PathBuf::from(".")));
-        for bad in ["..", "a/../b", "%2e%2e/x", "a%00b", "%zz"] {
-            assert_eq!(relative(bad), None, "{bad}");
-        }
+        assert_eq!(relative("/pods/a b"), Some(PathBuf::from("pods/a b")));
+        assert_eq!(relative("/"), Some(PathBuf::from(".")));
+        assert_eq!(relative("/../../etc/passwd"), Some(PathBuf::from("etc/passwd")));
+        assert_eq!(relative("/a\0b"), None);
     }
 
     #[test]
@@ -266,26 +197,15 @@ mod tests {
         link(&root.join("pods/0.log"), "inside");
         link(Path::new("/etc/passwd"), "outside");
         link(Path::new("../../etc/passwd"), "above");
-        let file = |name: &str| matches!(look(&root, Path::new(name)), Some(Found::File { .. }));
+        let file = |name: &str| matches!(look(&root, Path::new(name)), Some(Found::File(..)));
         assert!(file("pods/0.log") && file("inside"));
         assert!(!file("outside") && !file("above") && !file("absent"));
-        assert!(matches!(look(&root, Path::new(".")), Some(Found::Listing(e)) if e.len() == 4));
+        assert!(matches!(look(&root, Path::new(".")), Some(Found::Listing(e, _)) if e.len() == 4));
         for name in ["inside", "outside", "above", "pods/0.log"] {
             sys::fs::remove_file(root.join(name)).unwrap();
         }
         sys::fs::remove_dir(root.join("pods")).unwrap();
         sys::fs::remove_dir(&root).unwrap();
-    }
-
-    #[test]
-    fn ranges_are_cut_to_the_file() {
-        assert_eq!(range("bytes=0-4", 10), Asked::Part(0, 5));
-        assert_eq!(range("bytes=5-", 10), Asked::Part(5, 5));
-        assert_eq!(range("bytes=-3", 10), Asked::Part(7, 3));
-        assert_eq!(range("bytes=5-99", 10), Asked::Part(5, 5));
-        assert_eq!(range("bytes=10-", 10), Asked::Outside);
-        assert_eq!(range("bytes=1-2,4-5", 10), Asked::Ignored);
-        assert_eq!(range("lines=1-2", 10), Asked::Ignored);
     }
 
     #[test]

@@ -1,19 +1,15 @@
 //! `/pods` and `/runningpods/`.
 
 use crate::reply::{self, Reply};
-use crate::serve::{ServerDeps, accepts_json};
+use crate::serve::ServerDeps;
 use api::core::v1::Pod;
-use http::{Request, StatusCode};
-use hyper::body::Incoming;
+use http::StatusCode;
 use ports::{PodEntry, PodSource};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// The pods bound to this node, as they are held.
-pub(crate) fn all(deps: &ServerDeps, request: &Request<Incoming>) -> Reply {
-    if !accepts_json(request) {
-        return reply::not_acceptable("application/json");
-    }
+pub(crate) fn all(deps: &ServerDeps) -> Reply {
     let snapshot = deps.pods.watch().borrow().clone();
     let items: Vec<Value> = snapshot.pods.values().map(object).collect();
     reply::json(&list(items))
@@ -40,10 +36,7 @@ fn object(entry: &PodEntry) -> Value {
 }
 
 /// What the runtime has, pod by pod.
-pub(crate) async fn running(deps: &ServerDeps, request: &Request<Incoming>) -> Reply {
-    if !accepts_json(request) {
-        return reply::not_acceptable("application/json");
-    }
+pub(crate) async fn running(deps: &ServerDeps) -> Reply {
     let (sandboxes, containers) = match tokio::try_join!(
         deps.runtime.list_pod_sandbox(None),
         deps.runtime.list_containers(None)
@@ -52,7 +45,7 @@ pub(crate) async fn running(deps: &ServerDeps, request: &Request<Incoming>) -> R
         Err(error) => return reply::plain(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     };
     let mut items = Vec::new();
-    for sandbox in sandboxes {
+    for sandbox in sandboxes.into_iter().filter(|s| is_ready(s.state)) {
         let Some(metadata) = sandbox.metadata else { continue };
         let containers: Vec<Value> = containers
             .iter()
@@ -63,9 +56,7 @@ pub(crate) async fn running(deps: &ServerDeps, request: &Request<Incoming>) -> R
                 json!({"name": name, "image": image, "resources": {}})
             })
             .collect();
-        if containers.is_empty() {
-            continue;
-        }
+        let containers = if containers.is_empty() { Value::Null } else { Value::Array(containers) };
         items.push(json!({
             "metadata": {
                 "name": metadata.name, "namespace": metadata.namespace, "uid": metadata.uid,
@@ -75,6 +66,10 @@ pub(crate) async fn running(deps: &ServerDeps, request: &Request<Incoming>) -> R
         }));
     }
     reply::json(&list(items))
+}
+
+fn is_ready(state: i32) -> bool {
+    state == cri::api::PodSandboxState::SandboxReady as i32
 }
 
 fn is_running(state: i32) -> bool {

@@ -5,16 +5,16 @@ use crate::serve::ServerDeps;
 use http::StatusCode;
 
 /// The command line and the symbol question; other profiles are of a Go runtime.
-pub(crate) fn answer(deps: &ServerDeps, name: &str) -> Reply {
-    match name {
+pub(crate) fn answer(deps: &ServerDeps, path: &str) -> Reply {
+    match path.strip_prefix("/debug/pprof/").unwrap_or_default() {
         "cmdline" => {
             let raw = sys::fs::read(deps.roots.proc.join("self/cmdline")).unwrap_or_default();
             let end = raw.strip_suffix(b"\0").unwrap_or(&raw).to_vec();
-            reply::with_type(StatusCode::OK, "text/plain; charset=utf-8", end)
+            reply::no_sniff(reply::with_type(StatusCode::OK, "text/plain; charset=utf-8", end))
         }
         "symbol" => {
             let kind = "text/plain; charset=utf-8";
-            reply::with_type(StatusCode::OK, kind, "num_symbols: 0\n")
+            reply::no_sniff(reply::with_type(StatusCode::OK, kind, "num_symbols: 1\n"))
         }
         "profile" | "trace" | "heap" | "goroutine" | "allocs" | "block" | "mutex"
         | "threadcreate" => {

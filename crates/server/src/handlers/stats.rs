@@ -2,7 +2,7 @@
 
 use crate::query::Query;
 use crate::reply::{self, Reply};
-use crate::serve::{ServerDeps, accepts_json};
+use crate::serve::ServerDeps;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
@@ -13,25 +13,29 @@ const MAX_FORM: usize = 64 * 1024;
 
 /// Usage of the node and its pods.
 pub(crate) async fn summary(deps: &ServerDeps, request: Request<Incoming>) -> Reply {
-    if !accepts_json(&request) {
-        return reply::not_acceptable("application/json");
-    }
-    let query = Query::parse(request.uri().query().unwrap_or_default());
-    let mut wanted: Vec<String> = query.all("only_cpu_and_memory").map(str::to_owned).collect();
+    let failed = |error: String| {
+        tracing::error!(err = error, "HTTP InternalServerError serving /stats/summary");
+        reply::plain(StatusCode::INTERNAL_SERVER_ERROR, format!("Internal Error: {error}"))
+    };
+    let unreadable = |error: String| failed(format!("parse form failed: {error}"));
+    let query = request.uri().query().unwrap_or_default().to_owned();
+    let mut wanted = Vec::new();
     if request.method() == Method::POST && is_form(&request) {
         let body = Limited::new(request.into_body(), MAX_FORM).collect().await;
         let text = body.map(|b| String::from_utf8_lossy(&b.to_bytes()).into_owned());
-        let form = Query::parse(&text.unwrap_or_default());
-        wanted.extend(form.all("only_cpu_and_memory").map(str::to_owned));
+        match Query::strict(&text.unwrap_or_default()) {
+            Ok(form) => wanted.extend(form.all("only_cpu_and_memory").map(str::to_owned)),
+            Err(error) => return unreadable(error),
+        }
+    }
+    match Query::strict(&query) {
+        Ok(query) => wanted.extend(query.all("only_cpu_and_memory").map(str::to_owned)),
+        Err(error) => return unreadable(error),
     }
     let scope = if wanted == ["true"] { StatsScope::CpuAndMemory } else { StatsScope::All };
     match deps.stats.summary(scope).await {
         Ok(summary) => indented(&*summary),
-        Err(error) => {
-            tracing::error!(err = %error, "HTTP InternalServerError serving /stats/summary");
-            let text = format!("Internal Error: {error}");
-            reply::plain(StatusCode::INTERNAL_SERVER_ERROR, text)
-        }
+        Err(error) => failed(error.to_string()),
     }
 }
 

@@ -5,6 +5,7 @@
 //! The URL is never shown to the caller.
 
 use super::pods::find;
+use crate::auth::is_websocket;
 use crate::query::Query;
 use crate::reply::{self, Reply};
 use crate::route::ContainerPath;
@@ -14,7 +15,10 @@ use cri::CriError;
 use cri::api::{
     AttachRequest, ContainerFilter, ContainerStateValue, ExecRequest, PodSandboxFilter,
 };
-use http::header::{CONNECTION, HOST, HeaderName, HeaderValue, RETRY_AFTER, UPGRADE};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, RETRY_AFTER, SEC_WEBSOCKET_PROTOCOL,
+    USER_AGENT,
+};
 use http::{Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
@@ -23,6 +27,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
+use units::strconv::{parse_uint, quote};
 
 const DIAL_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -45,6 +50,9 @@ pub(crate) async fn run(
             None => {
                 let mut body = output.stdout;
                 body.extend_from_slice(&output.stderr);
+                if body.is_empty() {
+                    return reply::bare(StatusCode::OK, Body::empty());
+                }
                 reply::with_type(StatusCode::OK, "application/json", body)
             }
         },
@@ -70,7 +78,7 @@ fn streams(query: &Query) -> Result<Streams, Box<Reply>> {
     };
     if !wanted.stdin && !wanted.stdout && !wanted.stderr {
         let text = "you must specify at least 1 of stdin, stdout, stderr";
-        return Err(Box::new(reply::error(StatusCode::BAD_REQUEST, text)));
+        return Err(Box::new(reply::plain(StatusCode::BAD_REQUEST, text.to_owned())));
     }
     Ok(wanted)
 }
@@ -165,7 +173,7 @@ pub(crate) async fn port_forward(
     let query = Query::parse(request.uri().query().unwrap_or_default());
     let ports = match wanted_ports(&request, &query) {
         Ok(ports) => ports,
-        Err(text) => return reply::error(StatusCode::BAD_REQUEST, &text),
+        Err(text) => return reply::plain(StatusCode::BAD_REQUEST, text),
     };
     let Some(entry) = find(deps, &path.namespace, &path.pod) else {
         return reply::plain(StatusCode::NOT_FOUND, "pod does not exist".to_owned());
@@ -184,7 +192,8 @@ pub(crate) async fn port_forward(
     };
     let ready = cri::api::PodSandboxState::SandboxReady as i32;
     let Some(sandbox) = sandboxes.into_iter().find(|s| s.state == ready) else {
-        let text = format!("pod not found ({:?})", format!("{}_{}", path.pod, path.namespace));
+        let text =
+            format!("pod not found ({})", quote(&format!("{}_{}", path.pod, path.namespace)));
         return reply::plain(StatusCode::INTERNAL_SERVER_ERROR, text);
     };
     match deps.runtime.port_forward(&sandbox.id, &ports).await {
@@ -195,27 +204,33 @@ pub(crate) async fn port_forward(
 
 /// Ports of a plain WebSocket request; SPDY names them per stream.
 fn wanted_ports(request: &Request<Incoming>, query: &Query) -> Result<Vec<i32>, String> {
-    let header = |name: HeaderName| {
-        let value = request.headers().get(name);
-        value.and_then(|v| v.to_str().ok()).unwrap_or_default().to_ascii_lowercase()
-    };
-    let websocket = header(UPGRADE).contains("websocket")
-        && !header(http::header::SEC_WEBSOCKET_PROTOCOL).contains("spdy/3.1+portforward.k8s.io");
-    if !websocket {
+    let protocols = request.headers().get_all(SEC_WEBSOCKET_PROTOCOL).iter();
+    let tunnelled = protocols
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|protocol| protocol.trim().starts_with("SPDY/3.1+"));
+    if !is_websocket(request.headers()) || tunnelled {
         return Ok(Vec::new());
     }
-    let given: Vec<&str> = query.all("port").flat_map(|list| list.split(',')).collect();
-    if given.iter().all(|port| port.is_empty()) {
+    if !query.has("port") {
         return Err("query parameter \"port\" is required".to_owned());
     }
-    given
-        .into_iter()
-        .map(|text| match text.parse::<u16>() {
-            Ok(port) if port > 0 => Ok(i32::from(port)),
-            Ok(_) => Err("port \"0\" must be > 0".to_owned()),
-            Err(_) => Err(format!("unable to parse {text:?} as a port")),
-        })
-        .collect()
+    let mut ports = Vec::new();
+    for list in query.all("port") {
+        if list.is_empty() {
+            return Err("query parameter \"port\" cannot be empty".to_owned());
+        }
+        for text in list.split(',') {
+            match parse_uint(text, 10, 16) {
+                Ok(0) => return Err(format!("port {} must be > 0", quote(list))),
+                Ok(port) => ports.extend(i32::try_from(port)),
+                Err(error) => {
+                    return Err(format!("unable to parse {} as a port: {error}", quote(list)));
+                }
+            }
+        }
+    }
+    Ok(ports)
 }
 
 /// The running container of a path, or the answer that says why there is none.
@@ -227,7 +242,7 @@ async fn running_container(deps: &ServerDeps, path: &ContainerPath) -> Result<St
     match find_running(deps, &entry.pod, &path.container).await {
         Ok(Some(id)) => Ok(id),
         Ok(None) => {
-            let text = format!("container not found ({:?})", path.container);
+            let text = format!("container not found ({})", quote(&path.container));
             Err(Box::new(reply::plain(StatusCode::INTERNAL_SERVER_ERROR, text)))
         }
         Err(error) => Err(Box::new(runtime_refused(&error))),
@@ -276,11 +291,9 @@ async fn proxy(
     mut request: Request<Incoming>,
     caller: &Caller,
 ) -> Reply {
-    let upgrade = request
-        .headers()
-        .get(CONNECTION)
-        .and_then(|v| v.to_str().ok())
-        .is_some_and(|v| v.to_ascii_lowercase().contains("upgrade"));
+    let upgrade = request.headers().get_all(CONNECTION).iter().any(|value| {
+        value.to_str().is_ok_and(|value| value.to_ascii_lowercase().contains("upgrade"))
+    });
     if !upgrade {
         return reply::error(StatusCode::INTERNAL_SERVER_ERROR, "Upgrade request required");
     }
@@ -324,6 +337,17 @@ async fn proxy(
     switched
 }
 
+/// Adds the caller's address to `X-Forwarded-For`.
+fn forwarded(headers: &mut http::HeaderMap, caller: &Caller) {
+    let name = HeaderName::from_static("x-forwarded-for");
+    let before = headers.get_all(&name).iter().filter_map(|v| v.to_str().ok());
+    let mut way: Vec<String> = before.map(str::to_owned).collect();
+    way.push(caller.address.ip().to_string());
+    if let Ok(value) = HeaderValue::from_str(&way.join(", ")) {
+        headers.insert(name, value);
+    }
+}
+
 async fn replay(
     deps: &ServerDeps,
     url: &str,
@@ -354,8 +378,12 @@ async fn replay(
         {
             headers.insert(HOST, value);
         }
-        if let Ok(value) = HeaderValue::from_str(&caller.address.ip().to_string()) {
-            headers.append(HeaderName::from_static("x-forwarded-for"), value);
+        forwarded(headers, caller);
+        if !headers.contains_key(USER_AGENT) {
+            headers.insert(USER_AGENT, HeaderValue::from_static("Go-http-client/1.1"));
+        }
+        if request.method() != http::Method::GET && !headers.contains_key(CONTENT_LENGTH) {
+            headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
         }
     }
     let outgoing = outgoing.body(Body::empty()).map_err(|e| e.to_string())?;

@@ -35,6 +35,8 @@ pub struct ControlPlaneOptions {
     pub signing_duration: String,
     /// More arguments of the controller manager.
     pub controller_manager_args: Vec<String>,
+    /// Names of users without any rights that get a token.
+    pub users: Vec<String>,
 }
 
 impl Default for ControlPlaneOptions {
@@ -48,6 +50,7 @@ impl Default for ControlPlaneOptions {
             scheduler: false,
             signing_duration: String::new(),
             controller_manager_args: Vec::new(),
+            users: Vec::new(),
         }
     }
 }
@@ -71,7 +74,8 @@ impl ControlPlane {
         let slot = Slot::take()?;
         let parts = Parts::find()?;
         make_keys(&slot)?;
-        slot.write("etc/tokens.csv", tokens(&options.nodes))?;
+        slot.write("etc/tokens.csv", tokens(&options.nodes, &options.users))?;
+        sign_client(&slot, "kubelet-client", "/O=system:masters/CN=kube-apiserver-kubelet-client")?;
         let port = slot.free_port()?;
         let etcd_port = slot.free_port()?;
         let peer_port = slot.free_port()?;
@@ -88,8 +92,8 @@ impl ControlPlane {
         };
         control.write_kubeconfig("admin", ADMIN_TOKEN)?;
         control.write_kubeconfig("bootstrap", BOOTSTRAP_TOKEN)?;
-        for node in &options.nodes {
-            control.write_kubeconfig(node, &node_token(node))?;
+        for name in options.nodes.iter().chain(&options.users) {
+            control.write_kubeconfig(name, &token_of(name))?;
         }
         control.start_api_server()?;
         if options.controller_manager {
@@ -163,6 +167,48 @@ impl ControlPlane {
         self.slot.path(&format!("etc/{user}.kubeconfig"))
     }
 
+    /// The certificate of the authority that signs client certificates.
+    #[must_use]
+    pub fn authority(&self) -> PathBuf {
+        self.slot.path("etc/serving.crt")
+    }
+
+    /// The bearer token of the administrator.
+    #[must_use]
+    pub fn admin_token(&self) -> &'static str {
+        ADMIN_TOKEN
+    }
+
+    /// The bearer token of a node or user.
+    #[must_use]
+    pub fn token(&self, name: &str) -> String {
+        token_of(name)
+    }
+
+    /// A client certificate with this subject (`/O=group/CN=name`) and its key, as PEM files.
+    pub fn client_certificate(
+        &self,
+        file: &str,
+        subject: &str,
+    ) -> anyhow::Result<(PathBuf, PathBuf)> {
+        sign_client(&self.slot, file, subject)
+    }
+
+    /// What a kubelet's configuration needs so that this API server, and nobody without its
+    /// consent, may use the node's API.
+    #[must_use]
+    pub fn guarded(&self) -> Value {
+        json!({
+            "address": "0.0.0.0",
+            "authentication": {
+                "anonymous": {"enabled": false},
+                "webhook": {"enabled": true},
+                "x509": {"clientCAFile": self.authority()},
+            },
+            "authorization": {"mode": "Webhook"},
+        })
+    }
+
     /// The API server's port on loopback.
     #[must_use]
     pub fn port(&self) -> u16 {
@@ -213,16 +259,19 @@ impl ControlPlane {
     }
 }
 
-fn node_token(node: &str) -> String {
-    format!("token-of-{node}")
+fn token_of(name: &str) -> String {
+    format!("token-of-{name}")
 }
 
-fn tokens(nodes: &[String]) -> String {
+fn tokens(nodes: &[String], users: &[String]) -> String {
     let mut lines = format!("{ADMIN_TOKEN},admin,admin,\"system:masters\"\n");
     lines.push_str(&format!("{BOOTSTRAP_TOKEN},bootstrap,bootstrap,\"system:bootstrappers\"\n"));
     for node in nodes {
-        let token = node_token(node);
+        let token = token_of(node);
         lines.push_str(&format!("{token},system:node:{node},{node},\"system:nodes\"\n"));
+    }
+    for user in users {
+        lines.push_str(&format!("{},{user},{user}\n", token_of(user)));
     }
     lines
 }
@@ -240,6 +289,25 @@ fn make_keys(slot: &Slot) -> anyhow::Result<()> {
     request.args(["-addext", names]);
     request.args(["-keyout", &path("etc/serving.key"), "-out", &path("etc/serving.crt")]);
     output_of(request).map(drop)
+}
+
+/// Sign a client certificate with the serving certificate's key.
+fn sign_client(slot: &Slot, file: &str, subject: &str) -> anyhow::Result<(PathBuf, PathBuf)> {
+    let path = |name: &str| slot.path(name).to_string_lossy().into_owned();
+    let (key, crt) = (format!("etc/{file}.key"), format!("etc/{file}.crt"));
+    let request = format!("etc/{file}.csr");
+    let usage = slot.write("etc/client.ext", "extendedKeyUsage=clientAuth\n")?;
+    run("openssl", ["ecparam", "-genkey", "-noout", "-name", "prime256v1", "-out", &path(&key)])?;
+    run(
+        "openssl",
+        ["req", "-new", "-key", &path(&key), "-subj", subject, "-out", &path(&request)],
+    )?;
+    let mut sign = Command::new("openssl");
+    sign.args(["x509", "-req", "-days", "30", "-in", &path(&request), "-out", &path(&crt)]);
+    sign.args(["-CA", &path("etc/serving.crt"), "-CAkey", &path("etc/serving.key")]);
+    sign.arg("-CAcreateserial").arg("-extfile").arg(usage);
+    output_of(sign)?;
+    Ok((slot.path(&crt), slot.path(&key)))
 }
 
 fn start_etcd(slot: &Slot, parts: &Parts, port: u16, peer: u16) -> anyhow::Result<Service> {
@@ -279,6 +347,9 @@ fn start_api_server(
         .arg(format!("--service-account-signing-key-file={}", file("etc/sa.key")))
         .arg("--service-cluster-ip-range=10.0.0.0/24")
         .arg("--allow-privileged=true")
+        .arg("--kubelet-preferred-address-types=InternalIP")
+        .arg(format!("--kubelet-client-certificate={}", file("etc/kubelet-client.crt")))
+        .arg(format!("--kubelet-client-key={}", file("etc/kubelet-client.key")))
         .arg(format!("--authorization-mode={}", options.authorization));
     if !options.disabled_admission.is_empty() {
         let list = options.disabled_admission.join(",");

@@ -1,0 +1,441 @@
+//! `/logs/?query=…`: what services of the node logged, from the journal or from files.
+//!
+//! Promises: names that reach a command line are of safe characters only, no shell is involved, and
+//! the whole answer takes 30 seconds at most (kubelet: `nodeLogQuery`).
+
+use super::node_logs::open;
+use crate::gotime::rfc3339;
+use crate::query::Query;
+use crate::reply::{self, Reply};
+use axum::body::Body;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderValue};
+use http::{HeaderMap, StatusCode};
+use std::fmt::Write as _;
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::process::Command;
+use units::cri_log::Moment;
+use units::strconv::{parse_int, quote};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+const MOST_SERVICES: usize = 4;
+const MOST_LINES: i64 = 100_000;
+const LONGEST_NAME: usize = 256;
+/// More than this is not kept in memory for one answer.
+const MOST_BYTES: u64 = 256 << 20;
+const KIND: &str = "text/plain;charset=UTF-8";
+
+/// What a request is.
+pub(super) enum Mode {
+    /// No query: a file by its path.
+    Files,
+    /// A file by its name in the query.
+    File(String),
+    /// Not a good query.
+    Refused(Box<Reply>),
+    /// Logs of services.
+    Services(Asked),
+}
+
+/// A checked query of services.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Asked {
+    services: Vec<String>,
+    files: Vec<String>,
+    options: Options,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Options {
+    since: Option<(Moment, String)>,
+    until: Option<(Moment, String)>,
+    lines: Option<i64>,
+    boot: Option<i64>,
+    pattern: String,
+}
+
+/// Looks at the query and the path below `/logs/`.
+pub(super) fn decide(query: &Query, path: &str, root: &Path) -> Mode {
+    let refuse = |status, text: String| Mode::Refused(Box::new(reply::error(status, &text)));
+    let asked = match parse(query) {
+        Ok(asked) => asked,
+        Err(faults) => return refuse(StatusCode::BAD_REQUEST, aggregate(faults)),
+    };
+    if asked == Asked::default() {
+        return Mode::Files;
+    }
+    if !path.is_empty() && path != "/" {
+        return refuse(StatusCode::NOT_ACCEPTABLE, "path not allowed in query mode".to_owned());
+    }
+    let faults = validate(&asked, root);
+    if !faults.is_empty() {
+        return refuse(StatusCode::NOT_ACCEPTABLE, aggregate(faults));
+    }
+    match asked.files.first() {
+        Some(file) => Mode::File(file.clone()),
+        None => Mode::Services(asked),
+    }
+}
+
+/// Several faults in the form of Kubernetes' aggregates.
+fn aggregate(faults: Vec<String>) -> String {
+    let mut seen: Vec<String> = Vec::new();
+    for fault in faults {
+        if !seen.contains(&fault) {
+            seen.push(fault);
+        }
+    }
+    match seen.as_slice() {
+        [one] => one.clone(),
+        all => format!("[{}]", all.join(", ")),
+    }
+}
+
+fn list(names: &[String]) -> String {
+    serde_json::to_string(names).unwrap_or_default()
+}
+
+fn parse(query: &Query) -> Result<Asked, Vec<String>> {
+    let mut asked = Asked::default();
+    let mut faults = Vec::new();
+    let given: Vec<String> = query.all("query").map(str::to_owned).collect();
+    for name in &given {
+        if name.contains(['/', '\\']) {
+            asked.files.push(name.clone());
+        } else if !name.trim().is_empty() {
+            asked.services.push(name.clone());
+        }
+    }
+    if !given.is_empty() && asked.files.is_empty() && asked.services.is_empty() {
+        faults.push(format!("query: Invalid value: {}: may not be empty", list(&given)));
+    }
+    let value = |key| query.first(key).filter(|text| !text.is_empty());
+    let mut time = |key: &'static str| {
+        let text = value(key)?;
+        let moment = rfc3339(text);
+        if moment.is_none() {
+            faults.push(format!("{key}: Invalid value: {}: invalid time format", quote(text)));
+        }
+        Some((moment?, text.to_owned()))
+    };
+    asked.options.since = time("sinceTime");
+    asked.options.until = time("untilTime");
+    let mut number = |key: &'static str| {
+        let text = value(key)?;
+        match parse_int(text, 10, 64) {
+            Ok(number) => Some(number),
+            Err(error) => {
+                let error = error.to_string().replace("strconv.ParseInt", "strconv.Atoi");
+                faults.push(format!("{key}: Invalid value: {}: {error}", quote(text)));
+                None
+            }
+        }
+    };
+    asked.options.boot = number("boot");
+    asked.options.lines = number("tailLines");
+    asked.options.pattern = value("pattern").unwrap_or_default().to_owned();
+    if faults.is_empty() { Ok(asked) } else { Err(faults) }
+}
+
+fn validate(asked: &Asked, root: &Path) -> Vec<String> {
+    let mut faults = Vec::new();
+    let (services, files, options) = (&asked.services, &asked.files, &asked.options);
+    for name in services {
+        let safe = |c: char| c.is_ascii_alphanumeric() || "-_.:@".contains(c);
+        let why = if name.len() > LONGEST_NAME {
+            format!("length must be less than {LONGEST_NAME}")
+        } else if name.chars().all(safe) {
+            continue;
+        } else {
+            "input contains unsupported characters".to_owned()
+        };
+        faults.push(format!("query: Invalid value: {}: {why}", quote(name)));
+    }
+    if services.len() > MOST_SERVICES {
+        let (count, most) = (services.len(), MOST_SERVICES);
+        faults.push(format!("query: Too many: {count}: must have at most {most} items"));
+    }
+    let bad = |value: String, why: &str| format!("query: Invalid value: {value}: {why}");
+    if files.is_empty() && services.is_empty() {
+        faults.push("query: Required value: cannot be empty with options".to_owned());
+    } else if !files.is_empty() && !services.is_empty() {
+        let both = format!("[{}], [{}]", files.join(" "), services.join(" "));
+        faults.push(bad(quote(&both), "cannot specify a file and service"));
+    } else if files.len() > 1 {
+        faults.push(bad(list(files), "cannot specify more than one file"));
+    } else if let [file] = files.as_slice() {
+        if *options != Options::default() {
+            faults.push(bad(list(files), "cannot specify file with options"));
+        } else if let Err(why) = stat(root, file) {
+            faults.push(bad(list(files), &why));
+        }
+    }
+    if let (Some((since, _)), Some((until, text))) = (&options.since, &options.until)
+        && since > until
+    {
+        let shown = quote(text);
+        faults.push(format!("untilTime: Invalid value: {shown}: must be after `sinceTime`"));
+    }
+    if let Some(boot) = options.boot.filter(|boot| *boot > 0) {
+        faults.push(format!("boot: Invalid value: {boot}: must be less than 1"));
+    }
+    if let Some(lines) = options.lines.filter(|lines| !(0..=MOST_LINES).contains(lines)) {
+        let why = format!("must be between 0 and {MOST_LINES}, inclusive");
+        faults.push(format!("tailLines: Invalid value: {lines}: {why}"));
+    }
+    if let Some(why) = bad_pattern(&options.pattern) {
+        let shown = quote(&options.pattern);
+        faults.push(format!("pattern: Invalid value: {shown}: error parsing regexp: {why}"));
+    }
+    faults
+}
+
+fn stat(root: &Path, file: &str) -> Result<(), String> {
+    let down = file.trim_start_matches("./");
+    let escapes = down.starts_with('/') || down.split('/').any(|part| part == "..");
+    if escapes {
+        return Err(format!("statat {file}: path escapes from parent"));
+    }
+    match open(root, Path::new(down)) {
+        Some(_) => Ok(()),
+        None => Err(format!("statat {file}: no such file or directory")),
+    }
+}
+
+/// The faults that a pattern of any dialect has; what is finer is journalctl's to say.
+fn bad_pattern(pattern: &str) -> Option<String> {
+    let (mut depth, mut class) = (0_i32, None);
+    let mut repeatable = false;
+    let mut chars = pattern.char_indices();
+    while let Some((at, c)) = chars.next() {
+        if c == '\\' {
+            if chars.next().is_none() {
+                return Some("trailing backslash at end of expression: ``".to_owned());
+            }
+            repeatable = true;
+            continue;
+        }
+        if let Some(start) = class {
+            if c == ']' && at > start + 1 {
+                class = None;
+                repeatable = true;
+            }
+            continue;
+        }
+        match c {
+            '[' => class = Some(at),
+            '(' => {
+                depth += 1;
+                repeatable = false;
+                continue;
+            }
+            ')' if depth == 0 => return Some(format!("unexpected ): `{pattern}`")),
+            ')' => depth -= 1,
+            '*' | '+' | '?' if !repeatable => {
+                return Some(format!("missing argument to repetition operator: `{c}`"));
+            }
+            '|' => {
+                repeatable = false;
+                continue;
+            }
+            _ => {}
+        }
+        repeatable = true;
+    }
+    if let Some(start) = class {
+        let rest = pattern.get(start..).unwrap_or_default();
+        return Some(format!("missing closing ]: `{rest}`"));
+    }
+    (depth > 0).then(|| format!("missing closing ): `{pattern}`"))
+}
+
+/// Runs a checked query.
+pub(super) async fn run(root: PathBuf, asked: Asked, headers: &HeaderMap) -> Reply {
+    let text = tokio::time::timeout(DEADLINE, collect(root, asked)).await.unwrap_or_default();
+    let packed = headers.get(ACCEPT_ENCODING).is_some_and(|value| value == "gzip");
+    let body = if packed { gzip(&text).unwrap_or_default() } else { text };
+    let mut reply = reply::with_type(StatusCode::OK, KIND, Body::from(body));
+    if packed {
+        reply.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    reply
+}
+
+fn gzip(text: &[u8]) -> Option<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(text).ok()?;
+    encoder.finish().ok()
+}
+
+async fn collect(root: PathBuf, asked: Asked) -> Vec<u8> {
+    let units = journalctl(&["--field".to_owned(), "_SYSTEMD_UNIT".to_owned()]).await;
+    let units = match &units {
+        Ok((true, output)) => String::from_utf8_lossy(output).into_owned(),
+        _ => String::new(),
+    };
+    let (native, others): (Vec<&String>, Vec<&String>) =
+        asked.services.iter().partition(|name| units.contains(&format!("{name}.service")));
+    let mut text = Vec::new();
+    if !native.is_empty() {
+        match journalctl(&arguments(&asked.options, &native)).await {
+            Ok((_, output)) => text.extend(output),
+            Err(_) if asked.options.boot.unwrap_or(0) == 0 => {
+                text.extend(b"\nerror: journal output not available\n");
+            }
+            Err(_) => {}
+        }
+    }
+    if !others.is_empty() && asked.options != Options::default() {
+        let names: Vec<&str> = others.iter().map(|name| name.as_str()).collect();
+        let mut line = String::new();
+        // Writing to a string cannot fail.
+        let _ = write!(
+            line,
+            "\noptions present and query resolved to log files for [{}]\ntry without specifying options\n",
+            names.join(" ")
+        );
+        text.extend(line.into_bytes());
+        return text;
+    }
+    for name in others {
+        let (root, name) = (root.clone(), name.clone());
+        let found = sys::blocking::run(move || from_file(&root, &name)).await;
+        text.extend(found.unwrap_or_default());
+    }
+    text
+}
+
+/// The first of `s`, `s.log`, `s/s.log`.
+fn from_file(root: &Path, name: &str) -> Vec<u8> {
+    let places = [name.to_owned(), format!("{name}.log"), format!("{name}/{name}.log")];
+    let file = places.iter().find_map(|place| {
+        let file = open(root, Path::new(place))?;
+        file.metadata().is_ok_and(|meta| meta.is_file()).then_some(file)
+    });
+    let Some(file) = file else { return format!("\nlog not found for {name}\n").into_bytes() };
+    let mut text = Vec::new();
+    match file.take(MOST_BYTES).read_to_end(&mut text) {
+        Ok(_) => text,
+        Err(error) => format!("\nerror getting log for {name}: {error}\n").into_bytes(),
+    }
+}
+
+fn arguments(options: &Options, services: &[&String]) -> Vec<String> {
+    let mut arguments: Vec<String> =
+        ["--utc", "--no-pager", "--output=short-precise"].map(str::to_owned).to_vec();
+    for (name, time) in [("since", &options.since), ("until", &options.until)] {
+        if let Some((_, text)) = time {
+            arguments.push(format!("--{name}={}", unpadded(text)));
+        }
+    }
+    if let Some(lines) = options.lines {
+        arguments.push("--pager-end".to_owned());
+        arguments.push(format!("--lines={lines}"));
+    }
+    arguments.extend(services.iter().map(|name| format!("--unit={name}")));
+    if !options.pattern.is_empty() {
+        arguments.push(format!("--grep={}", options.pattern));
+    }
+    if let Some(boot) = options.boot {
+        arguments.extend(["--boot".to_owned(), boot.to_string()]);
+    }
+    arguments
+}
+
+/// `2006-1-2 15:4:5`, in the zone that was given.
+fn unpadded(text: &str) -> String {
+    let part = |from: usize, to: usize| {
+        text.get(from..to).and_then(|digits| digits.parse::<u32>().ok()).unwrap_or_default()
+    };
+    let (year, month, day) = (part(0, 4), part(5, 7), part(8, 10));
+    let (hour, minute, second) = (part(11, 13), part(14, 16), part(17, 19));
+    format!("{year}-{month}-{day} {hour:02}:{minute}:{second}")
+}
+
+/// Runs journalctl: whether it succeeded, and everything it said.
+async fn journalctl(arguments: &[String]) -> std::io::Result<(bool, Vec<u8>)> {
+    let mut command = Command::new("journalctl");
+    command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
+    let output = command.output().await?;
+    let mut text = output.stdout;
+    text.extend(output.stderr);
+    Ok((output.status.success(), text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(query: &str) -> Option<String> {
+        let query = Query::parse(query);
+        match parse(&query) {
+            Err(faults) => Some(aggregate(faults)),
+            Ok(asked) => {
+                let faults = validate(&asked, Path::new("/nonexistent"));
+                (!faults.is_empty()).then(|| aggregate(faults))
+            }
+        }
+    }
+
+    #[test]
+    fn only_safe_queries_reach_a_command() {
+        for (query, want) in [
+            ("query=", "query: Invalid value: [\"\"]: may not be empty"),
+            ("query=a%20b", "query: Invalid value: \"a b\": input contains unsupported characters"),
+            ("query=a;b", ""),
+            ("tailLines=5", "query: Required value: cannot be empty with options"),
+            ("query=a&boot=1", "boot: Invalid value: 1: must be less than 1"),
+            (
+                "query=a&tailLines=-1",
+                "tailLines: Invalid value: -1: must be between 0 and 100000, inclusive",
+            ),
+            ("query=a&sinceTime=x", "sinceTime: Invalid value: \"x\": invalid time format"),
+            (
+                "query=a&pattern=(",
+                "pattern: Invalid value: \"(\": error parsing regexp: missing closing ): `(`",
+            ),
+            (
+                "query=/a&query=b",
+                "query: Invalid value: \"[/a], [b]\": cannot specify a file and service",
+            ),
+            (
+                "query=../x",
+                "query: Invalid value: [\"../x\"]: statat ../x: path escapes from parent",
+            ),
+        ] {
+            let want = (!want.is_empty()).then(|| want.to_owned());
+            let got = refusal(query);
+            if query == "query=a;b" {
+                assert!(parse(&Query::parse(query)).is_ok_and(|asked| asked == Asked::default()));
+            } else {
+                assert_eq!(got, want, "{query}");
+            }
+        }
+        assert_eq!(refusal("query=kubelet&tailLines=5&boot=-1"), None);
+    }
+
+    #[test]
+    fn options_become_arguments() {
+        let query =
+            Query::parse("query=a&sinceTime=2026-01-02T03:04:05Z&tailLines=7&pattern=x&boot=0");
+        let asked = parse(&query).unwrap();
+        let names: Vec<&String> = asked.services.iter().collect();
+        let want = [
+            "--utc",
+            "--no-pager",
+            "--output=short-precise",
+            "--since=2026-1-2 03:4:5",
+            "--pager-end",
+            "--lines=7",
+            "--unit=a",
+            "--grep=x",
+            "--boot",
+            "0",
+        ];
+        assert_eq!(arguments(&asked.options, &names), want);
+    }
+}

@@ -1,0 +1,166 @@
+//! What a request asks for, read as Go's `net/url` and `net/http` read it.
+//!
+//! Promises: the decoded path, the spelling that the mux compares, and the query are those of a Go
+//! server for the same bytes; a target that Go refuses is refused. Deliberately absent: which
+//! paths there are (`route`).
+
+use http::{Method, Uri};
+use std::fmt::Write as _;
+
+/// A path and query.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// The decoded path.
+    pub path: String,
+    /// The path as the mux sees it (Go: `URL.EscapedPath`).
+    pub escaped: String,
+    /// The raw query.
+    pub query: String,
+}
+
+/// Go's parser refuses the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("invalid URI for request")]
+pub struct BadTarget;
+
+impl Target {
+    /// Reads the target of a request.
+    pub fn parse(method: &Method, uri: &Uri) -> Result<Self, BadTarget> {
+        let raw = uri.path();
+        let authority_alone = uri.scheme().is_none() && uri.authority().is_some();
+        if authority_alone && method != Method::CONNECT {
+            return Err(BadTarget);
+        }
+        Self::from_parts(raw, uri.query().unwrap_or_default())
+    }
+
+    /// From a raw path and query.
+    pub fn from_parts(raw: &str, query: &str) -> Result<Self, BadTarget> {
+        let path = unescape(raw).ok_or(BadTarget)?;
+        let default = escape(path.as_bytes());
+        let escaped =
+            if raw == default || is_valid_encoding(raw) { raw.to_owned() } else { default };
+        let path = String::from_utf8_lossy(path.as_bytes()).into_owned();
+        Ok(Self { path, escaped, query: query.to_owned() })
+    }
+
+    /// A URL with this decoded path and the same query, as Go writes it.
+    #[must_use]
+    pub fn with_path(&self, path: &str) -> String {
+        let mut url = escape(path.as_bytes());
+        if !self.query.is_empty() {
+            url.push('?');
+            url.push_str(&self.query);
+        }
+        url
+    }
+}
+
+/// Bytes that may not be UTF-8.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Decoded(Vec<u8>);
+
+impl Decoded {
+    fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+fn unescape(text: &str) -> Option<Decoded> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte == b'%' {
+            let high = char::from(rest.next()?).to_digit(16)?;
+            let low = char::from(rest.next()?).to_digit(16)?;
+            bytes.push(u8::try_from(high * 16 + low).ok()?);
+        } else {
+            bytes.push(byte);
+        }
+    }
+    Some(Decoded(bytes))
+}
+
+/// One segment of a path decoded; as it is if it cannot be.
+pub(crate) fn unescape_segment(segment: &str) -> String {
+    let decoded = unescape(segment).and_then(|bytes| String::from_utf8(bytes.0).ok());
+    decoded.unwrap_or_else(|| segment.to_owned())
+}
+
+fn stays(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@".contains(&byte)
+}
+
+fn escape(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len());
+    for &byte in bytes {
+        if stays(byte) {
+            out.push(char::from(byte));
+        } else {
+            // Writing to a string cannot fail.
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+fn is_valid_encoding(raw: &str) -> bool {
+    raw.bytes().all(|byte| stays(byte) || b"!'()*[]%".contains(&byte))
+}
+
+/// Go's `path.Clean` as its mux uses it: no `.`, `..` or empty parts, the trailing slash kept.
+#[must_use]
+pub fn clean(path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            name => parts.push(name),
+        }
+    }
+    let mut clean = format!("/{}", parts.join("/"));
+    if path.ends_with('/') && clean.len() > 1 {
+        clean.push('/');
+    }
+    clean
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_decoded_and_spelled_as_go_does() {
+        for (raw, path, escaped) in [
+            ("/pods", "/pods", "/pods"),
+            ("/%70ods", "/pods", "/%70ods"),
+            ("/a%2Fb", "/a/b", "/a%2Fb"),
+            ("/a\"b", "/a\"b", "/a%22b"),
+            ("/a b%2F", "/a b/", "/a%20b/"),
+            ("/a!b", "/a!b", "/a!b"),
+        ] {
+            let target = Target::from_parts(raw, "").unwrap();
+            assert_eq!((target.path.as_str(), target.escaped.as_str()), (path, escaped), "{raw}");
+        }
+        for bad in ["/%", "/%z", "/%zz", "/a%2"] {
+            assert_eq!(Target::from_parts(bad, ""), Err(BadTarget), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_target_without_a_slash_is_no_path() {
+        let read = |text: &str| Target::parse(&Method::GET, &text.parse::<Uri>().unwrap());
+        assert_eq!(read("pods"), Err(BadTarget));
+        assert_eq!(read("http://node/pods?x").unwrap().path, "/pods");
+    }
+
+    #[test]
+    fn clean_paths_keep_their_slash() {
+        for (path, want) in [("//a", "/a"), ("/a/../b/", "/b/"), ("/..", "/"), ("/a/.", "/a")] {
+            assert_eq!(clean(path), want);
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Whether two answers are the same for all that a client can see.
+
+use serde_json::Value;
+
+use crate::ask::Ask;
+use crate::twins::Twin;
+use crate::wire::Answer;
+
+/// Headers that say something; lengths, dates and connection management may differ.
+const HEADERS: [&str; 14] = [
+    "content-type",
+    "x-content-type-options",
+    "allow",
+    "location",
+    "content-encoding",
+    "warning",
+    "retry-after",
+    "content-range",
+    "accept-ranges",
+    "last-modified",
+    "upgrade",
+    "sec-websocket-protocol",
+    "www-authenticate",
+    "cache-control",
+];
+
+/// How a page is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Body {
+    /// Word for word.
+    Text,
+    /// As JSON, by the names of its fields.
+    Shape,
+    /// Not at all: other tests look at what is in it.
+    Any,
+}
+
+/// What is different, in words; `None` if nothing is.
+#[must_use]
+pub fn difference(ask: &Ask, go: (&Twin, &Answer), ours: (&Twin, &Answer)) -> Option<String> {
+    let mut found = Vec::new();
+    let (want, got) = (go.1, ours.1);
+    if want.status != got.status {
+        found.push(format!("status {} is {}", want.status, got.status));
+    }
+    if want.version != got.version {
+        found.push(format!("version {} is {}", want.version, got.version));
+    }
+    for name in HEADERS {
+        let of = |twin: &Twin, answer: &Answer| {
+            let values: Vec<String> = answer
+                .headers
+                .iter()
+                .filter(|(known, _)| known == name)
+                .map(|(_, value)| twin.common(value))
+                .collect();
+            values
+        };
+        let (want, got) = (of(go.0, want), of(ours.0, got));
+        if want != got {
+            found.push(format!("header {name} {want:?} is {got:?}"));
+        }
+    }
+    if ask.method != "HEAD"
+        && want.status != 101
+        && let Some(text) = body(ask, go, ours)
+    {
+        found.push(text);
+    }
+    (!found.is_empty()).then(|| found.join("; "))
+}
+
+fn body(ask: &Ask, go: (&Twin, &Answer), ours: (&Twin, &Answer)) -> Option<String> {
+    let (want, got) = (go.0.common(&go.1.text()), ours.0.common(&ours.1.text()));
+    match kind(ask, go.1) {
+        Body::Any => None,
+        Body::Text => (plain(&want) != plain(&got)).then(|| {
+            let (want, got) = (plain(&want), plain(&got));
+            format!("body {:?} is {:?}", cut(&want), cut(&got))
+        }),
+        Body::Shape => {
+            let parse = |text: &str| {
+                let mut value = serde_json::from_str::<Value>(text).unwrap_or(Value::Null);
+                forget(&mut value);
+                value
+            };
+            shape("", &parse(&want), &parse(&got))
+        }
+    }
+}
+
+fn kind(ask: &Ask, answer: &Answer) -> Body {
+    let path = ask.target.split('?').next().unwrap_or_default();
+    let path = path.strip_prefix("http://node:10250").unwrap_or(path);
+    if answer.status != 200 {
+        return Body::Text;
+    }
+    if answer.header("content-encoding").is_some() || path.starts_with("/metrics") {
+        return Body::Any;
+    }
+    let answered = answer.header("content-type").unwrap_or_default();
+    let own = ["/flagz", "/statusz", "/debug/pprof", "/configz"];
+    if answered == "application/json" && !path.starts_with("/run/") {
+        Body::Shape
+    } else if own.iter().any(|page| path.starts_with(page)) {
+        Body::Any
+    } else {
+        Body::Text
+    }
+}
+
+/// Fields that no two kubelets have in common: who wrote which field is not kept by ours (it is a
+/// third of a pod's memory), and the machine's interfaces come and go with other tests.
+fn forget(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.remove("managedFields");
+            map.remove("interfaces");
+            map.values_mut().for_each(forget);
+        }
+        Value::Array(list) => list.iter_mut().for_each(forget),
+        _ => {}
+    }
+}
+
+/// Ids that a runtime makes up for each call.
+fn without_ids(text: &str) -> String {
+    let is_id = |word: &str| word.len() == 64 && word.bytes().all(|b| b.is_ascii_hexdigit());
+    let split = |c: char| !c.is_ascii_alphanumeric();
+    let mut out = text.to_owned();
+    for word in text.split(split).filter(|word| is_id(word)) {
+        out = out.replace(word, "ID");
+    }
+    out
+}
+
+/// Times of log lines are each kubelet's own.
+fn plain(text: &str) -> String {
+    let text = &without_ids(text);
+    let is_time = |word: &str| {
+        word.len() > 20 && word.ends_with('Z') && word.starts_with("20") && word.contains('T')
+    };
+    let lines: Vec<String> = text
+        .split('\n')
+        .map(|line| match line.split_once(' ') {
+            Some((first, rest)) if is_time(first) => format!("TIME {rest}"),
+            _ => line.to_owned(),
+        })
+        .collect();
+    lines.join("\n")
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(300).collect()
+}
+
+/// The first place where the fields of two documents are not the same.
+fn shape(place: &str, want: &Value, got: &Value) -> Option<String> {
+    match (want, got) {
+        (Value::Object(a), Value::Object(b)) => {
+            for (key, value) in a {
+                match b.get(key) {
+                    None => {
+                        return Some(format!(
+                            "{place}.{key} is missing (it was {})",
+                            cut(&value.to_string())
+                        ));
+                    }
+                    Some(other) => {
+                        if let Some(found) = shape(&format!("{place}.{key}"), value, other) {
+                            return Some(found);
+                        }
+                    }
+                }
+            }
+            b.keys()
+                .find(|key| !a.contains_key(*key))
+                .map(|key| format!("{place}.{key} is too much"))
+        }
+        (Value::Array(a), Value::Array(b)) => {
+            let (a, b) = (named(a), named(b));
+            if a.len() != b.len() {
+                return Some(format!("{place} has {} elements, not {}", b.len(), a.len()));
+            }
+            a.iter().zip(&b).find_map(|((name, a), (other, b))| {
+                if name == other {
+                    shape(&format!("{place}[{name}]"), a, b)
+                } else {
+                    Some(format!("{place}[{name}] is {other}"))
+                }
+            })
+        }
+        _ if std::mem::discriminant(want) == std::mem::discriminant(got) => None,
+        _ => Some(format!("{place}: {} is {}", cut(&want.to_string()), cut(&got.to_string()))),
+    }
+}
+
+/// Elements with a name, in its order: lists of pods and containers come in any.
+fn named(list: &[Value]) -> Vec<(String, &Value)> {
+    let mut list: Vec<(String, &Value)> = list
+        .iter()
+        .enumerate()
+        .map(|(index, value)| {
+            let names = [
+                &value["name"],
+                &value["podRef"]["name"],
+                &value["metadata"]["name"],
+                &value["type"],
+            ];
+            let name = names.iter().find_map(|name| name.as_str());
+            (name.map_or_else(|| format!("{index:03}"), str::to_owned), value)
+        })
+        .collect();
+    list.sort_by(|a, b| a.0.cmp(&b.0));
+    list
+}

@@ -1,0 +1,252 @@
+//! The Go kubelet and ours side by side: the same pods on two nodes of one cluster, each with a
+//! runtime of its own, so that both can be asked the same.
+//!
+//! What must differ is written alike on both sides: nodes are `node1` and `node2`, namespaces
+//! `aa1` and `aa2`; [`Twin::own`] puts the right one in, [`Twin::common`] takes it out again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use serde_json::{Value, json};
+use testkit::real::{
+    ControlPlane, ControlPlaneOptions, KubeletKind, KubeletOptions, TestNode, eventually,
+};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+const BUSYBOX: &str = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
+
+/// Both kubelets and their cluster.
+#[derive(Debug)]
+pub struct Twins {
+    /// The Go kubelet.
+    pub go: Twin,
+    /// Ours.
+    pub ours: Twin,
+    /// Their cluster.
+    pub control: Arc<ControlPlane>,
+}
+
+/// One of the two.
+#[derive(Debug)]
+pub struct Twin {
+    /// Its node.
+    pub node: TestNode,
+    /// `1` or `2`.
+    digit: char,
+    /// UIDs of its pods by name, and ids of its containers by pod and container.
+    ids: BTreeMap<String, String>,
+}
+
+impl Twins {
+    /// Start everything; `config` is laid over the configuration of both kubelets.
+    pub fn start(config: &Value) -> anyhow::Result<Twins> {
+        let options = ControlPlaneOptions {
+            nodes: vec!["node1".to_owned(), "node2".to_owned()],
+            users: ["nobody", "reader", "streamer"].map(str::to_owned).to_vec(),
+            ..ControlPlaneOptions::default()
+        };
+        let control = Arc::new(ControlPlane::start(&options)?);
+        grant(&control)?;
+        let start = |kind, digit: char| -> anyhow::Result<TestNode> {
+            let mut merged = control.guarded();
+            merged["address"] = "127.0.0.1".into();
+            merged["authentication"]["anonymous"]["enabled"] = true.into();
+            for (key, value) in config.as_object().into_iter().flatten() {
+                merged[key] = value.clone();
+            }
+            let options = KubeletOptions {
+                node: format!("node{digit}"),
+                config: merged,
+                ..KubeletOptions::default()
+            };
+            let node = TestNode::builder().options(options).join(&control).kubelet(kind).start()?;
+            control.kubectl(["create", "namespace", &format!("aa{digit}")])?;
+            node.add_manifest("still.json", &still().to_string())?;
+            for pod in pods(digit) {
+                control.create(&pod)?;
+            }
+            Ok(node)
+        };
+        let go = start(KubeletKind::Go, '1')?;
+        let ours = start(KubeletKind::Rubelet, '2')?;
+        let mut twins = Twins {
+            go: Twin { node: go, digit: '1', ids: BTreeMap::new() },
+            ours: Twin { node: ours, digit: '2', ids: BTreeMap::new() },
+            control,
+        };
+        twins.settle()?;
+        Ok(twins)
+    }
+
+    /// Wait until every pod of both nodes is in its last state, and learn the ids.
+    fn settle(&mut self) -> anyhow::Result<()> {
+        let control = Arc::clone(&self.control);
+        for twin in [&mut self.go, &mut self.ours] {
+            let space = format!("aa{}", twin.digit);
+            let status = |name: &str| control.get(["pod", "-n", &space, name]).ok();
+            let state = |name: &str, index: usize, kind: &str| {
+                status(name).is_some_and(|pod| {
+                    pod["status"]["containerStatuses"][index]["state"][kind].is_object()
+                })
+            };
+            let reason = |name: &str, wanted: &str| {
+                status(name).is_some_and(|pod| {
+                    pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == wanted
+                })
+            };
+            for name in ["run", "term", "init"] {
+                eventually(PATIENCE, &format!("{name} runs"), || state(name, 0, "running"))?;
+            }
+            eventually(PATIENCE, "done ended", || state("done", 0, "terminated"))?;
+            eventually(PATIENCE, "again is backed off", || reason("again", "CrashLoopBackOff"))?;
+            eventually(PATIENCE, "pull is backed off", || reason("pull", "ImagePullBackOff"))?;
+            let still = format!("still-node{}", twin.digit);
+            eventually(PATIENCE, "the static pod runs", || {
+                control
+                    .get(["pod", "-n", "kube-system", &still])
+                    .is_ok_and(|pod| pod["status"]["phase"] == "Running")
+            })?;
+            twin.learn(&control)?;
+        }
+        Ok(())
+    }
+}
+
+impl Twin {
+    /// The port of its HTTPS API.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.node.api_port()
+    }
+
+    /// A text about the common names with this twin's own: `aa1`, `node1`, and `UID(name)`.
+    #[must_use]
+    pub fn own(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for (name, id) in &self.ids {
+            text = text.replace(&format!("<{name}>"), id);
+        }
+        let digit = self.digit.to_string();
+        text.replace("aa1", &format!("aa{digit}")).replace("node1", &format!("node{digit}"))
+    }
+
+    /// The reverse of [`Twin::own`].
+    #[must_use]
+    pub fn common(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for (name, id) in &self.ids {
+            text = text.replace(id.as_str(), &format!("<{name}>"));
+        }
+        let digit = self.digit.to_string();
+        text.replace(&format!("aa{digit}"), "aa1").replace(&format!("node{digit}"), "node1")
+    }
+
+    /// Learn the ids of pods and containers anew; some change with each restart.
+    pub fn learn(&mut self, control: &ControlPlane) -> anyhow::Result<()> {
+        self.ids.clear();
+        for space in [format!("aa{}", self.digit), "kube-system".to_owned()] {
+            let list = control.get(["pod", "-n", &space])?;
+            for pod in list["items"].as_array().into_iter().flatten() {
+                if pod["spec"]["nodeName"] != format!("node{}", self.digit).as_str() {
+                    continue;
+                }
+                let name = pod["metadata"]["name"].as_str().context("a pod without a name")?;
+                let name = name.split("-node").next().unwrap_or(name);
+                let uid = pod["metadata"]["uid"].as_str().context("a pod without a UID")?;
+                self.ids.insert(format!("uid-{name}"), uid.to_owned());
+                let statuses = ["initContainerStatuses", "containerStatuses"];
+                for status in statuses.iter().flat_map(|s| pod["status"][s].as_array()).flatten() {
+                    let container = status["name"].as_str().unwrap_or_default();
+                    if let Some(id) = status["containerID"].as_str() {
+                        let id = id.trim_start_matches("containerd://").to_owned();
+                        self.ids.insert(format!("cid-{name}-{container}"), id);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Who may do what: `reader` reads everything but the proxy, `streamer` may use the proxy.
+fn grant(control: &ControlPlane) -> anyhow::Result<()> {
+    let fine =
+        "nodes/pods,nodes/metrics,nodes/stats,nodes/log,nodes/healthz,nodes/configz,nodes/statusz";
+    for (name, verbs, resources) in
+        [("reader", "get", fine), ("streamer", "get,create", "nodes/proxy")]
+    {
+        let (verbs, resources) = (format!("--verb={verbs}"), format!("--resource={resources}"));
+        control.kubectl(["create", "clusterrole", name, &verbs, &resources])?;
+        let (role, user) = (format!("--clusterrole={name}"), format!("--user={name}"));
+        control.kubectl(["create", "clusterrolebinding", name, &role, &user])?;
+    }
+    Ok(())
+}
+
+fn still() -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "still", "namespace": "kube-system"},
+        "spec": {"hostNetwork": true, "terminationGracePeriodSeconds": 1, "containers": [
+            {"name": "c", "image": BUSYBOX, "command": ["sh", "-c", "echo still; sleep 36000"]}]}})
+}
+
+fn pods(digit: char) -> Vec<Value> {
+    let shell = |script: &str| json!(["sh", "-c", script]);
+    let pod = |name: &str, mut spec: Value| {
+        spec["nodeName"] = format!("node{digit}").into();
+        spec["automountServiceAccountToken"] = false.into();
+        spec["terminationGracePeriodSeconds"] = 1.into();
+        for list in ["initContainers", "containers"] {
+            for container in spec[list].as_array_mut().into_iter().flatten() {
+                if container["image"].is_null() {
+                    container["image"] = BUSYBOX.into();
+                }
+            }
+        }
+        let space = format!("aa{digit}");
+        json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": space}, "spec": spec})
+    };
+    vec![
+        pod(
+            "run",
+            json!({"containers": [
+                {"name": "c", "command": shell("echo one; echo two >&2; echo three; httpd -f -p 8080"),
+                    "resources": {"limits": {"cpu": "200m", "memory": "64Mi"}},
+                    "livenessProbe": {"exec": {"command": ["true"]}},
+                    "readinessProbe": {"httpGet": {"port": 8080, "path": "/bin/true"}},
+                    "startupProbe": {"tcpSocket": {"port": 8080}}},
+                {"name": "quiet", "command": shell("sleep 36000"),
+                    "volumeMounts": [{"name": "v", "mountPath": "/v"}]}],
+                "volumes": [{"name": "v", "emptyDir": {}}]}),
+        ),
+        pod(
+            "term",
+            json!({"containers": [
+                {"name": "c", "command": shell("cat"), "stdin": true, "tty": true}]}),
+        ),
+        pod(
+            "init",
+            json!({"initContainers": [
+                {"name": "first", "command": shell("echo first; exit 0")},
+                {"name": "side", "command": shell("sleep 36000"), "restartPolicy": "Always"}],
+                "containers": [{"name": "c", "command": shell("sleep 36000")}]}),
+        ),
+        pod(
+            "done",
+            json!({"restartPolicy": "Never", "containers": [
+                {"name": "c", "command": shell("echo over; exit 0")}]}),
+        ),
+        pod(
+            "again",
+            json!({"containers": [{"name": "c", "command": shell("echo again; exit 3")}]}),
+        ),
+        pod(
+            "pull",
+            json!({"containers": [
+                {"name": "c", "image": "registry.k8s.io/no-such-image:1"}]}),
+        ),
+    ]
+}
