@@ -93,6 +93,11 @@ pub fn remove_file(path: impl AsRef<Path>) -> Result<(), FsError> {
     }
 }
 
+/// Moves an entry to another name of the same filesystem, in place of what is there.
+pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), FsError> {
+    named("rename", from.as_ref(), fs::rename(from.as_ref(), to.as_ref()))
+}
+
 /// Removes one empty folder; a missing one is fine.
 pub fn remove_dir(path: impl AsRef<Path>) -> Result<(), FsError> {
     match fs::remove_dir(path.as_ref()) {
@@ -111,6 +116,12 @@ pub fn exchange(one: impl AsRef<Path>, other: impl AsRef<Path>) -> Result<(), Fs
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     let result = renameat_with(CWD, one.as_ref(), CWD, other.as_ref(), RenameFlags::EXCHANGE);
     named("exchange", one.as_ref(), result.map_err(io::Error::from))
+}
+
+/// Whether the path is a socket, links followed; what cannot be looked at is none.
+pub fn is_socket(path: impl AsRef<Path>) -> bool {
+    use std::os::unix::fs::FileTypeExt as _;
+    fs::metadata(path.as_ref()).is_ok_and(|metadata| metadata.file_type().is_socket())
 }
 
 /// Names in a folder, sorted; a missing folder is an error.

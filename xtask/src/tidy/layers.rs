@@ -3,7 +3,7 @@
 //! ```text
 //! L3  agent  rubelet
 //! L2  pods  volumes  resources  node  stats  server      not on each other
-//! L1  ports  telemetry  sys  cri  kubeapi                not on engine
+//! L1  ports  telemetry  sys  cri  sockets  kubeapi       not on engine
 //! L0  units  api  proto  engine  config                  no runtime, no I/O, no logging
 //! ```
 //!
@@ -27,7 +27,7 @@ enum Layer {
 }
 
 /// The layer of each crate; a crate that is not here is a fault.
-const CRATES: [(&str, Layer); 21] = [
+const CRATES: [(&str, Layer); 22] = [
     ("units", Layer::Pure),
     ("api", Layer::Pure),
     ("proto", Layer::Pure),
@@ -37,6 +37,7 @@ const CRATES: [(&str, Layer); 21] = [
     ("telemetry", Layer::Edge),
     ("sys", Layer::Edge),
     ("cri", Layer::Edge),
+    ("sockets", Layer::Edge),
     ("kubeapi", Layer::Edge),
     ("pods", Layer::Tasks),
     ("volumes", Layer::Tasks),
