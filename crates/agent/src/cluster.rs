@@ -6,10 +6,13 @@ use crate::{AgentError, settings};
 use config::Config;
 use kubeapi::certs::{ClientCertConfig, EstablishError, Established, establish};
 use kubeapi::{
-    ApiEvents, ApiObjects, ApiPods, ApiReviews, ApiStorage, Connection, ConnectionConfig, EventLog,
-    EventsConfig, PodWatchEvent, RequestMetrics, StandaloneObjects, watch_pods,
+    ApiClaims, ApiEvents, ApiObjects, ApiPods, ApiReviews, ApiStorage, Connection,
+    ConnectionConfig, EventLog, EventsConfig, PodWatchEvent, RequestMetrics, StandaloneObjects,
+    watch_pods,
 };
-use ports::{Clock, Events, NodeView, Objects, OnExit, PodApi, Reviews, StorageApi, Tasks};
+use ports::{
+    ClaimApi, Clock, Events, NodeView, Objects, OnExit, PodApi, Reviews, StorageApi, Tasks,
+};
 use std::sync::Arc;
 use telemetry::metrics::Registry;
 use tokio::sync::{mpsc, watch};
@@ -21,6 +24,7 @@ pub(crate) struct Cluster {
     pub(crate) objects: Arc<dyn Objects>,
     pub(crate) events: Arc<dyn Events>,
     pub(crate) storage: Option<Arc<dyn StorageApi>>,
+    pub(crate) claims: Option<Arc<dyn ClaimApi>>,
     pub(crate) reviews: Option<Arc<dyn Reviews>>,
     pub(crate) pods: Option<Arc<dyn PodApi>>,
     pub(crate) pod_sets: Option<mpsc::Receiver<Vec<Arc<api::core::v1::Pod>>>>,
@@ -41,6 +45,7 @@ impl Cluster {
                 objects: Arc::new(StandaloneObjects),
                 events: Arc::new(EventLog),
                 storage: None,
+                claims: None,
                 reviews: None,
                 pods: None,
                 pod_sets: None,
@@ -81,6 +86,7 @@ impl Cluster {
             objects: Arc::new(objects),
             events: Arc::new(events),
             storage: Some(Arc::new(ApiStorage::new(&connection, name.clone()))),
+            claims: Some(Arc::new(ApiClaims::new(&connection, name.clone()))),
             reviews: Some(Arc::new(ApiReviews::new(&connection))),
             pods: Some(Arc::new(ApiPods::new(&connection))),
             pod_sets: Some(pod_sets(connection.clone(), name, tasks)),

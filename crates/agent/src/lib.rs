@@ -12,6 +12,7 @@ mod host;
 mod iptables;
 mod layout;
 mod lifecycle;
+mod placement;
 mod runtime;
 mod settings;
 mod upkeep;
@@ -51,6 +52,18 @@ pub enum AgentError {
     /// The cgroups of the agent and of the system's processes.
     #[error(transparent)]
     SystemCgroups(#[from] resources::SystemCgroupsError),
+    /// Devices of plugins.
+    #[error(transparent)]
+    Devices(#[from] resources::devices::DevicesError),
+    /// Dynamic resources.
+    #[error(transparent)]
+    Claims(#[from] resources::dra::ClaimsError),
+    /// The topology manager's settings.
+    #[error("{0}")]
+    Topology(String),
+    /// A socket for clients on this machine.
+    #[error(transparent)]
+    Socket(#[from] sockets::ListenError),
     /// The way to the API server.
     #[error("{0}")]
     Api(String),

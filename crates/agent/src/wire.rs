@@ -2,6 +2,7 @@
 
 use crate::cluster::Cluster;
 use crate::host::{Host, configured_driver};
+use crate::placement::{self, Placing, PlacingDeps};
 use crate::watchdog::Check;
 use crate::{AgentError, iptables, layout, runtime, settings, upkeep};
 use config::Config;
@@ -15,8 +16,9 @@ use ports::{
     Clock, EventSeverity, EventTarget, NodeEvent, NodeView, OnExit, PodCgroups, PodsSnapshot,
     Roots, SystemClock, Tasks,
 };
+use resources::SystemCgroups;
 use resources::cgroups::{CgroupDriver, CgroupTree, NoPodCgroups};
-use resources::{SystemCgroups, Unplaced};
+use resources::devices::Devices;
 use server::ServerDeps;
 use server::tls::{ServingCertificate, self_signed};
 use stats::StatsDeps;
@@ -33,6 +35,7 @@ use volumes::{PluginHandlers, VolumeMetrics, VolumesDeps, watch_plugins};
 #[derive(Debug)]
 pub(crate) struct Started {
     pods: PodsHandle,
+    devices: Devices,
 }
 
 impl Started {
@@ -43,7 +46,9 @@ impl Started {
             Some(error) => Err(error.clone()),
             None => Ok(()),
         });
-        vec![("syncloop", check)]
+        let devices = self.devices.clone();
+        let plugins: Check = Arc::new(move || devices.check());
+        vec![("syncloop", check), ("device-plugin", plugins)]
     }
 }
 
@@ -101,7 +106,7 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
     let volumes = volumes::start(
         settings::volumes(config, &host, &roots),
         VolumesDeps {
-            pods: snapshot,
+            pods: snapshot.clone(),
             objects: Arc::clone(&cluster.objects),
             storage: cluster.storage,
             events: Arc::clone(&cluster.events),
@@ -111,7 +116,25 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
             tasks: tasks.clone(),
         },
     );
-    let plugins = PluginHandlers::from([("CSIPlugin".to_owned(), volumes.csi_plugins())]);
+    let running = placement::running(&client).await;
+    let placement = Placing::start(
+        config,
+        &roots,
+        PlacingDeps {
+            running,
+            pods: snapshot,
+            api: cluster.claims,
+            node: view.clone(),
+            clock: Arc::clone(&clock),
+            registry: &registry,
+            tasks,
+        },
+    )?;
+    let plugins = PluginHandlers::from([
+        ("CSIPlugin".to_owned(), volumes.csi_plugins()),
+        ("DevicePlugin".to_owned(), Arc::new(placement.devices.clone())),
+        ("DRAPlugin".to_owned(), Arc::new(placement.claims)),
+    ]);
     watch_plugins(roots.kubelet.join("plugins_registry"), plugins, tasks);
     let serving = cluster.connection.clone().filter(|_| config.server.server_tls_bootstrap);
     let node = node::start(
@@ -119,7 +142,11 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
         NodeParts {
             connection: cluster.connection,
             runtime: Arc::new(client.clone()),
-            inputs: NodeInputs { volumes: volumes.watch_facts(tasks), ..NodeInputs::default() },
+            inputs: NodeInputs {
+                volumes: volumes.watch_facts(tasks),
+                devices: placement.devices.facts(),
+                ..NodeInputs::default()
+            },
             events: Arc::clone(&cluster.events),
             clock: Arc::clone(&clock),
             view: view_out,
@@ -152,7 +179,7 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
             images: Arc::new(images),
             volumes: Arc::new(volumes.clone()),
             cgroups,
-            placement: Arc::new(Unplaced),
+            placement: placement.front,
             objects: cluster.objects,
             events: cluster.events,
             node: view.clone(),
@@ -190,7 +217,8 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
         let rotation = rotation.with_metrics(&registry).run(tasks.token());
         tasks.spawn("serving-certificate", OnExit::Fine, rotation);
     }
-    let started = Started { pods: pods.clone() };
+    placement::look_after(placement.touched, &pods, tasks);
+    let started = Started { pods: pods.clone(), devices: placement.devices };
     let usage = stats::start(
         settings::stats(config, &host, &roots, driver, api::stats::Moment(began)),
         StatsDeps {

@@ -12,6 +12,8 @@
 pub mod admission;
 pub mod allocation;
 pub mod cgroup;
+pub mod claims;
+pub mod devices;
 pub mod eviction;
 pub mod image;
 pub mod node;

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod certs;
+mod claims;
 pub mod connection;
 mod error;
 mod events;
@@ -24,6 +25,7 @@ mod storage;
 mod tokens;
 mod watch;
 
+pub use claims::ApiClaims;
 pub use connection::{Connection, ConnectionConfig, ConnectionError, Kubeconfig, Lane, Rate};
 pub use error::{ApiError, Refusal};
 pub use events::{ApiEvents, EventLog, EventsConfig};

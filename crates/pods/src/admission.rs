@@ -12,6 +12,7 @@ pub(crate) mod resize;
 use crate::shared::Shared;
 use crate::sources::desired::uid_of;
 use api::core::v1::{Node, Pod};
+use api::machinery::api::resource::Quantity as ApiQuantity;
 use engine::admission::preempt::Victims;
 use engine::admission::resize::ResizePolicy;
 use engine::admission::sysctl::{NotNamespaced, SysctlPolicy};
@@ -20,7 +21,7 @@ use engine::admission::{
     fresh_node_may_help,
 };
 use ports::{ActivePods, NodeView, PressureCondition, Roots};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Settings of admission.
@@ -104,7 +105,8 @@ impl Admission {
             return Admitted::No(Rejection { reason: refused.reason, message: refused.message });
         }
         let scene = Scene { pod: &allocated, resized_from: None, others: &others };
-        match self.after(scene, &node, shared).await {
+        let owed = shared.placement.owed(uid.as_str());
+        match self.after(scene, &node, &owed, shared).await {
             Verdict::Rejected(rejection) => Admitted::No(rejection),
             Verdict::Preempt(Victims { pods, signal }) => Admitted::After(
                 pods.iter()
@@ -136,7 +138,8 @@ impl Admission {
             return Err(Rejection { reason: refused.reason, message: refused.message });
         }
         let scene = Scene { pod: wished, resized_from: Some(allocated), others: &others };
-        match self.after(scene, &node, shared).await {
+        let owed = shared.placement.owed(uid_of(wished).as_str());
+        match self.after(scene, &node, &owed, shared).await {
             Verdict::Admitted => Ok(()),
             Verdict::Rejected(rejection) => Err(rejection),
             // A resize waits for room rather than ending others.
@@ -147,16 +150,27 @@ impl Admission {
         }
     }
 
-    async fn after(&self, scene: Scene<'_>, node: &NodeView, shared: &Shared) -> Verdict {
+    async fn after(
+        &self,
+        scene: Scene<'_>,
+        node: &NodeView,
+        owed: &BTreeMap<String, i64>,
+        shared: &Shared,
+    ) -> Verdict {
         let pressure = pressure(node);
-        let view = self.view(scene, node, None, &pressure);
+        let raised = node.node.as_deref().and_then(|node| with_owed(node, owed));
+        let view = self.view(scene, node, raised.as_ref(), &pressure);
         let verdict = after_placement(&view);
         if !matches!(verdict, Verdict::Rejected(_)) || !fresh_node_may_help(&view) {
             return verdict;
         }
         // Labels may have changed since the node was last seen.
         match shared.objects.node_now().await {
-            Ok(fresh) => after_placement(&self.view(scene, node, Some(&fresh), &pressure)),
+            Ok(fresh) => {
+                let raised = with_owed(&fresh, owed);
+                let fresh = raised.as_ref().unwrap_or(&fresh);
+                after_placement(&self.view(scene, node, Some(fresh), &pressure))
+            }
             Err(_) => verdict,
         }
     }
@@ -186,6 +200,28 @@ struct Scene<'a> {
     pod: &'a Pod,
     resized_from: Option<&'a Pod>,
     others: &'a [&'a Pod],
+}
+
+/// The node as it counts for a pod that holds devices already: with at least as many as are given, although their
+/// plugin may not have come back yet. `None` if it has them.
+fn with_owed(node: &Node, owed: &BTreeMap<String, i64>) -> Option<Node> {
+    let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
+    let has = |name: &str| {
+        let amount = allocatable.and_then(|list| list.get(name));
+        amount
+            .and_then(|amount| amount.0.parse::<units::Quantity>().ok())
+            .map(units::Quantity::value)
+    };
+    let missing = owed.iter().filter(|(name, amount)| has(name).is_none_or(|own| own < **amount));
+    let missing: BTreeMap<String, ApiQuantity> =
+        missing.map(|(name, amount)| (name.clone(), ApiQuantity(amount.to_string()))).collect();
+    if missing.is_empty() {
+        return None;
+    }
+    let mut raised = node.clone();
+    let status = raised.status.get_or_insert_default();
+    status.allocatable.get_or_insert_default().extend(missing);
+    Some(raised)
 }
 
 fn pressure(node: &NodeView) -> Vec<Pressure> {

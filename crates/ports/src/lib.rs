@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod cgroups;
+mod claims;
 mod clock;
 mod events;
 mod node;
@@ -27,6 +28,7 @@ mod tasks;
 mod volumes;
 
 pub use cgroups::{CgroupError, PodCgroups};
+pub use claims::ClaimApi;
 pub use clock::{Clock, SystemClock};
 pub use events::{EventSeverity, EventTarget, Events, NodeEvent};
 pub use node::{NodeView, NodeViews, PressureCondition};

@@ -1,8 +1,9 @@
 //! Exclusive CPUs, NUMA memory, devices and dynamic resources, as admission and container
 //! creation use them.
 
-use api::core::v1::{Container, Pod};
+use api::core::v1::{Container, Pod, ResourceStatus};
 use async_trait::async_trait;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A pod that cannot be placed: reason and message of its rejection.
@@ -92,6 +93,15 @@ pub trait Placement: Send + Sync + std::fmt::Debug {
     ) -> Result<(), PlacementError>;
     /// The container with this id is gone.
     fn container_removed(&self, container_id: &str);
+    /// Numbers of exclusive resources that the node must be counted to have for this pod, because it holds some of
+    /// them already (upstream: `UpdatePluginResources`).
+    fn owed(&self, _uid: &str) -> BTreeMap<String, i64> {
+        BTreeMap::new()
+    }
+    /// Health of devices and claims by container name, for the pod's status.
+    fn health(&self, _pod: &Pod) -> BTreeMap<String, Vec<ResourceStatus>> {
+        BTreeMap::new()
+    }
     /// Releases what a finished pod held.
     async fn release(&self, pod: &Arc<Pod>) -> Result<(), PlacementError>;
 }

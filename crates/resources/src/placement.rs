@@ -14,13 +14,13 @@ mod provider;
 pub use provider::{AllocateError, Provider};
 
 use crate::metrics::PlacementMetrics;
-use api::core::v1::{Container, Pod};
+use api::core::v1::{Container, Pod, ResourceStatus};
 use api::ids::PodUid;
 use async_trait::async_trait;
 use engine::resources::pod_level_set;
 use engine::topology::{Hint, Policy, PolicyKind, ResourceHints};
 use ports::{ActivePods, ContainerExtras, Placement, PlacementError, PlacementRejection};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::time::Instant;
 
@@ -249,6 +249,18 @@ impl Placement for Placed {
 
     fn container_removed(&self, container_id: &str) {
         self.providers.iter().for_each(|provider| provider.removed(container_id));
+    }
+
+    fn owed(&self, uid: &str) -> BTreeMap<String, i64> {
+        self.providers.iter().flat_map(|provider| provider.owed(uid)).collect()
+    }
+
+    fn health(&self, pod: &Pod) -> BTreeMap<String, Vec<ResourceStatus>> {
+        let mut all: BTreeMap<String, Vec<ResourceStatus>> = BTreeMap::new();
+        for (container, list) in self.providers.iter().flat_map(|provider| provider.health(pod)) {
+            all.entry(container).or_default().extend(list);
+        }
+        all
     }
 
     async fn release(&self, pod: &Arc<Pod>) -> Result<(), PlacementError> {

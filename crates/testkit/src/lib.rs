@@ -20,3 +20,9 @@ pub mod real;
     reason = "a driver on the real machine: real files, its own tasks"
 )]
 pub mod csi_driver;
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a plugin on the real machine: real files, its own tasks"
+)]
+pub mod device_plugin;

@@ -7,7 +7,6 @@ use engine::pod::life::Work;
 use engine::runtime::RuntimePod;
 use engine::status::{DEADLINE_MESSAGE, Generated, NodeFacts, StatusView, generate};
 use ports::EventSeverity;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Whether the pod's containers may run again.
@@ -55,7 +54,7 @@ impl PodWorker {
                 actuated: &actuated,
                 cgroup: None,
                 resize: &shared.resizes.conditions(&self.uid),
-                health: &BTreeMap::new(),
+                health: &shared.placement.health(pod),
                 terminal: run == Run::Over,
                 node: &node,
                 gates: &shared.config.status_gates,

@@ -1,11 +1,11 @@
 //! Whoever holds something that containers can have for themselves.
 
-use api::core::v1::{Container, Pod};
+use api::core::v1::{Container, Pod, ResourceStatus};
 use api::ids::PodUid;
 use async_trait::async_trait;
 use engine::topology::{Hint, ResourceHints};
 use ports::{ContainerExtras, PlacementError};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Why an allocation failed.
@@ -84,6 +84,16 @@ pub trait Provider: Send + Sync + std::fmt::Debug {
 
     /// The container with this id is gone.
     fn removed(&self, _id: &str) {}
+
+    /// Numbers that the node must be counted to have for this pod, by resource.
+    fn owed(&self, _uid: &str) -> BTreeMap<String, i64> {
+        BTreeMap::new()
+    }
+
+    /// Health of what the pod's containers have, by container name.
+    fn health(&self, _pod: &Pod) -> BTreeMap<String, Vec<ResourceStatus>> {
+        BTreeMap::new()
+    }
 
     /// Releases what a finished pod held.
     async fn release(&self, _pod: &Arc<Pod>) -> Result<(), PlacementError> {

@@ -47,6 +47,9 @@ pub struct KubeletOptions {
     pub config: Value,
     /// More command-line arguments.
     pub args: Vec<String>,
+    /// Give the kubelet a folder for device plugins of its own, in a mount namespace of its own: the path is
+    /// the same for every kubelet of a machine.
+    pub own_devices: bool,
     /// `--v`: how much it logs.
     pub verbosity: u8,
 }
@@ -57,6 +60,7 @@ impl Default for KubeletOptions {
             node: "node1".to_owned(),
             config: json!({}),
             args: Vec::new(),
+            own_devices: false,
             verbosity: 4,
         }
     }

@@ -178,7 +178,7 @@ impl TestNode {
         let socket = self.recorder.as_ref().map_or(self.containerd.socket(), Recorder::socket);
         let config = configuration(&self.slot, socket, self.ports, &self.options.config)?;
         let config = self.slot.write("etc/kubelet.json", config.to_string())?;
-        let mut command = Command::new(program);
+        let mut command = self.command(program)?;
         command.arg("--config").arg(config);
         command.arg("--root-dir").arg(self.root_dir());
         command.arg("--cert-dir").arg(self.root_dir().join("pki"));
@@ -192,6 +192,37 @@ impl TestNode {
         command.env_remove("NOTIFY_SOCKET");
         self.kubelet = Some(Service::start(&self.slot, "kubelet", command)?);
         Ok(())
+    }
+
+    /// A command that sees the same folder for device plugins as the kubelet.
+    pub fn command(&self, program: PathBuf) -> anyhow::Result<Command> {
+        if !self.options.own_devices {
+            return Ok(Command::new(program));
+        }
+        let (own, root) = (self.devices_dir(), self.root_dir());
+        std::fs::create_dir_all(&own)?;
+        std::fs::create_dir_all(DEVICE_PLUGINS)?;
+        share(&root)?;
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "unchanged", "sh", "-ec", OWN_DEVICES, "sh"]);
+        command.arg(own).arg(DEVICE_PLUGINS).arg(program);
+        Ok(command)
+    }
+
+    /// What the kubelet sees as the folder for device plugins, when it has one of its own.
+    #[must_use]
+    pub fn devices_dir(&self) -> PathBuf {
+        self.slot.path("device-plugins")
+    }
+
+    /// Start a program beside the kubelet, in its view of the folder for device plugins.
+    pub fn start_beside(&self, name: &str, command: Command) -> anyhow::Result<Service> {
+        Service::start(&self.slot, name, command)
+    }
+
+    /// One of the real parts' programs.
+    pub fn part(&self, name: &str) -> anyhow::Result<PathBuf> {
+        self.parts.bin(name)
     }
 
     /// End the kubelet with SIGTERM; containers stay.
@@ -322,6 +353,28 @@ impl TestNode {
     pub fn slot(&self) -> &Slot {
         &self.slot
     }
+}
+
+/// The path of every kubelet on a machine, whatever its root directory is.
+const DEVICE_PLUGINS: &str = "/var/lib/kubelet/device-plugins";
+
+/// Binds `$1` over `$2` where nobody else sees it, and becomes the rest.
+const OWN_DEVICES: &str = r#"
+mount --make-private "$(findmnt --noheadings --output TARGET --target "$2")"
+mount --bind "$1" "$2"
+shift 2
+exec "$@"
+"#;
+
+/// Mounts below the kubelet's folder reach the runtime, which is in another mount namespace.
+fn share(root: &std::path::Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(root)?;
+    if super::run("mountpoint", ["-q".as_ref(), root.as_os_str()]).is_err() {
+        let (bind, root) = (std::ffi::OsStr::new("--bind"), root.as_os_str());
+        super::run("mount", [bind, root, root])?;
+        super::run("mount", [std::ffi::OsStr::new("--make-shared"), root])?;
+    }
+    Ok(())
 }
 
 fn is_ready(node: &Value) -> bool {

@@ -1,0 +1,184 @@
+//! `dra_manager_state`: the claims of this node, in the Go kubelet's form.
+
+use super::book::{ClaimBook, PreparedClaim, PreparedDevice};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use units::hash::crc32_ieee;
+
+/// Name of the file.
+pub const FILE: &str = "dra_manager_state";
+
+/// Why a file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// It is no checkpoint.
+    #[error("{0}")]
+    Malformed(#[from] serde_json::Error),
+    /// Its checksum is another.
+    #[error("checkpoint is corrupted")]
+    Corrupt,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Envelope {
+    #[serde(rename = "Data")]
+    data: String,
+    #[serde(rename = "Checksum")]
+    checksum: u32,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Content {
+    #[serde(default)]
+    kind: String,
+    #[serde(rename = "apiVersion", default)]
+    api_version: String,
+    #[serde(rename = "ClaimInfoStateList", default)]
+    claims: Option<Vec<Claim>>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Nothing {}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Claim {
+    #[serde(rename = "ClaimUID", default)]
+    uid: String,
+    #[serde(rename = "ClaimName", default)]
+    name: String,
+    #[serde(rename = "Namespace", default)]
+    namespace: String,
+    #[serde(rename = "PodUIDs", default)]
+    pods: Option<BTreeMap<String, Nothing>>,
+    #[serde(rename = "DriverState", default)]
+    drivers: Option<BTreeMap<String, Driver>>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Driver {
+    #[serde(rename = "Devices", default)]
+    devices: Option<Vec<Device>>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Device {
+    #[serde(rename = "PoolName", default)]
+    pool: String,
+    #[serde(rename = "DeviceName", default)]
+    name: String,
+    #[serde(rename = "ShareID", default)]
+    share: Option<String>,
+    #[serde(rename = "RequestNames", default)]
+    requests: Option<Vec<String>>,
+    #[serde(rename = "CDIDeviceIDs", default)]
+    cdi: Option<Vec<String>>,
+}
+
+/// The first file of a node: nothing is known of any claim.
+pub fn first() -> Result<String, serde_json::Error> {
+    envelope(None)
+}
+
+impl ClaimBook {
+    /// The book as a file.
+    pub fn to_checkpoint(&self) -> Result<String, serde_json::Error> {
+        envelope(Some(self.claims.values().map(Claim::of).collect()))
+    }
+
+    /// The book of a file. Nothing counts as prepared: drivers are asked again.
+    pub fn restore(text: &str) -> Result<Self, CheckpointError> {
+        let Envelope { data, checksum } = serde_json::from_str(text)?;
+        if crc32_ieee(data.as_bytes()) != checksum {
+            return Err(CheckpointError::Corrupt);
+        }
+        let content: Content = serde_json::from_str(&data)?;
+        let claims = content.claims.unwrap_or_default().into_iter().map(Claim::into_prepared);
+        Ok(Self { claims: claims.map(|claim| (claim.key(), claim)).collect() })
+    }
+}
+
+fn envelope(claims: Option<Vec<Claim>>) -> Result<String, serde_json::Error> {
+    let content = Content {
+        kind: "DRACheckpoint".to_owned(),
+        api_version: "checkpoint.dra.kubelet.k8s.io/v1".to_owned(),
+        claims,
+    };
+    let data = units::gojson::to_string(&content)?;
+    let checksum = crc32_ieee(data.as_bytes());
+    units::gojson::to_string(&Envelope { data, checksum })
+}
+
+impl Claim {
+    fn of(claim: &PreparedClaim) -> Self {
+        let driver = |devices: &Vec<PreparedDevice>| Driver {
+            devices: some(devices.iter().map(Device::of).collect()),
+        };
+        let drivers = claim.drivers.iter().map(|(name, devices)| (name.clone(), driver(devices)));
+        Self {
+            uid: claim.uid.clone(),
+            name: claim.name.clone(),
+            namespace: claim.namespace.clone(),
+            pods: Some(claim.pods.iter().map(|uid| (uid.clone(), Nothing {})).collect()),
+            drivers: Some(drivers.collect()),
+        }
+    }
+
+    fn into_prepared(self) -> PreparedClaim {
+        let devices = |driver: Driver| {
+            let devices = driver.devices.unwrap_or_default().into_iter();
+            devices.map(Device::into_prepared).collect()
+        };
+        let drivers = self.drivers.unwrap_or_default().into_iter();
+        PreparedClaim {
+            uid: self.uid,
+            name: self.name,
+            namespace: self.namespace,
+            pods: self.pods.unwrap_or_default().into_keys().collect(),
+            drivers: drivers.map(|(name, driver)| (name, devices(driver))).collect(),
+            prepared: false,
+        }
+    }
+}
+
+impl Device {
+    fn of(device: &PreparedDevice) -> Self {
+        Self {
+            pool: device.pool.clone(),
+            name: device.name.clone(),
+            share: device.share.clone(),
+            requests: some(device.requests.clone()),
+            cdi: some(device.cdi.clone()),
+        }
+    }
+
+    fn into_prepared(self) -> PreparedDevice {
+        PreparedDevice {
+            pool: self.pool,
+            name: self.name,
+            share: self.share,
+            requests: self.requests.unwrap_or_default(),
+            cdi: self.cdi.unwrap_or_default(),
+        }
+    }
+}
+
+/// Go's nil list for an empty one.
+fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
+    Some(list).filter(|list| !list.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_file_has_upstreams_checksum() {
+        assert!(first().unwrap().ends_with(r#""Checksum":4010664294}"#));
+    }
+
+    #[test]
+    fn a_changed_file_is_refused() {
+        let changed = first().unwrap().replace("4010664294", "1");
+        assert!(matches!(ClaimBook::restore(&changed), Err(CheckpointError::Corrupt)));
+    }
+}

@@ -1,0 +1,271 @@
+//! What is known about devices, and how events change it.
+
+use super::{Device, DeviceIds, DevicesOf};
+use crate::node::DeviceFacts;
+use proto::device_plugin_v1beta1::ContainerAllocateResponse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use units::{Format, Quantity};
+
+/// How long a resource is still reported after its plugin has gone.
+pub const GRACE: Duration = Duration::from_secs(5 * 60);
+
+/// The node a device without topology is counted under in the checkpoint.
+pub(super) const NO_NODE: i64 = -1;
+
+/// What a plugin wants to be asked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PluginOptions {
+    /// `PreStartContainer` before each start.
+    pub pre_start: bool,
+    /// `GetPreferredAllocation` before each allocation.
+    pub preferred: bool,
+}
+
+/// A resource's plugin.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Endpoint {
+    /// `None` until the plugin has registered with this agent.
+    pub(super) options: Option<PluginOptions>,
+    /// When it went away.
+    pub(super) stopped: Option<Duration>,
+}
+
+/// Devices of one resource in one container.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Held {
+    /// Ids by NUMA node, those without topology under -1.
+    pub per_node: BTreeMap<i64, Vec<String>>,
+    /// The plugin's answer.
+    pub answer: ContainerAllocateResponse,
+    /// The same as it goes to the checkpoint.
+    pub bytes: Vec<u8>,
+}
+
+impl Held {
+    /// Its devices.
+    pub fn ids(&self) -> DeviceIds {
+        self.per_node.values().flatten().cloned().collect()
+    }
+}
+
+/// Devices of a container by resource.
+pub(super) type OfContainer = BTreeMap<String, Held>;
+
+/// Numbers of devices by resource.
+pub type Amounts = BTreeMap<String, i64>;
+
+/// All devices and who has them. Maps are keyed by resource name unless their name says otherwise.
+#[derive(Debug, Clone, Default)]
+pub struct DeviceBook {
+    pub(super) numa: Vec<u32>,
+    pub(super) endpoints: BTreeMap<String, Endpoint>,
+    pub(super) all: BTreeMap<String, BTreeMap<String, Device>>,
+    pub(super) healthy: BTreeMap<String, DeviceIds>,
+    pub(super) unhealthy: BTreeMap<String, DeviceIds>,
+    /// Given or about to be given.
+    pub(super) allocated: BTreeMap<String, DeviceIds>,
+    /// By pod UID and container name.
+    pub(super) pods: BTreeMap<String, BTreeMap<String, OfContainer>>,
+    /// Devices that init containers of the pod being admitted leave to the next ones.
+    pub(super) reuse: (String, BTreeMap<String, DeviceIds>),
+    /// Resources whose plugin did not come back.
+    dropped: BTreeSet<String>,
+}
+
+impl DeviceBook {
+    /// An empty book of a machine with these NUMA nodes.
+    pub fn new(numa: Vec<u32>) -> Self {
+        Self { numa, ..Self::default() }
+    }
+
+    /// A plugin has connected.
+    pub fn connected(&mut self, resource: &str, options: PluginOptions) {
+        let endpoint = Endpoint { options: Some(options), stopped: None };
+        self.endpoints.insert(resource.to_owned(), endpoint);
+    }
+
+    /// A plugin has gone: its devices count, but cannot be given.
+    pub fn disconnected(&mut self, resource: &str, now: Duration) {
+        let Some(endpoint) = self.endpoints.get_mut(resource) else { return };
+        endpoint.stopped = Some(now);
+        let healthy = self.healthy.entry(resource.to_owned()).or_default();
+        let healthy = std::mem::take(healthy);
+        self.unhealthy.entry(resource.to_owned()).or_default().extend(healthy);
+    }
+
+    /// A plugin's new list; returns the UIDs of pods whose devices changed their health or came back.
+    pub fn listed(&mut self, resource: &str, devices: Vec<Device>) -> BTreeSet<String> {
+        let old = self.all.remove(resource).unwrap_or_default();
+        let changed = devices.iter().filter(|device| {
+            old.get(&device.id).is_none_or(|before| before.healthy != device.healthy)
+        });
+        let touched = changed.filter_map(|device| self.owner_of(&device.id)).collect();
+        let ids = |healthy: bool| -> DeviceIds {
+            devices.iter().filter(|d| d.healthy == healthy).map(|d| d.id.clone()).collect()
+        };
+        self.dropped.remove(resource);
+        self.healthy.insert(resource.to_owned(), ids(true));
+        self.unhealthy.insert(resource.to_owned(), ids(false));
+        let all = devices.into_iter().map(|device| (device.id.clone(), device)).collect();
+        self.all.insert(resource.to_owned(), all);
+        touched
+    }
+
+    fn owner_of(&self, id: &str) -> Option<String> {
+        let has = |held: &Held| held.per_node.values().flatten().any(|own| own == id);
+        let pod = self.pods.iter().find(|(_, containers)| {
+            containers.values().any(|resources| resources.values().any(has))
+        });
+        pod.map(|(uid, _)| uid.clone())
+    }
+
+    /// What the node reports. Resources whose plugin has been away too long are dropped; the second value says
+    /// whether any was, which is to be checkpointed.
+    pub fn facts(&mut self, now: Duration) -> (DeviceFacts, bool) {
+        let names: BTreeSet<String> =
+            self.healthy.keys().chain(self.unhealthy.keys()).cloned().collect();
+        let mut facts = DeviceFacts::default();
+        let mut changed = false;
+        for name in names {
+            let gone = match self.endpoints.get(&name) {
+                None => true,
+                Some(endpoint) => endpoint.stopped.is_some_and(|at| now.saturating_sub(at) > GRACE),
+            };
+            if gone {
+                changed = true;
+                self.endpoints.remove(&name);
+                self.healthy.remove(&name);
+                self.unhealthy.remove(&name);
+                self.dropped.insert(name);
+                continue;
+            }
+            let healthy = self.healthy.get(&name).map_or(0, BTreeSet::len);
+            let broken = self.unhealthy.get(&name).map_or(0, BTreeSet::len);
+            facts.capacity.insert(name.clone(), count(healthy + broken));
+            facts.allocatable.insert(name, count(healthy));
+        }
+        facts.removed = self.dropped.iter().cloned().collect();
+        (facts, changed)
+    }
+
+    /// When the next resource is to be dropped.
+    pub fn next_drop(&self) -> Option<Duration> {
+        self.endpoints.values().filter_map(|endpoint| endpoint.stopped).min().map(|at| at + GRACE)
+    }
+
+    /// Frees what pods hold that are not among these; whether anything was.
+    pub fn forget_all_but(&mut self, active: impl Fn(&str) -> bool) -> bool {
+        let before = self.pods.len();
+        self.pods.retain(|uid, _| active(uid));
+        let changed = self.pods.len() != before;
+        if changed {
+            self.recount();
+        }
+        changed
+    }
+
+    /// Frees what was meant to be given but was not.
+    pub fn recount(&mut self) {
+        let mut allocated: BTreeMap<String, DeviceIds> = BTreeMap::new();
+        for (resource, held) in self.pods.values().flat_map(BTreeMap::values).flatten() {
+            allocated.entry(resource.clone()).or_default().extend(held.ids());
+        }
+        self.allocated = allocated;
+    }
+
+    /// Books devices that a plugin has given to a container.
+    pub fn given(
+        &mut self,
+        (uid, container): (&str, &str),
+        resource: &str,
+        ids: &DeviceIds,
+        (answer, bytes): (ContainerAllocateResponse, Vec<u8>),
+    ) {
+        let mut per_node: BTreeMap<i64, Vec<String>> = BTreeMap::new();
+        for id in ids {
+            let device = self.all.get(resource).and_then(|devices| devices.get(id));
+            let nodes = device.map(Device::nodes).unwrap_or_default();
+            let nodes = if nodes.is_empty() { &[NO_NODE][..] } else { nodes };
+            for node in nodes {
+                per_node.entry(*node).or_default().push(id.clone());
+            }
+        }
+        let of_pod = self.pods.entry(uid.to_owned()).or_default();
+        let of_container = of_pod.entry(container.to_owned()).or_default();
+        of_container.insert(resource.to_owned(), Held { per_node, answer, bytes });
+    }
+
+    /// What a container has of a resource.
+    pub fn held(&self, uid: &str, container: &str, resource: &str) -> Option<&Held> {
+        self.pods.get(uid)?.get(container)?.get(resource)
+    }
+
+    /// Whether devices of this resource are or were given here.
+    pub fn is_device(&self, resource: &str) -> bool {
+        self.healthy.contains_key(resource) || self.allocated.contains_key(resource)
+    }
+
+    /// What the resource's plugin wants to be asked; `None` if it is not known.
+    pub fn options(&self, resource: &str) -> Option<PluginOptions> {
+        self.endpoints.get(resource).map(|endpoint| endpoint.options.unwrap_or_default())
+    }
+
+    /// How many devices of each resource are given, for a pod that has some already: the node counts for it as if
+    /// it had at least these (upstream: `sanitizeNodeAllocatable`).
+    pub fn owed(&self, uid: &str) -> Amounts {
+        if !self.pods.contains_key(uid) {
+            return Amounts::new();
+        }
+        let number = |ids: &DeviceIds| i64::try_from(ids.len()).unwrap_or(i64::MAX);
+        self.allocated.iter().map(|(resource, ids)| (resource.clone(), number(ids))).collect()
+    }
+
+    /// The devices of a container with their NUMA nodes.
+    pub fn devices_of(&self, uid: &str, container: &str) -> DevicesOf {
+        let held = self.pods.get(uid).and_then(|containers| containers.get(container));
+        let mut all = DevicesOf::new();
+        for (resource, held) in held.into_iter().flatten() {
+            let devices: &mut BTreeMap<String, Vec<i64>> = all.entry(resource.clone()).or_default();
+            for (node, id) in
+                held.per_node.iter().flat_map(|(node, ids)| ids.iter().map(move |id| (node, id)))
+            {
+                let nodes = devices.entry(id.clone()).or_default();
+                if *node != NO_NODE {
+                    nodes.push(*node);
+                }
+            }
+        }
+        all
+    }
+
+    /// All healthy devices with their NUMA nodes.
+    pub fn allocatable(&self) -> DevicesOf {
+        let mut all = DevicesOf::new();
+        for (resource, ids) in &self.healthy {
+            let Some(devices) = self.all.get(resource) else { continue };
+            let known = ids.iter().filter_map(|id| devices.get(id));
+            let known = known.map(|device| (device.id.clone(), device.nodes().to_vec()));
+            all.insert(resource.clone(), known.collect());
+        }
+        all
+    }
+
+    /// Health of a container's devices by resource; one nobody reports counts as healthy.
+    pub fn health(&self, uid: &str, container: &str) -> BTreeMap<String, Vec<(String, bool)>> {
+        let healthy = |resource: &str, id: &str| {
+            let device = self.all.get(resource).and_then(|devices| devices.get(id));
+            device.is_none_or(|device| device.healthy)
+        };
+        let of = |(resource, devices): (String, BTreeMap<String, Vec<i64>>)| {
+            let list =
+                devices.into_keys().map(|id| (id.clone(), healthy(&resource, &id))).collect();
+            (resource, list)
+        };
+        self.devices_of(uid, container).into_iter().map(of).collect()
+    }
+}
+
+fn count(devices: usize) -> Quantity {
+    Quantity::new(i64::try_from(devices).unwrap_or(i64::MAX), Format::DecimalSi)
+}

@@ -1,0 +1,199 @@
+//! Devices are chosen, remembered and reported as upstream does.
+
+use super::*;
+use crate::topology::{Hint, NumaMask};
+use proto::device_plugin_v1beta1::{CdiDevice, ContainerAllocateResponse};
+use std::time::Duration;
+
+const R: &str = "example.com/resource";
+
+fn device(id: &str, nodes: &[i64]) -> Device {
+    let nodes = Some(nodes.to_vec()).filter(|nodes| !nodes.is_empty());
+    Device { id: id.to_owned(), healthy: true, nodes }
+}
+
+fn ids(list: &[&str]) -> DeviceIds {
+    list.iter().map(|id| (*id).to_owned()).collect()
+}
+
+fn book(devices: &[(&str, &[i64])]) -> DeviceBook {
+    let mut book = DeviceBook::new(vec![0, 1]);
+    book.connected(R, PluginOptions::default());
+    book.listed(R, devices.iter().map(|(id, nodes)| device(id, nodes)).collect());
+    book
+}
+
+fn wish(uid: &'static str, container: &'static str, count: usize) -> Request<'static> {
+    Request { uid, container, resource: R, count, affinity: None, running: false }
+}
+
+fn give(
+    book: &mut DeviceBook,
+    uid: &'static str,
+    container: &'static str,
+    count: usize,
+) -> DeviceIds {
+    let Choice::Take(chosen) = book.choose(wish(uid, container, count)).unwrap() else {
+        panic!("nothing was chosen")
+    };
+    let answer = ContainerAllocateResponse::default();
+    book.given((uid, container), R, &chosen, (answer, Vec::new()));
+    chosen
+}
+
+#[test]
+fn refusals_have_upstreams_words_in_upstreams_order() {
+    let mut empty = DeviceBook::default();
+    let said = |result: Result<Choice, DeviceError>| result.unwrap_err().to_string();
+    assert_eq!(
+        said(empty.choose(wish("u", "c", 1))),
+        "cannot allocate unregistered device example.com/resource"
+    );
+    let mut one = book(&[("a", &[])]);
+    assert_eq!(
+        said(one.choose(wish("u", "c", 2))),
+        "requested number of devices unavailable for example.com/resource. Requested: 2, Available: 1"
+    );
+    give(&mut one, "u", "c", 1);
+    assert_eq!(
+        said(one.choose(wish("u", "c", 2))),
+        "pod \"u\" container \"c\" changed request for resource \"example.com/resource\" from 1 to 2"
+    );
+    let mut broken = device("a", &[]);
+    broken.healthy = false;
+    one.listed(R, vec![broken, device("b", &[])]);
+    assert_eq!(
+        said(one.choose(wish("u", "c", 1))),
+        "previously allocated devices are no longer healthy; cannot allocate unhealthy devices example.com/resource"
+    );
+    one.disconnected(R, Duration::ZERO);
+    assert_eq!(
+        said(one.choose(wish("u", "c", 1))),
+        "no healthy devices present; cannot allocate unhealthy devices example.com/resource"
+    );
+    let running = Request { running: true, ..wish("u", "c", 1) };
+    assert_eq!(one.choose(running), Ok(Choice::Nothing));
+}
+
+#[test]
+fn init_containers_leave_their_devices_and_sidecars_keep_them() {
+    let mut book = book(&[("a", &[]), ("b", &[]), ("c", &[])]);
+    book.begin_pod("u");
+    assert_eq!(give(&mut book, "u", "init", 1), ids(&["a"]));
+    book.leave_to_next("u", "init");
+    assert_eq!(give(&mut book, "u", "sidecar", 1), ids(&["a"]));
+    book.keep("u", "sidecar");
+    assert_eq!(give(&mut book, "u", "app", 2), ids(&["b", "c"]));
+    book.begin_pod("v");
+    assert!(book.choose(wish("v", "c", 1)).is_err());
+    assert!(book.forget_all_but(|uid| uid == "v"));
+    assert!(book.choose(wish("v", "c", 3)).is_ok());
+}
+
+#[test]
+fn the_plugin_chooses_among_what_is_aligned() {
+    let mut book = book(&[("a", &[0]), ("b", &[1]), ("c", &[1]), ("d", &[1])]);
+    book.connected(R, PluginOptions { preferred: true, ..PluginOptions::default() });
+    let on_one = Request { affinity: Some(NumaMask::of([1])), ..wish("u", "c", 2) };
+    let Choice::Ask(question) = book.choose(on_one).unwrap() else { panic!("not asked") };
+    assert_eq!(question.available, ids(&["b", "c", "d"]));
+    assert_eq!((question.must_include.len(), question.size), (0, 2));
+    // What is not aligned does not count, and what is missing is filled up.
+    assert_eq!(book.preferred(question, &ids(&["a", "d"])).unwrap(), ids(&["b", "d"]));
+}
+
+#[test]
+fn aligned_devices_come_first_when_they_do_not_suffice() {
+    let mut book = book(&[("a", &[0]), ("b", &[1]), ("c", &[])]);
+    let on_one = Request { affinity: Some(NumaMask::of([1])), ..wish("u", "c", 2) };
+    assert_eq!(book.choose(on_one), Ok(Choice::Take(ids(&["a", "b"]))));
+}
+
+#[test]
+fn hints_name_the_nodes_that_could_serve() {
+    let mut book = book(&[("a", &[0]), ("b", &[1]), ("c", &[1])]);
+    let hints = |book: &DeviceBook, count| book.hints("u", "c", &[(R.to_owned(), count)].into());
+    let (zero, one, both) = (NumaMask::of([0]), NumaMask::of([1]), NumaMask::of([0, 1]));
+    let wanted = vec![Hint::new(zero, true), Hint::new(one, true), Hint::new(both, false)];
+    assert_eq!(hints(&book, 1)[R], Some(wanted));
+    let wanted = vec![Hint::new(one, true), Hint::new(both, false)];
+    assert_eq!(hints(&book, 2)[R], Some(wanted));
+    assert_eq!(hints(&book, 4)[R], Some(Vec::new()));
+    let on_one = Request { affinity: Some(one), ..wish("u", "c", 1) };
+    let Choice::Take(taken) = book.choose(on_one).unwrap() else { panic!("nothing chosen") };
+    book.given(("u", "c"), R, &taken, (ContainerAllocateResponse::default(), Vec::new()));
+    let wanted = vec![Hint::new(one, true), Hint::new(both, false)];
+    assert_eq!(hints(&book, 1)[R], Some(wanted), "what it has decides");
+    assert_eq!(hints(&book, 2)[R], Some(Vec::new()), "another number than it has");
+}
+
+#[test]
+fn devices_without_topology_do_not_mind() {
+    let book = book(&[("a", &[])]);
+    assert_eq!(book.hints("u", "c", &[(R.to_owned(), 1)].into())[R], None);
+    assert!(book.hints("u", "c", &[("cpu".to_owned(), 1)].into()).is_empty());
+}
+
+#[test]
+fn a_lost_plugin_keeps_capacity_for_five_minutes() {
+    let mut book = book(&[("a", &[]), ("b", &[])]);
+    let counts = |book: &mut DeviceBook, now| {
+        let (facts, changed) = book.facts(Duration::from_secs(now));
+        let of = |list: &std::collections::BTreeMap<String, units::Quantity>| {
+            list.get(R).map(|q| q.value())
+        };
+        (of(&facts.capacity), of(&facts.allocatable), facts.removed, changed)
+    };
+    assert_eq!(counts(&mut book, 0), (Some(2), Some(2), vec![], false));
+    book.disconnected(R, Duration::from_secs(10));
+    assert_eq!(counts(&mut book, 310), (Some(2), Some(0), vec![], false));
+    assert_eq!(counts(&mut book, 311), (None, None, vec![R.to_owned()], true));
+    assert_eq!(counts(&mut book, 312), (None, None, vec![R.to_owned()], false));
+    book.connected(R, PluginOptions::default());
+    book.listed(R, vec![device("a", &[])]);
+    assert_eq!(counts(&mut book, 400), (Some(1), Some(1), vec![], false));
+}
+
+#[test]
+fn pods_hear_of_devices_that_change_or_come_back() {
+    let mut book = book(&[("a", &[]), ("b", &[])]);
+    give(&mut book, "u", "c", 1);
+    assert!(book.listed(R, vec![device("a", &[]), device("b", &[])]).is_empty());
+    let mut broken = device("a", &[]);
+    broken.healthy = false;
+    assert!(book.listed(R, vec![broken, device("b", &[])]).contains("u"));
+    assert_eq!(book.health("u", "c")[R], [("a".to_owned(), false)]);
+    assert!(book.listed(R, vec![device("b", &[])]).is_empty());
+    assert_eq!(book.health("u", "c")[R], [("a".to_owned(), true)], "nobody reports it");
+    assert!(book.listed(R, vec![device("a", &[])]).contains("u"));
+}
+
+#[test]
+fn the_node_counts_as_having_what_a_pod_was_given() {
+    let mut book = book(&[("a", &[]), ("b", &[])]);
+    give(&mut book, "u", "c", 2);
+    assert_eq!(book.owed("u"), [(R.to_owned(), 2)].into());
+    assert!(book.owed("other").is_empty());
+}
+
+#[test]
+fn a_restart_finds_everything_in_the_checkpoint() {
+    let mut before = book(&[("a", &[0, 1]), ("b", &[])]);
+    let chosen = ids(&["a", "b"]);
+    let answer = ContainerAllocateResponse {
+        envs: [("K".to_owned(), "V".to_owned())].into(),
+        cdi_devices: vec![CdiDevice { name: "example.com/resource=x".to_owned() }],
+        ..ContainerAllocateResponse::default()
+    };
+    let bytes = prost::Message::encode_to_vec(&answer);
+    before.given(("u", "c"), R, &chosen, (answer, bytes));
+    before.recount();
+    let text = before.to_checkpoint().unwrap();
+    let mut after = DeviceBook::new(vec![0, 1]);
+    assert!(after.restore(&text, Duration::ZERO).unwrap().is_empty());
+    assert_eq!(after.additions("u", "c"), before.additions("u", "c"));
+    assert_eq!(after.devices_of("u", "c"), before.devices_of("u", "c"));
+    assert_eq!(after.owed("u"), before.owed("u"));
+    let (facts, _) = after.facts(Duration::ZERO);
+    assert_eq!(facts.capacity[R].value(), 0, "until its plugin comes back");
+}

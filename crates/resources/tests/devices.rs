@@ -1,0 +1,254 @@
+//! Devices from a plugin's registration to what a container gets, over the real sockets.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test with real files")]
+
+use api::core::v1::{Container, Pod};
+use engine::topology::Hint;
+use ports::{ContainerExtras, PodsSnapshot, Tasks};
+use resources::devices::{DeviceMetrics, Devices, DevicesConfig, DevicesDeps};
+use resources::placement::{AllocateError, Provider};
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use telemetry::metrics::Registry;
+use testkit::device_plugin::{PluginConfig, RunningPlugin, device};
+use tokio::sync::{mpsc, watch};
+use tonic::Status;
+
+const RESOURCE: &str = "example.com/thing";
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Bed {
+    dir: PathBuf,
+    tasks: Tasks,
+    devices: Devices,
+    touched: mpsc::Receiver<api::ids::PodUid>,
+    pods: watch::Sender<PodsSnapshot>,
+    registry: Registry,
+}
+
+impl Bed {
+    fn start(dir: &Path, running: BTreeSet<(String, String)>) -> Self {
+        let (pods, snapshot) = watch::channel(PodsSnapshot::default());
+        let tasks = Tasks::new();
+        let registry = Registry::new();
+        let config = DevicesConfig {
+            dir: dir.to_owned(),
+            numa_nodes: vec![0, 1],
+            health_status: true,
+            claims_for_extended: true,
+            running,
+        };
+        let metrics = DeviceMetrics::new(&registry);
+        let deps = DevicesDeps { pods: snapshot, metrics, tasks: tasks.clone() };
+        let (devices, touched) = Devices::start(config, deps).unwrap();
+        Self { dir: dir.to_owned(), tasks, devices, touched, pods, registry }
+    }
+
+    async fn reports(&self, capacity: Option<i64>, allocatable: Option<i64>) {
+        let mut facts = self.devices.facts();
+        let reached = facts.wait_for(|facts| {
+            let of = |list: &std::collections::BTreeMap<String, units::Quantity>| {
+                list.get(RESOURCE).map(|amount| amount.value())
+            };
+            (of(&facts.capacity), of(&facts.allocatable)) == (capacity, allocatable)
+        });
+        let reached = tokio::time::timeout(PATIENCE, reached).await;
+        let reached = reached.map(|result| result.is_ok()).unwrap_or_default();
+        assert!(reached, "{capacity:?} {allocatable:?} {:?}", self.devices.facts().borrow());
+    }
+
+    async fn plugin(&self, ids: &[&str]) -> RunningPlugin {
+        let plugin = RunningPlugin::start(PluginConfig::new(&self.dir, RESOURCE, ids)).unwrap();
+        plugin.register().await.unwrap();
+        plugin
+    }
+
+    async fn give(&self, uid: &str, count: u32) -> Result<(), AllocateError> {
+        let pod = pod(uid, count);
+        self.devices.allocate(&pod, container(&pod), Hint::default()).await
+    }
+
+    async fn extras(&self, uid: &str, count: u32) -> Result<ContainerExtras, String> {
+        let pod = pod(uid, count);
+        let mut extras = ContainerExtras::default();
+        let done = self.devices.extras(&pod, container(&pod), &mut extras).await;
+        done.map(|()| extras).map_err(|error| error.to_string())
+    }
+}
+
+fn pod(uid: &str, count: u32) -> Arc<Pod> {
+    let pod = json!({
+        "metadata": {"name": uid, "namespace": "ns", "uid": uid},
+        "spec": {"containers": [
+            {"name": "c", "resources": {"limits": {RESOURCE: count.to_string(), "cpu": "1"}}}]}
+    });
+    Arc::new(serde_json::from_value(pod).unwrap())
+}
+
+fn container(pod: &Pod) -> &Container {
+    &pod.spec.as_ref().unwrap().containers[0]
+}
+
+fn folder(name: &str) -> PathBuf {
+    let dir = std::env::temp_dir().join(format!("rubelet-devices-{name}-{}", std::process::id()));
+    drop(std::fs::remove_dir_all(&dir));
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_gets_what_its_plugin_says_also_after_a_restart() {
+    let dir = folder("restart");
+    let bed = Bed::start(&dir, BTreeSet::new());
+    assert!(bed.devices.facts().borrow().reset_extended, "the folder was empty");
+    let plugin = bed.plugin(&["a", "b"]).await;
+    bed.reports(Some(2), Some(2)).await;
+    bed.give("u", 1).await.unwrap();
+    bed.give("u", 1).await.unwrap();
+    let allocations = plugin.calls().iter().filter(|call| call.starts_with("Allocate")).count();
+    assert_eq!(allocations, 1, "what it has is kept");
+    let extras = bed.extras("u", 1).await.unwrap();
+    assert_eq!(extras.envs, [("DEVICES".to_owned(), "a".to_owned())]);
+    assert_eq!(extras.devices[0].container_path, "/dev/given");
+    assert_eq!(extras.mounts[0].host_path, "/etc/hostname");
+    assert_eq!(extras.annotations[0].1, "a");
+    let shown = bed.registry.render();
+    assert!(shown.contains(
+        "kubelet_device_plugin_registration_total{resource_name=\"example.com/thing\"} 1"
+    ));
+    assert!(shown.contains(
+        "kubelet_device_plugin_alloc_duration_seconds_count{resource_name=\"example.com/thing\"} 1"
+    ));
+    drop(plugin);
+    bed.reports(Some(2), Some(0)).await;
+    bed.tasks.shutdown().await;
+
+    let running = BTreeSet::from([("u".to_owned(), "c".to_owned())]);
+    let bed = Bed::start(&dir, running);
+    assert!(!bed.devices.facts().borrow().reset_extended);
+    bed.reports(Some(0), Some(0)).await;
+    assert_eq!(bed.devices.owed("u"), [(RESOURCE.to_owned(), 1)].into());
+    bed.give("u", 1).await.unwrap();
+    let refused = bed.give("v", 1).await.unwrap_err().to_string();
+    assert_eq!(
+        refused,
+        "no healthy devices present; cannot allocate unhealthy devices example.com/thing"
+    );
+    assert_eq!(bed.extras("u", 1).await.unwrap(), extras, "its plugin is late");
+    let _plugin = bed.plugin(&["a", "b"]).await;
+    bed.reports(Some(2), Some(2)).await;
+    bed.give("v", 1).await.unwrap();
+    assert_eq!(bed.extras("v", 1).await.unwrap().envs[0].1, "b");
+    bed.tasks.shutdown().await;
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_device_is_shown_and_not_given() {
+    let dir = folder("broken");
+    let mut bed = Bed::start(&dir, BTreeSet::new());
+    let plugin = bed.plugin(&["a", "b"]).await;
+    bed.reports(Some(2), Some(2)).await;
+    bed.give("u", 1).await.unwrap();
+    plugin.report(vec![device("a", "Unhealthy", None), device("b", "Healthy", None)]);
+    bed.reports(Some(2), Some(1)).await;
+    let touched = tokio::time::timeout(PATIENCE, bed.touched.recv()).await.unwrap().unwrap();
+    assert_eq!(touched.as_str(), "u");
+    let health = bed.devices.health(&pod("u", 1));
+    let shown = health["c"][0].resources.as_ref().unwrap()[0].clone();
+    assert_eq!((shown.resource_id.as_str(), shown.health.as_deref()), ("a", Some("Unhealthy")));
+    let refused = bed.give("v", 2).await.unwrap_err().to_string();
+    assert_eq!(
+        refused,
+        "requested number of devices unavailable for example.com/thing. Requested: 2, Available: 1"
+    );
+    bed.give("v", 1).await.unwrap();
+    bed.pods.send_modify(|snapshot| snapshot.sources_ready = true);
+    Provider::forget_all_but(&bed.devices, &BTreeSet::new()).await;
+    bed.give("w", 1).await.unwrap();
+    assert_eq!(bed.extras("w", 1).await.unwrap().envs[0].1, "b", "what gone pods had is free");
+    bed.tasks.shutdown().await;
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_is_asked_what_it_wants_to_be_asked() {
+    let dir = folder("asked");
+    let bed = Bed::start(&dir, BTreeSet::new());
+    let mut config = PluginConfig::new(&dir, RESOURCE, &["a", "b", "c"]);
+    config.options.get_preferred_allocation_available = true;
+    config.options.pre_start_required = true;
+    let plugin = RunningPlugin::start(config).unwrap();
+    plugin.register().await.unwrap();
+    bed.reports(Some(3), Some(3)).await;
+    plugin.fail(Some(Status::failed_precondition("not now")));
+    let refused = bed.give("u", 2).await.unwrap_err().to_string();
+    assert_eq!(
+        refused,
+        "device plugin GetPreferredAllocation rpc failed with err: rpc error: code = FailedPrecondition desc = not now"
+    );
+    plugin.fail(None);
+    bed.give("u", 2).await.unwrap();
+    assert_eq!(bed.extras("u", 2).await.unwrap().envs[0].1, "b,c", "as it prefers");
+    assert!(plugin.calls().contains(&"PreStart b,c".to_owned()), "{:?}", plugin.calls());
+    plugin.fail(Some(Status::unknown("broken")));
+    assert_eq!(
+        bed.extras("u", 2).await.unwrap_err(),
+        "device plugin PreStartContainer rpc failed with err: rpc error: code = Unknown desc = broken"
+    );
+    let refused = bed.give("v", 1).await.unwrap_err().to_string();
+    assert_eq!(
+        refused,
+        "device plugin GetPreferredAllocation rpc failed with err: rpc error: code = Unknown desc = broken"
+    );
+    plugin.fail(None);
+    bed.give("v", 1).await.unwrap();
+    bed.tasks.shutdown().await;
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_registration_is_refused_with_upstreams_words() {
+    let dir = folder("refused");
+    let bed = Bed::start(&dir, BTreeSet::new());
+    let plugin = RunningPlugin::start(PluginConfig::new(&dir, RESOURCE, &["a"])).unwrap();
+    let refused = plugin.register_as("v1alpha").await.unwrap_err();
+    assert_eq!(
+        refused.message(),
+        "requested API version \"v1alpha\" is not supported by kubelet. Supported version is [\"v1beta1\"]"
+    );
+    plugin.fail(Some(Status::unknown("no options")));
+    let refused = plugin.register().await.unwrap_err();
+    assert_eq!(
+        refused.message(),
+        "failed to get device plugin options: rpc error: code = Unknown desc = no options"
+    );
+    let native = RunningPlugin::start(PluginConfig::new(&dir, "cpu", &["a"])).unwrap();
+    let refused = native.register().await.unwrap_err();
+    assert_eq!(refused.message(), "the ResourceName \"cpu\" is invalid");
+    assert!(bed.devices.check().is_ok());
+    bed.tasks.shutdown().await;
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_registers_anew_takes_over() {
+    let dir = folder("anew");
+    let bed = Bed::start(&dir, BTreeSet::new());
+    let old = bed.plugin(&["a"]).await;
+    bed.reports(Some(1), Some(1)).await;
+    let mut config = PluginConfig::new(&dir, RESOURCE, &["a", "b"]);
+    config.socket = "new.sock".to_owned();
+    let new = RunningPlugin::start(config).unwrap();
+    new.register().await.unwrap();
+    bed.reports(Some(2), Some(2)).await;
+    drop(old);
+    bed.give("u", 2).await.unwrap();
+    assert_eq!(new.calls().last().map(String::as_str), Some("Allocate a,b"));
+    bed.reports(Some(2), Some(2)).await;
+    bed.tasks.shutdown().await;
+    std::fs::remove_dir_all(dir).unwrap();
+}

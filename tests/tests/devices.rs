@@ -1,0 +1,118 @@
+//! Devices of device plugins, from registration to the container, with Kubernetes' own sample plugin (a Go client that
+//! dials our socket by its path). `KUBELET=go` runs the same under the Go kubelet.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test on the real machine")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testkit::real::{
+    ControlPlane, ControlPlaneOptions, KubeletKind, KubeletOptions, Service, TestNode, eventually,
+    eventually_some,
+};
+
+const PATIENCE: Duration = Duration::from_secs(90);
+const RESOURCE: &str = "example.com/resource";
+
+fn pod(name: &str, devices: u32) -> Value {
+    let command = "ls /tmp; trap 'exit 0' TERM; sleep 3600 & wait";
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "nodeName": "node1", "automountServiceAccountToken": false,
+            "terminationGracePeriodSeconds": 2,
+            "containers": [{
+                "name": name, "image": "registry.k8s.io/e2e-test-images/busybox:1.37.0-1",
+                "command": ["sh", "-c", command],
+                "resources": {"limits": {RESOURCE: devices.to_string()}}
+            }]
+        }
+    })
+}
+
+fn sample_plugin(node: &TestNode) -> Service {
+    let program = node.part("sample-device-plugin").unwrap();
+    let mut command = node.command(program).unwrap();
+    command.env("PLUGIN_SOCK_DIR", "/var/lib/kubelet/device-plugins");
+    node.start_beside("device-plugin", command).unwrap()
+}
+
+/// What the node reports: capacity and allocatable.
+fn reported(control: &ControlPlane) -> (String, String) {
+    let node = control.get(["node", "node1"]).unwrap_or_default();
+    let of = |list: &str| node["status"][list][RESOURCE].as_str().unwrap_or_default().to_owned();
+    (of("capacity"), of("allocatable"))
+}
+
+fn reports(control: &ControlPlane, capacity: &str, allocatable: &str) {
+    let wanted = (capacity.to_owned(), allocatable.to_owned());
+    let what = format!("the node reports {capacity} and {allocatable}");
+    let reached = eventually(PATIENCE, &what, || reported(control) == wanted);
+    reached.unwrap_or_else(|error| panic!("{error:#}; it reports {:?}", reported(control)));
+}
+
+fn health(control: &ControlPlane, name: &str) -> Value {
+    let pod = control.get(["pod", name]).unwrap_or_default();
+    pod["status"]["containerStatuses"][0]["allocatedResourcesStatus"].clone()
+}
+
+#[test]
+fn devices_reach_a_container_and_stay_with_it() {
+    let control = Arc::new(ControlPlane::start(&ControlPlaneOptions::default()).unwrap());
+    let kind = KubeletKind::from_env().unwrap();
+    let options = KubeletOptions { own_devices: true, ..KubeletOptions::default() };
+    let mut node =
+        TestNode::builder().kubelet(kind).options(options).join(&control).start().unwrap();
+    let plugin = sample_plugin(&node);
+    reports(&control, "2", "2");
+
+    control.create(&pod("one", 1)).unwrap();
+    let id = node.wait_running("one", PATIENCE).unwrap();
+    let log = eventually_some(PATIENCE, "the container has printed", || {
+        node.crictl(["logs", &id]).ok().filter(|log| !log.is_empty())
+    });
+    assert!(log.as_ref().unwrap().contains("Dev-"), "{log:?}");
+    let checkpoint = node.devices_dir().join("kubelet_internal_checkpoint");
+    let text = std::fs::read_to_string(&checkpoint).unwrap();
+    assert!(text.contains("\"ContainerName\":\"one\""), "{text}");
+    eventually(PATIENCE, "the status shows its device as healthy", || {
+        let health = health(&control, "one");
+        health[0]["name"] == RESOURCE && health[0]["resources"][0]["health"] == "Healthy"
+    })
+    .unwrap();
+
+    control.create(&pod("three", 3)).unwrap();
+    let refused = eventually_some(PATIENCE, "too much is refused", || {
+        let pod = control.get(["pod", "three"]).ok()?;
+        (pod["status"]["phase"] == "Failed").then(|| pod["status"].clone())
+    })
+    .unwrap();
+    assert_eq!(refused["reason"], "UnexpectedAdmissionError");
+    assert_eq!(
+        refused["message"],
+        "Pod was rejected: Allocate failed due to requested number of devices unavailable for \
+         example.com/resource. Requested: 3, Available: 1, which is unexpected"
+    );
+
+    node.kill_kubelet();
+    node.start_kubelet(kind).unwrap();
+    reports(&control, "2", "2");
+    assert_eq!(node.wait_running("one", PATIENCE).unwrap(), id, "it was not restarted");
+
+    drop(plugin);
+    reports(&control, "2", "0");
+    node.kill_kubelet();
+    node.start_kubelet(kind).unwrap();
+    reports(&control, "0", "0");
+    assert_eq!(node.wait_running("one", PATIENCE).unwrap(), id, "its plugin is gone, it is not");
+    let phase = control.get(["pod", "one"]).unwrap()["status"]["phase"].clone();
+    assert_eq!(phase, "Running");
+
+    let _plugin = sample_plugin(&node);
+    reports(&control, "2", "2");
+    control.kubectl(["delete", "pod", "one", "--wait=false"]).unwrap();
+    eventually(PATIENCE, "the pod is gone", || control.get(["pod", "one"]).is_err()).unwrap();
+    control.create(&pod("both", 2)).unwrap();
+    node.wait_running("both", PATIENCE).unwrap();
+}
