@@ -109,14 +109,63 @@ fn pod_sets(
     tasks.spawn("pod-watch", OnExit::Exit, watch_pods(connection, name, out, tasks.token()));
     let (sender, receiver) = mpsc::channel(1);
     tasks.spawn("pod-sets", OnExit::Exit, async move {
+        let mut before = PodWatchEvent::default();
         while watched.changed().await.is_ok() {
-            let set = watched.borrow_and_update().clone();
-            if let Some(set) = set
-                && sender.send(set.pods.values().cloned().collect()).await.is_err()
-            {
-                return;
+            let Some(set) = watched.borrow_and_update().clone() else { continue };
+            for set in steps(&before, &set) {
+                if sender.send(set).await.is_err() {
+                    return;
+                }
             }
+            before = set;
         }
     });
     receiver
+}
+
+/// The sets to hand on: the newest, and before it, if pods were cut off since the last one, one that
+/// still has them in their last state. Without it a forced deletion would look like any removal, and
+/// the pod would be given all its time to end.
+fn steps(before: &PodWatchEvent, now: &PodWatchEvent) -> Vec<Vec<Arc<api::core::v1::Pod>>> {
+    let missed =
+        |uid: &api::ids::PodUid| before.pods.contains_key(uid) && !now.pods.contains_key(uid);
+    let newest: Vec<_> = now.pods.values().cloned().collect();
+    let last: Vec<_> =
+        now.cut_off.iter().filter(|(uid, _)| missed(uid)).map(|(_, pod)| Arc::clone(pod)).collect();
+    if last.is_empty() {
+        return vec![newest];
+    }
+    vec![newest.iter().cloned().chain(last).collect(), newest]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::core::v1::Pod;
+    use std::collections::BTreeMap;
+
+    fn pods(all: &[(&str, i64)]) -> Arc<BTreeMap<api::ids::PodUid, Arc<Pod>>> {
+        let one = |(uid, grace): &(&str, i64)| {
+            let mut pod = Pod::default();
+            pod.metadata.uid = Some((*uid).to_owned());
+            pod.metadata.deletion_grace_period_seconds = Some(*grace);
+            ((*uid).into(), Arc::new(pod))
+        };
+        Arc::new(all.iter().map(one).collect())
+    }
+
+    #[test]
+    fn a_pod_that_was_cut_off_between_two_looks_is_shown_once_more() {
+        let before = PodWatchEvent { pods: pods(&[("a", 30), ("b", 30)]), ..Default::default() };
+        let now = PodWatchEvent { pods: pods(&[("b", 30)]), cut_off: pods(&[("a", 0), ("x", 0)]) };
+        let shown = steps(&before, &now);
+        let graces = |set: &[Arc<Pod>]| -> Vec<Option<i64>> {
+            set.iter().map(|pod| pod.metadata.deletion_grace_period_seconds).collect()
+        };
+        assert_eq!(
+            shown.iter().map(|s| graces(s)).collect::<Vec<_>>(),
+            [vec![Some(30), Some(0)], vec![Some(30)],]
+        );
+        assert_eq!(steps(&now, &now).len(), 1);
+    }
 }

@@ -94,6 +94,14 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
         });
     }
     let cgroups = cgroup_tree(config, &host, driver, tasks).await?;
+    if config.resources.cgroups_per_qos {
+        cluster.events.emit(NodeEvent {
+            target: EventTarget::Node,
+            severity: EventSeverity::Normal,
+            reason: "NodeAllocatableEnforced",
+            message: "Updated Node Allocatable limit across pods".to_owned(),
+        });
+    }
     let system = SystemCgroups::new(
         Arc::clone(&host.cgroups),
         roots.proc.clone(),

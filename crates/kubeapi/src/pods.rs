@@ -11,7 +11,9 @@ use kube::{Api, Resource};
 use ports::{PodApi, PodApiError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// The complete set of pods bound to this node, as of one moment.
@@ -19,6 +21,48 @@ use tokio_util::sync::CancellationToken;
 pub struct PodWatchEvent {
     /// Every pod, by UID. Pods that did not change keep their `Arc`.
     pub pods: Arc<BTreeMap<PodUid, Arc<Pod>>>,
+    /// Pods that were removed in the last moments before they had ended, in their last state: who
+    /// missed the state between (a forced deletion is an update and a removal) finds it here.
+    pub cut_off: Arc<BTreeMap<PodUid, Arc<Pod>>>,
+}
+
+/// How long a removed pod's last state is kept.
+const LAST_STATE: Duration = Duration::from_secs(30);
+
+/// The set while it is followed.
+#[derive(Debug, Default)]
+struct PodSet {
+    pods: Arc<BTreeMap<PodUid, Arc<Pod>>>,
+    cut_off: BTreeMap<PodUid, (Instant, Arc<Pod>)>,
+}
+
+impl PodSet {
+    fn step(&mut self, change: Change<Pod>, now: Instant) -> PodWatchEvent {
+        let known = Arc::make_mut(&mut self.pods);
+        self.cut_off.retain(|_, (since, _)| *since + LAST_STATE > now);
+        match change {
+            Change::Listed(all) => {
+                *known = all.into_iter().map(|pod| adopt(known, pod)).collect();
+            }
+            Change::Applied(pod) => {
+                let (uid, pod) = (uid_of(&pod), Arc::new(pod));
+                known.insert(uid, pod);
+            }
+            Change::Deleted(pod) => {
+                let uid = uid_of(&pod);
+                if known.remove(&uid).is_some() && !has_ended(&pod) {
+                    self.cut_off.insert(uid, (now, Arc::new(pod)));
+                }
+            }
+        }
+        let last = self.cut_off.iter().map(|(uid, (_, pod))| (uid.clone(), Arc::clone(pod)));
+        PodWatchEvent { pods: Arc::clone(&self.pods), cut_off: Arc::new(last.collect()) }
+    }
+}
+
+fn has_ended(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 /// Follows the pods with `spec.nodeName` = `node_name` and keeps `out` at the complete current set
@@ -31,22 +75,9 @@ pub async fn watch_pods(
 ) {
     let api = Api::all(connection.reads().client());
     let selection = Selection { fields: Some(format!("spec.nodeName={node_name}")), labels: None };
-    let mut pods: Arc<BTreeMap<PodUid, Arc<Pod>>> = Arc::default();
+    let mut set = PodSet::default();
     follow(connection.reads().source(api, selection), cancel, |change| {
-        let known = Arc::make_mut(&mut pods);
-        match change {
-            Change::Listed(all) => {
-                *known = all.into_iter().map(|pod| adopt(known, pod)).collect();
-            }
-            Change::Applied(pod) => {
-                let (uid, pod) = (uid_of(&pod), Arc::new(pod));
-                known.insert(uid, pod);
-            }
-            Change::Deleted(pod) => {
-                known.remove(&uid_of(&pod));
-            }
-        }
-        out.send_replace(Some(PodWatchEvent { pods: Arc::clone(&pods) }));
+        out.send_replace(Some(set.step(change, Instant::now())));
         Next::Continue
     })
     .await;
@@ -150,5 +181,36 @@ fn sorted(error: ApiError) -> PodApiError {
         Some(Refusal::Invalid) => PodApiError::Invalid(text),
         Some(Refusal::Forbidden) => PodApiError::Forbidden(text),
         _ => PodApiError::Unavailable(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(phase: &str, grace: Option<i64>) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {"name": "p", "uid": "u", "deletionGracePeriodSeconds": grace},
+            "status": {"phase": phase},
+        }))
+        .unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_state_of_a_pod_that_had_not_ended_is_kept_for_a_while() {
+        let uid = PodUid::from("u");
+        let mut set = PodSet::default();
+        set.step(Change::Listed(vec![pod("Running", None)]), Instant::now());
+        let event = set.step(Change::Deleted(pod("Running", Some(0))), Instant::now());
+        assert!(event.pods.is_empty());
+        assert_eq!(event.cut_off[&uid].metadata.deletion_grace_period_seconds, Some(0));
+        tokio::time::advance(LAST_STATE).await;
+        let event = set.step(Change::Listed(vec![pod("Running", None)]), Instant::now());
+        assert!(event.cut_off.is_empty());
+        let event = set.step(Change::Deleted(pod("Failed", Some(0))), Instant::now());
+        assert!(event.cut_off.is_empty(), "it has ended");
+        let event = set.step(Change::Deleted(pod("Running", Some(0))), Instant::now());
+        assert!(event.cut_off.is_empty(), "nobody knew it");
     }
 }

@@ -42,7 +42,16 @@ pub(crate) struct Merged {
 /// The last set of every source.
 #[derive(Debug, Default)]
 pub(crate) struct MergeState {
-    pods: BTreeMap<PodSource, BTreeMap<PodUid, Arc<Pod>>>,
+    pods: BTreeMap<PodSource, BTreeMap<PodUid, Known>>,
+}
+
+/// One pod of a set.
+#[derive(Debug, Clone)]
+struct Known {
+    /// As it was delivered: the same one again is no change, without a look inside.
+    given: Arc<Pod>,
+    /// With our annotations.
+    marked: Arc<Pod>,
 }
 
 impl MergeState {
@@ -64,37 +73,42 @@ impl MergeState {
         let mut next = BTreeMap::new();
         let (mut adds, mut updates, mut deletes, mut reconciles) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for pod in set {
-            let name = (pod.metadata.namespace.clone(), pod.metadata.name.clone());
-            if !names.insert(name) {
-                merged.duplicates.push(pod);
+        for pod in &set {
+            if !names.insert((&pod.metadata.namespace, &pod.metadata.name)) {
+                merged.duplicates.push(Arc::clone(pod));
                 continue;
             }
             let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
+            let given = Arc::clone(pod);
             let Some(old) = known.get(&uid) else {
-                let pod = Arc::new(marked(&pod, source, &seen_text(now)));
-                adds.push(Change::Add(Arc::clone(&pod)));
-                next.insert(uid, pod);
+                let marked = Arc::new(marked(pod, source, &seen_text(now)));
+                adds.push(Change::Add(Arc::clone(&marked)));
+                next.insert(uid, Known { given, marked });
                 continue;
             };
-            let seen = annotation(old, ANNOTATION_SEEN).unwrap_or_default().to_owned();
-            if !same_wish(old, &pod) {
-                let pod = Arc::new(marked(&pod, source, &seen));
+            if Arc::ptr_eq(&old.given, pod) {
+                next.insert(uid, old.clone());
+                continue;
+            }
+            let seen = annotation(&old.marked, ANNOTATION_SEEN).unwrap_or_default();
+            let marked = if !same_wish(&old.marked, pod) {
+                let pod = Arc::new(marked(pod, source, seen));
                 let deleting = pod.metadata.deletion_timestamp.is_some();
                 let change = if deleting { Change::Delete } else { Change::Update };
                 let list = if deleting { &mut deletes } else { &mut updates };
                 list.push(change(Arc::clone(&pod)));
-                next.insert(uid, pod);
-            } else if old.status != pod.status {
-                let pod = Arc::new(marked(&pod, source, &seen));
+                pod
+            } else if old.marked.status != pod.status {
+                let pod = Arc::new(marked(pod, source, seen));
                 reconciles.push(Change::Reconcile(Arc::clone(&pod)));
-                next.insert(uid, pod);
+                pod
             } else {
-                next.insert(uid, Arc::clone(old));
-            }
+                Arc::clone(&old.marked)
+            };
+            next.insert(uid, Known { given, marked });
         }
-        let removes = known.iter().filter(|(uid, _)| !next.contains_key(*uid)).map(|(_, pod)| pod);
-        merged.changes.extend(removes.cloned().map(Change::Remove));
+        let removes = known.iter().filter(|(uid, _)| !next.contains_key(*uid));
+        merged.changes.extend(removes.map(|(_, pod)| Change::Remove(Arc::clone(&pod.marked))));
         for list in [adds, updates, deletes, reconciles] {
             merged.changes.extend(list);
         }
@@ -123,9 +137,8 @@ fn marked(pod: &Pod, source: PodSource, seen: &str) -> Pod {
 }
 
 fn same_wish(a: &Pod, b: &Pod) -> bool {
-    let labels = |p: &Pod| p.metadata.labels.clone().unwrap_or_default();
     a.spec == b.spec
-        && labels(a) == labels(b)
+        && a.metadata.labels.iter().flatten().eq(b.metadata.labels.iter().flatten())
         && a.metadata.deletion_timestamp == b.metadata.deletion_timestamp
         && a.metadata.deletion_grace_period_seconds == b.metadata.deletion_grace_period_seconds
         && foreign_annotations(a).eq(foreign_annotations(b))
