@@ -145,6 +145,12 @@ impl Runtime {
         Ok(self.client.update_pod_sandbox_resources(request).await?)
     }
 
+    /// Memory that a container uses now, if the runtime knows.
+    pub(crate) async fn memory_usage(&self, id: &str) -> Option<u64> {
+        let stats = self.client.container_stats(id).await.ok()??;
+        Some(stats.memory?.usage_bytes?.value)
+    }
+
     /// Runs a command in a container; without a limit it may take for ever.
     pub(crate) async fn exec(
         &self,

@@ -147,8 +147,10 @@ fn below_usage(cluster: &Cluster) -> anyhow::Result<()> {
     let all = failing["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let told = all.iter().find(|c| c["type"] == "PodResizeInProgress").cloned().unwrap_or_default();
     let text = told["message"].as_str().unwrap_or_default();
-    let expected = "cannot decrease memory limits: attempting to set container \"c\" memory limit (25165824) below current usage (";
-    ensure!(text.contains(expected), "{told}");
+    let of_pod = "cannot decrease memory limits: [attempting to set pod memory limit (25165824) below current usage (";
+    let of_container =
+        "), attempting to set container \"c\" memory limit (25165824) below current usage (";
+    ensure!(text.starts_with(of_pod) && text.contains(of_container), "{told}");
     ensure!(kernel_limits(cluster, &before)?.0 == "100663296");
     ensure!(space.reasons("p")?.iter().any(|reason| reason == "ResizeError"));
     Ok(())

@@ -7,6 +7,7 @@
 
 use super::PodWorker;
 use api::core::v1::{Container, Pod, ResourceRequirements};
+use engine::cgroup::pod_ask;
 use engine::pod::{Actuated, ContainerUpdate, ResizePlan};
 use engine::request::resources::CpuQuota;
 use engine::runtime::RuntimePod;
@@ -49,8 +50,8 @@ impl PodWorker {
         runtime: &RuntimePod,
         plan: &ResizePlan,
     ) -> Result<(), String> {
-        self.check_memory(pod, plan).await?;
         let old = self.shared.actuated.of(&self.uid);
+        self.check_memory(pod, &old, plan).await?;
         let mut taken = Taken::new();
         for (resource, updates) in [("memory", &plan.memory), ("cpu", &plan.cpu)] {
             for side in [Side::Limits, Side::Requests] {
@@ -110,31 +111,54 @@ impl PodWorker {
         Ok(())
     }
 
-    async fn check_memory(&self, pod: &Pod, plan: &ResizePlan) -> Result<(), String> {
+    /// Refuses limits below what is used now (`kubelet: validateMemoryResizeAction`).
+    async fn check_memory(
+        &self,
+        pod: &Pod,
+        old: &Actuated,
+        plan: &ResizePlan,
+    ) -> Result<(), String> {
         let lowered: Vec<&ContainerUpdate> =
             plan.memory.iter().filter(|update| lowers_memory(update)).collect();
-        if lowered.is_empty() {
+        let pod_limit = self.lowered_pod_limit(pod, old);
+        if lowered.is_empty() && pod_limit.is_none() {
             return Ok(());
         }
         let Some(usage) = self.shared.cgroups.memory_usage(pod).await else {
             let name = crate::shared::format_pod(pod);
             return Err(format!("unable to read memory usage for pod {name:?}"));
         };
-        let faults: Vec<String> = lowered
-            .into_iter()
-            .filter(|u| u64::try_from(u.desired.memory_limit).is_ok_and(|limit| limit <= usage))
-            .map(|u| {
-                format!(
-                    "attempting to set container {:?} memory limit ({}) below current usage ({usage})",
-                    u.name, u.desired.memory_limit
-                )
-            })
-            .collect();
+        let mut faults = Vec::new();
+        if let Some(limit) = pod_limit.filter(|limit| *limit <= usage) {
+            faults.push(format!(
+                "attempting to set pod memory limit ({limit}) below current usage ({usage})"
+            ));
+        }
+        for ContainerUpdate { name, id, desired, .. } in lowered {
+            let limit = u64::try_from(desired.memory_limit).unwrap_or_default();
+            match self.shared.runtime.memory_usage(id.as_str()).await {
+                None => faults.push(format!("missing container {name:?} memory usage")),
+                // The text has the pod's usage, as upstream's.
+                Some(used) if used >= limit => faults.push(format!(
+                    "attempting to set container {name:?} memory limit ({limit}) below current usage ({usage})"
+                )),
+                Some(_) => {}
+            }
+        }
         match faults.as_slice() {
             [] => Ok(()),
             [one] => Err(format!("cannot decrease memory limits: {one}")),
             many => Err(format!("cannot decrease memory limits: [{}]", many.join(", "))),
         }
+    }
+
+    /// The pod's new memory limit, if it is lower than the one in force.
+    fn lowered_pod_limit(&self, pod: &Pod, old: &Actuated) -> Option<u64> {
+        let pod_level = self.shared.config.request.resources.pod_level_resources;
+        let limit = |pod: &Pod| pod_ask(pod, pod_level).memory_limit;
+        let before = limit(&staged(pod, old, &Taken::new()));
+        let after = limit(pod).filter(|after| before.is_none_or(|before| *after < before));
+        after.and_then(|limit| u64::try_from(limit).ok())
     }
 
     /// Lets the runtime know; one that does not have the call is fine.
