@@ -32,14 +32,11 @@ use api::ids::ContainerId;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::Duration;
 
 /// Reason of a container whose end nobody saw.
 pub const CONTAINER_STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 /// Reason of containers that end because all are restarted.
 pub const RESTARTING_ALL: &str = "RestartingAllContainers";
-/// Containers started this long before the agent were there before it.
-const RESTART_GRACE: Duration = Duration::from_secs(10);
 
 /// Feature gates that change the status, resolved once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,8 +85,6 @@ pub struct NodeFacts {
     pub ipv6_first: bool,
     /// The runtime handler of this pod supports recursive read-only mounts.
     pub recursive_read_only: bool,
-    /// When this agent started.
-    pub agent_started: Timestamp,
 }
 
 /// Why a container could not be started last time.
@@ -159,6 +154,12 @@ pub fn generate(view: &StatusView<'_>, now: Timestamp) -> Generated {
         ..PodStatus::default()
     };
     set_pod_ips(&mut status, &view.runtime.ips, view.node.ipv6_first);
+    if status.pod_ip.is_none() && is_terminal(view.old.phase.as_deref()) {
+        // The network of a pod that is over is gone, but its address is still of interest. Upstream
+        // remembers it until the agent is restarted.
+        status.pod_ip.clone_from(&view.old.pod_ip);
+        status.pod_ips.clone_from(&view.old.pod_ips);
+    }
     let lists = containers::all(view, spec, restarting);
     status.container_statuses = non_empty(lists.regular);
     status.init_container_statuses = non_empty(lists.init);
@@ -323,19 +324,9 @@ fn is_ready(
         return true;
     }
     probe_now.extend(bare_id(entry));
-    // A container from before our start that no probe has judged keeps what was last published about it.
-    let inherited =
-        !view.gates.change_on_restart && result.is_none() && was_here_before(view, entry);
-    inherited && published_ready(view, entry)
-}
-
-fn was_here_before(view: &StatusView<'_>, entry: &ContainerStatus) -> bool {
-    let started = entry.state.as_ref().and_then(|s| s.running.as_ref()?.started_at.as_ref());
-    started.is_some_and(|t| view.node.agent_started.duration_since(t.0) > grace())
-}
-
-fn grace() -> jiff::SignedDuration {
-    jiff::SignedDuration::try_from(RESTART_GRACE).unwrap_or_default()
+    // A container that no probe of ours has judged keeps what was last published about it: whoever ran
+    // before us knew. Upstream does so only for containers that started well before the agent.
+    !view.gates.change_on_restart && result.is_none() && published_ready(view, entry)
 }
 
 fn published_ready(view: &StatusView<'_>, entry: &ContainerStatus) -> bool {

@@ -239,7 +239,6 @@ fn computed(pod: &Pod, golden: &PodStatus) -> PodStatus {
         host_ips: vec![NODE_IP.parse().unwrap()],
         ipv6_first: false,
         recursive_read_only: false,
-        agent_started: Timestamp::UNIX_EPOCH,
     };
     let first = StatusView {
         pod,

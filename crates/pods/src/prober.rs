@@ -16,7 +16,7 @@ pub(crate) use store::ProbeStore;
 
 use crate::runtime::Runtime;
 use crate::status::StatusCache;
-use api::core::v1::Pod;
+use api::core::v1::{Pod, PodStatus};
 use api::ids::{ContainerId, PodUid};
 use engine::pod::PodGates;
 use engine::probe::worker::{ProbeNumbers, ProbeWorker, probe_of, wanted};
@@ -77,6 +77,11 @@ impl ProberHandle {
     /// Settled results of all containers.
     pub(crate) fn results(&self) -> Arc<ProbeResults> {
         self.parts.store.results()
+    }
+
+    /// Takes over what is published about containers that we have not judged in this run.
+    pub(crate) fn adopt(&self, published: &PodStatus) {
+        self.parts.store.adopt(published);
     }
 
     /// Starts the probes of a pod that do not run yet.

@@ -45,8 +45,6 @@ pub(crate) struct Shared {
     pub(crate) metrics: crate::metrics::PodMetrics,
     /// Whether there is an API server.
     pub(crate) has_api: bool,
-    /// When this agent started.
-    pub(crate) started_at: jiff::Timestamp,
     /// What each runtime handler can do.
     pub(crate) handlers: tokio::sync::watch::Receiver<RuntimeHandlers>,
 }

@@ -122,7 +122,6 @@ pub async fn start(
         metrics: deps.metrics.clone(),
         handlers: deps.handlers,
         has_api: deps.api.is_some(),
-        started_at,
         config,
     });
     let published = deps.published;

@@ -23,6 +23,21 @@ use tokio::sync::watch;
 struct Slot {
     pod: Arc<Pod>,
     cached: Cached,
+    /// The mirror that was known when the status was made.
+    mirror: Option<PodUid>,
+}
+
+impl Slot {
+    /// Whether the status was made before we knew this mirror, which has one already: another
+    /// agent, or an earlier run of ours, looked after this static pod, and we go on from there.
+    fn lacks(&self, mirror: Option<&Arc<Pod>>) -> bool {
+        self.mirror.is_none() && mirror.is_some_and(|mirror| is_adopted(mirror))
+    }
+}
+
+/// Whether somebody has published a status to this mirror.
+fn is_adopted(mirror: &Pod) -> bool {
+    mirror.status.as_ref().is_some_and(|status| status.start_time.is_some())
 }
 
 /// All cached statuses. Cheap to clone.
@@ -68,31 +83,36 @@ impl StatusCache {
             .collect()
     }
 
+    /// Whether [`previous`](Self::previous) is a status of ours rather than what others published.
+    pub(crate) fn is_own(&self, uid: &PodUid, mirror: Option<&Arc<Pod>>) -> bool {
+        self.lock().get(uid).is_some_and(|slot| !slot.lacks(mirror))
+    }
+
     /// What a new status is compared with: ours, else the mirror's, else the API's.
     pub(crate) fn previous(&self, pod: &Pod, mirror: Option<&Arc<Pod>>) -> Arc<PodStatus> {
-        match self.get(&crate::sources::desired::uid_of(pod)) {
-            Some(status) => status,
-            None => Arc::new(fallback(pod, mirror)),
+        match self.lock().get(&crate::sources::desired::uid_of(pod)) {
+            Some(slot) if !slot.lacks(mirror) => Arc::clone(&slot.cached.status),
+            _ => Arc::new(fallback(pod, mirror)),
         }
     }
 
     /// Offers a status.
     pub(crate) fn set(&self, pod: &Arc<Pod>, mirror: Option<&Arc<Pod>>, status: PodStatus) {
         let force = pod.metadata.deletion_timestamp.is_some();
-        self.offer(pod, &fallback(pod, mirror), status, Offer { force, finished: false });
+        self.offer(pod, mirror, status, Offer { force, finished: false });
     }
 
     /// The pod was refused.
     pub(crate) fn reject(&self, pod: &Arc<Pod>, reason: &str, message: &str) {
         let status = rejected(pod, reason, message, &self.gates);
-        self.offer(pod, &fallback(pod, None), status, Offer::default());
+        self.offer(pod, None, status, Offer::default());
     }
 
     /// Nothing of the pod is left on the machine.
     pub(crate) fn finish(&self, pod: &Arc<Pod>, mirror: Option<&Arc<Pod>>) {
         let old = self.previous(pod, mirror);
         let status = cache::final_status(pod, &old);
-        self.offer(pod, &fallback(pod, mirror), status, Offer { force: true, finished: true });
+        self.offer(pod, mirror, status, Offer { force: true, finished: true });
     }
 
     /// Writes a readiness result.
@@ -170,26 +190,43 @@ impl StatusCache {
     fn rewrite(&self, uid: &PodUid, change: impl FnOnce(&Pod, &PodStatus) -> Option<PodStatus>) {
         let Some(slot) = self.lock().get(uid).cloned() else { return };
         if let Some(status) = change(&slot.pod, &slot.cached.status) {
-            self.offer(&slot.pod, &slot.cached.status, status, Offer::default());
+            self.offer(&slot.pod, None, status, Offer::default());
         }
     }
 
-    fn offer(&self, pod: &Arc<Pod>, fallback: &PodStatus, status: PodStatus, offer: Offer) {
+    fn offer(&self, pod: &Arc<Pod>, mirror: Option<&Arc<Pod>>, status: PodStatus, offer: Offer) {
         let uid = crate::sources::desired::uid_of(pod);
         let mut slots = self.lock();
-        let before = slots.get(&uid).map(|slot| slot.cached.clone());
+        let slot = slots.get(&uid);
+        let known = mirror
+            .map(|mirror| crate::sources::desired::uid_of(mirror))
+            .or_else(|| slot.and_then(|slot| slot.mirror.clone()));
+        let before = slot.map(|slot| {
+            let mut cached = slot.cached.clone();
+            if slot.lacks(mirror) {
+                cached.status = Arc::new(fallback(pod, mirror));
+            }
+            cached
+        });
         let now = self.clock.now();
-        match cache::take(pod, before.as_ref(), fallback, status, offer, &self.gates, now) {
+        let fallback = fallback(pod, mirror);
+        match cache::take(pod, before.as_ref(), &fallback, status, offer, &self.gates, now) {
             Taken::Changed { cached, terminated } => {
                 self.count(&terminated);
-                slots.insert(uid, Slot { pod: Arc::clone(pod), cached });
+                slots.insert(uid, Slot { pod: Arc::clone(pod), cached, mirror: known });
                 drop(slots);
                 self.changed.send_modify(|count| *count = count.wrapping_add(1));
             }
             Taken::Same { terminated } => {
                 self.count(&terminated);
-                if let Some(slot) = slots.get_mut(&uid) {
-                    slot.pod = Arc::clone(pod);
+                let Some(slot) = slots.get_mut(&uid) else { return };
+                slot.pod = Arc::clone(pod);
+                if let Some(before) = before {
+                    slot.cached = before;
+                }
+                if std::mem::replace(&mut slot.mirror, known.clone()) != known {
+                    drop(slots);
+                    self.changed.send_modify(|count| *count = count.wrapping_add(1));
                 }
             }
             Taken::Illegal { message } => {

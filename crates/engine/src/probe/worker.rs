@@ -257,7 +257,7 @@ impl ProbeWorker {
         if self.kind == ProbeKind::Startup && sidecar && entry.started == Some(true) {
             changes.push(ResultChange::Set(id.clone(), ProbeOutcome::Success));
         }
-        if !view.change_on_restart && was_here_before(view, entry) {
+        if !view.change_on_restart && (was_here_before(view, entry) || self.inherits(entry)) {
             return;
         }
         let initial = match self.kind {
@@ -266,6 +266,16 @@ impl ProbeWorker {
             ProbeKind::Startup => ProbeOutcome::Unknown,
         };
         changes.push(ResultChange::Set(id.clone(), initial));
+    }
+
+    /// Whether the status shows what an earlier agent found out: nothing else makes an unjudged
+    /// container ready or started.
+    fn inherits(&self, entry: &ContainerStatus) -> bool {
+        match self.kind {
+            ProbeKind::Readiness => entry.ready,
+            ProbeKind::Startup => entry.started == Some(true),
+            ProbeKind::Liveness => false,
+        }
     }
 
     /// Counts a run; the result it settles, if any.

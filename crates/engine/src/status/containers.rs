@@ -242,7 +242,7 @@ impl Builder<'_> {
         if newest.state == ContainerRunState::Unknown && old_state.running.is_some() {
             entry.restart_count = old.restart_count.saturating_add(1);
         }
-        if running && !gates.change_on_restart {
+        if running && !gates.change_on_restart && old.container_id == entry.container_id {
             entry.started = old.started;
         }
     }

@@ -13,7 +13,6 @@ fn node() -> NodeFacts {
         host_ips: vec!["192.0.2.2".parse().unwrap()],
         ipv6_first: false,
         recursive_read_only: false,
-        agent_started: at(0),
     }
 }
 
@@ -298,14 +297,23 @@ fn a_restart_of_the_agent_keeps_what_was_published() {
         scene.pod = with_readiness_probe("a");
         scene.old = scene.generate().status;
         scene.old.container_statuses.as_mut().unwrap()[0].ready = ready;
-        scene.node.agent_started = at(900);
         let found = scene.generate();
         assert_eq!(entry(&found.status, "a").ready, ready);
         assert_eq!(found.probe_now.len(), 1, "and the probe is asked at once");
 
-        scene.node.agent_started = at(0);
+        scene.old.container_statuses.as_mut().unwrap()[0].container_id = None;
         assert!(!entry(&scene.generate().status, "a").ready, "a new container must prove itself");
     }
+}
+
+#[test]
+fn a_pod_that_is_over_keeps_its_address() {
+    let mut scene = Scene::new("Never a", "a:exited0");
+    scene.runtime.ips = vec!["10.0.0.5".to_owned()];
+    scene.old = scene.generate().status;
+    assert_eq!(scene.old.phase.as_deref(), Some("Succeeded"));
+    scene.runtime.ips.clear();
+    assert_eq!(scene.generate().status.pod_ip.as_deref(), Some("10.0.0.5"));
 }
 
 #[test]

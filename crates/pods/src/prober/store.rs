@@ -5,6 +5,7 @@
 //! is written at most once a second and once more at our end.
 
 use super::ProbeKey;
+use api::core::v1::PodStatus;
 use api::ids::ContainerId;
 use engine::probe::saved::SavedProbes;
 use engine::probe::worker::ProbeWorker;
@@ -85,6 +86,26 @@ impl ProbeStore {
         self.dirty.notify_one();
     }
 
+    /// Drops kept results that differ from what is published: somebody looked after the containers
+    /// since, and what the world was told stands until we have asked the container ourselves.
+    pub(crate) fn adopt(&self, published: &PodStatus) {
+        let mut inner = self.lock();
+        let lists = [&published.container_statuses, &published.init_container_statuses];
+        for entry in lists.into_iter().flatten().flatten() {
+            let Some(id) = engine::status::bare_id(entry) else { continue };
+            let shown = [
+                (ProbeKind::Readiness, entry.ready),
+                (ProbeKind::Startup, entry.started == Some(true)),
+            ];
+            for (kind, shown) in shown {
+                let kept = inner.results.get(&id, kind);
+                if kept.is_some_and(|kept| (kept == ProbeOutcome::Success) != shown) {
+                    Arc::make_mut(&mut inner.results).remove(&id, kind);
+                }
+            }
+        }
+    }
+
     /// Keeps results of these containers.
     pub(crate) fn retain(&self, keep: impl Fn(&ContainerId) -> bool) {
         let mut inner = self.lock();
@@ -142,6 +163,24 @@ impl ProbeStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_published_meanwhile_counts_more_than_what_was_kept() {
+        let path = std::env::temp_dir().join(format!("rubelet-adopt-{}.json", std::process::id()));
+        let store = ProbeStore::open(path, &Tasks::new());
+        for id in ["agrees", "differs"] {
+            store.set(&id.into(), ProbeKind::Readiness, ProbeOutcome::Failure);
+        }
+        let entry = |id: &str, ready| api::core::v1::ContainerStatus {
+            container_id: Some(format!("containerd://{id}")),
+            ready,
+            ..api::core::v1::ContainerStatus::default()
+        };
+        let list = vec![entry("agrees", false), entry("differs", true)];
+        store.adopt(&PodStatus { container_statuses: Some(list), ..PodStatus::default() });
+        let found = |id: &str| store.results().get(&id.into(), ProbeKind::Readiness);
+        assert_eq!((found("agrees"), found("differs")), (Some(ProbeOutcome::Failure), None));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn results_outlive_the_agent_and_damage_is_ignored() {

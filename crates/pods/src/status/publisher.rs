@@ -157,6 +157,10 @@ impl PublisherTask {
             let entry = snapshot.pods.get(&uid);
             let api_pod = if is_static(&pod) {
                 match entry.and_then(|e| e.mirror.clone()) {
+                    // Its worker goes on from what the mirror shows before we write to it.
+                    Some(mirror) if !everything && !self.status.is_own(&uid, Some(&mirror)) => {
+                        continue;
+                    }
                     Some(mirror) => mirror,
                     // No object to write to.
                     None => continue,

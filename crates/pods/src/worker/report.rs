@@ -29,6 +29,9 @@ impl PodWorker {
     ) -> Generated {
         let shared = &self.shared;
         let old = shared.status.previous(pod, mirror);
+        if !shared.status.is_own(&self.uid, mirror) {
+            shared.prober.adopt(&old);
+        }
         let probes = shared.prober.results();
         let actuated = shared.actuated.of(&self.uid);
         let handler = runtime.newest_sandbox().map(|s| s.runtime_handler.as_str());
@@ -42,7 +45,6 @@ impl PodWorker {
             },
             ipv6_first: shared.config.node_ips.first().is_some_and(|ip| ip.is_ipv6()),
             recursive_read_only: shared.recursive_read_only(handler.unwrap_or_default()),
-            agent_started: shared.started_at,
         };
         let generated = generate(
             &StatusView {

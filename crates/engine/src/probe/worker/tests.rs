@@ -190,6 +190,17 @@ fn a_container_older_than_the_agent_keeps_its_result() {
 }
 
 #[test]
+fn a_young_container_that_another_agent_found_ready_stays_so() {
+    let ready = ContainerStatus { ready: true, ..running("x", true, 95) };
+    for kind in [ProbeKind::Readiness, ProbeKind::Startup] {
+        let mut bench = Bench::new(kind, "a", ready.clone());
+        bench.agent_started = at(100);
+        bench.step(101);
+        assert_eq!(bench.results.get(&"x".into(), kind), None, "{kind:?}");
+    }
+}
+
+#[test]
 fn results_and_counters_survive_a_restart_of_the_agent() {
     let mut before = Bench::new(ProbeKind::Liveness, "a", running("x", true, 10));
     before.run(Run::Failure, 20);
