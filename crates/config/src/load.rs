@@ -391,7 +391,7 @@ fn resolve_paths(kubelet: &mut KubeletConfiguration, folder: &str) {
 /// The dump of every flag.
 fn flag_lines(values: &BTreeMap<&'static str, String>) -> Vec<LogLine> {
     let line = |(name, value): (&&str, &String)| {
-        LogLine::at(Severity::Info(1), format!("FLAG: --{name}={}", quote(value)))
+        LogLine::plain(Severity::Info(1), format!("FLAG: --{name}={}", quote(value)))
     };
     values.iter().map(line).collect()
 }

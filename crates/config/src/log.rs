@@ -29,6 +29,8 @@ pub struct LogLine {
     pub message: String,
     /// Keys and values, in order.
     pub values: Vec<(&'static str, LogValue)>,
+    /// The message is printed as it is rather than quoted (klog's `Infof`).
+    pub plain: bool,
 }
 
 impl LogLine {
@@ -39,7 +41,12 @@ impl LogLine {
 
     /// A line shown from a verbosity on.
     pub fn at(severity: Severity, message: impl Into<String>) -> Self {
-        Self { severity, message: message.into(), values: Vec::new() }
+        Self { severity, message: message.into(), values: Vec::new(), plain: false }
+    }
+
+    /// A line whose message is printed as it is.
+    pub fn plain(severity: Severity, message: impl Into<String>) -> Self {
+        Self { plain: true, ..Self::at(severity, message) }
     }
 
     /// Adds a text.
@@ -60,7 +67,11 @@ impl LogLine {
 impl fmt::Display for LogLine {
     /// klog's form of message and values, without the header.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&units::strconv::quote(&self.message))?;
+        if self.plain {
+            f.write_str(&self.message)?;
+        } else {
+            f.write_str(&units::strconv::quote(&self.message))?;
+        }
         for (key, value) in &self.values {
             match value {
                 LogValue::Raw(text) => write!(f, " {key}={text}")?,

@@ -38,6 +38,7 @@ pub(crate) fn write(line: &LogLine) {
         Severity::Error => tracing::error!(err = text("err"), "{message}"),
         Severity::Info(verbosity) => tracing::info!(
             v = u64::from(verbosity),
+            plain = line.plain,
             err = text("err"),
             featureGate = text("featureGate"),
             value = value,

@@ -75,13 +75,30 @@ impl HttpClient {
         Self { tls: verified_config(etc) }
     }
 
-    /// GET, following no redirect.
+    /// GET, following redirects as Go's client does: to any host, but without credentials there.
     pub(crate) async fn fetch(&self, fetch: HttpFetch) -> Result<HttpAnswer, HttpError> {
-        let target = HttpTarget::parse(&fetch.url)
+        let mut target = HttpTarget::parse(&fetch.url)
             .ok_or_else(|| HttpError::Request(format!("cannot parse URL {:?}", fetch.url)))?;
-        let headers = header_map(&fetch.headers);
-        let (status, _, body) = self.get(&target, &headers, fetch.max_body, Excess::Error).await?;
-        Ok(HttpAnswer { status, body })
+        let mut headers = header_map(&fetch.headers);
+        for _ in 0..MAX_REDIRECTS {
+            let (status, answer, body) =
+                self.get(&target, &headers, fetch.max_body, Excess::Error).await?;
+            let Some(next) = redirect(status, &answer).and_then(|l| target.join(l)) else {
+                return Ok(HttpAnswer { status, body });
+            };
+            if next.host != target.host {
+                for secret in [
+                    hyper::header::AUTHORIZATION,
+                    hyper::header::COOKIE,
+                    hyper::header::WWW_AUTHENTICATE,
+                    hyper::header::HOST,
+                ] {
+                    headers.remove(secret);
+                }
+            }
+            target = next;
+        }
+        Err(too_many(&target))
     }
 
     /// GET as a probe does it: redirects to the same host followed, body cut at 10 KiB.
@@ -95,9 +112,7 @@ impl HttpClient {
         for _ in 0..MAX_REDIRECTS {
             let (status, answer, body) =
                 self.get(&target, &headers, PROBE_BODY, Excess::Cut).await?;
-            let location = answer.get(hyper::header::LOCATION).and_then(|l| l.to_str().ok());
-            let redirect = matches!(status, 301 | 302 | 303 | 307 | 308);
-            let next = location.filter(|_| redirect).and_then(|l| {
+            let next = redirect(status, &answer).and_then(|l| {
                 let absolute = l.contains("://") || l.starts_with("//");
                 target.join(l).map(|next| (next, absolute))
             });
@@ -114,11 +129,7 @@ impl HttpClient {
                 _ => return Ok(HttpAnswer { status, body }),
             }
         }
-        Err(HttpError::Transport {
-            url: target.to_string(),
-            cause: "stopped after 10 redirects".to_owned(),
-            plain_answer: false,
-        })
+        Err(too_many(&target))
     }
 
     async fn get(
@@ -151,6 +162,20 @@ impl HttpClient {
             HttpError::Transport { url: target.to_string(), cause, plain_answer }
         })?;
         exchange(TokioIo::new(stream), request, target, max_body, excess).await
+    }
+}
+
+/// Where an answer sends us.
+fn redirect(status: u16, answer: &HeaderMap) -> Option<&str> {
+    let location = answer.get(hyper::header::LOCATION)?.to_str().ok()?;
+    matches!(status, 301 | 302 | 303 | 307 | 308).then_some(location)
+}
+
+fn too_many(target: &HttpTarget) -> HttpError {
+    HttpError::Transport {
+        url: target.to_string(),
+        cause: "stopped after 10 redirects".to_owned(),
+        plain_answer: false,
     }
 }
 
@@ -457,6 +482,27 @@ mod tests {
             ProbeAnswer::Warning("Probe terminated redirects, Response body: body".into())
         );
         assert!(task.await.unwrap()[1].starts_with("GET /new "));
+    }
+
+    #[tokio::test]
+    async fn pods_may_be_fetched_from_another_place_but_without_credentials() {
+        let there = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npods".to_owned();
+        let (far, asked_far) = server(vec![there]).await;
+        let away = format!(
+            "HTTP/1.1 302 F\r\nLocation: http://localhost:{far}/p\r\nContent-Length: 0\r\n\r\n"
+        );
+        let (near, asked_near) = server(vec![away]).await;
+        let fetch = HttpFetch {
+            url: format!("http://127.0.0.1:{near}/"),
+            headers: vec![("Authorization".into(), "x".into()), ("X-A".into(), "1".into())],
+            max_body: 100,
+        };
+        let answer = HttpClient::unverified().fetch(fetch).await.unwrap();
+        assert_eq!((answer.status, answer.body.as_slice()), (200, b"pods".as_slice()));
+        assert!(asked_near.await.unwrap()[0].contains("Authorization: x"));
+        let asked = asked_far.await.unwrap();
+        assert!(asked[0].starts_with("GET /p ") && asked[0].contains("X-A: 1"), "{}", asked[0]);
+        assert!(!asked[0].contains("Authorization"), "{}", asked[0]);
     }
 
     #[tokio::test]

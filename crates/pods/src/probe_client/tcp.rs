@@ -4,6 +4,9 @@ use super::ProbeAnswer;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
+/// How long the kernel keeps a connection that was closed.
+const LINGER: Duration = Duration::from_secs(1);
+
 /// Connects, or says why not in Go's words (`dial tcp 10.0.0.5:80: connect: connection refused`).
 pub(crate) async fn dial(host: &str, port: u16) -> Result<TcpStream, String> {
     let shown =
@@ -12,6 +15,9 @@ pub(crate) async fn dial(host: &str, port: u16) -> Result<TcpStream, String> {
         Ok(stream) => {
             // A probe never waits for more than one small write.
             let _ = stream.set_nodelay(true);
+            // Thousands of probes must not leave thousands of closed connections behind
+            // (`kubelet: ProbeDialer`).
+            let _ = rustix::net::sockopt::set_socket_linger(&stream, Some(LINGER));
             Ok(stream)
         }
         Err(error) => Err(format!("dial tcp {shown}: {}", go_text(&error))),
@@ -52,6 +58,8 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let second = Duration::from_secs(1);
         assert_eq!(probe("127.0.0.1", port, second).await, ProbeAnswer::Success);
+        let stream = dial("127.0.0.1", port).await.unwrap();
+        assert_eq!(rustix::net::sockopt::socket_linger(&stream).unwrap(), Some(LINGER));
         drop(listener);
         assert_eq!(
             probe("127.0.0.1", port, second).await,

@@ -186,8 +186,11 @@ impl PodWorker {
             }
             Err(error) => {
                 self.timeline.note("volumes are not ready", error.to_string());
-                let message = format!("Unable to attach or mount volumes: {error}");
-                self.warn(pod, "FailedMount", message);
+                // Whoever mounts has reported why; the end of our patience is no news.
+                if !matches!(error, VolumeError::TimedOut(_)) {
+                    let message = format!("Unable to attach or mount volumes: {error}");
+                    self.warn(pod, "FailedMount", message);
+                }
                 Err(failed())
             }
         }

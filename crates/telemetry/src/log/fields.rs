@@ -44,6 +44,8 @@ pub(super) struct EventFields {
     pub(super) message: String,
     pub(super) verbosity: Option<u32>,
     pub(super) err: Option<String>,
+    /// The message is printed as it is (klog's `Infof`).
+    pub(super) plain: bool,
     pub(super) pairs: Pairs,
 }
 
@@ -52,6 +54,7 @@ impl EventFields {
         match (field.name(), value) {
             ("message", Value::Text(text) | Value::Bare(text)) => self.message = text,
             ("v", Value::Bare(number)) => self.verbosity = number.parse().ok(),
+            ("plain", Value::Bare(flag)) => self.plain = flag == "true",
             ("err", Value::Text(text) | Value::Bare(text)) => self.err = Some(text),
             (key, value) => self.pairs.add(key, value),
         }

@@ -100,6 +100,7 @@ pub(super) struct Line<'a> {
     pub(super) file: &'a str,
     pub(super) line: u32,
     pub(super) message: &'a str,
+    pub(super) plain: bool,
     pub(super) err: Option<&'a str>,
     pub(super) pairs: &'a Pairs,
 }
@@ -162,6 +163,7 @@ where
             file: metadata.file().unwrap_or(metadata.target()),
             line: metadata.line().unwrap_or(1),
             message: &fields.message,
+            plain: fields.plain,
             err: fields.err.as_deref(),
             pairs: &pairs,
         };

@@ -84,6 +84,12 @@ fn a_text_line_has_klogs_header_and_quoted_values() {
 }
 
 #[test]
+fn a_plain_message_is_not_quoted() {
+    let got = printed(&text(2), |_| tracing::info!(plain = true, "FLAG: --v=\"2\""));
+    assert!(got.ends_with("] FLAG: --v=\"2\"\n"), "{got}");
+}
+
+#[test]
 fn an_error_is_printed_first_with_its_causes() {
     let err = Outer(io::Error::other("refused"));
     let got = printed(&text(0), |_| {

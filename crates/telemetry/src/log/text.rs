@@ -22,7 +22,7 @@ pub(super) fn format(line: &Line<'_>) -> String {
         at.subsec_nanosecond() / 1000,
         line.pid,
         line.line,
-        quote(line.message),
+        if line.plain { line.message.to_owned() } else { quote(line.message) },
     );
     if let Some(err) = line.err {
         write_text(&mut out, "err", err);
