@@ -196,7 +196,8 @@ impl Killer<'_> {
         let mut grace = self.grace.clone();
         grace.mark_unchanged();
         let id = stop.target.id.as_str();
-        let mut seconds = self.budget(stop.budget.after(began.elapsed())).stop_timeout();
+        let seconds = self.budget(stop.budget.after(began.elapsed())).stop_timeout();
+        let mut deadline = deadline_in(seconds);
         let runtime = &self.shared.runtime;
         let mut calls: FuturesUnordered<BoxFuture<'_, Result<(), RuntimeFault>>> =
             FuturesUnordered::new();
@@ -217,10 +218,11 @@ impl Killer<'_> {
                             None => Ok(()),
                         };
                     }
-                    if left < seconds {
-                        seconds = left;
+                    // Whole seconds: what is left of the same budget is no news.
+                    if deadline_in(left) + Duration::from_secs(1) < deadline {
+                        deadline = deadline_in(left);
                         self.timeline.note_container("grace shortened", &stop.target.name, format!("{left}s"));
-                        calls.push(Box::pin(runtime.stop_container(id, seconds)));
+                        calls.push(Box::pin(runtime.stop_container(id, left)));
                     }
                 }
             }
@@ -250,4 +252,8 @@ impl Killer<'_> {
         let target = EventTarget::Pod { pod: Arc::clone(self.pod), field_path };
         self.shared.events.emit(NodeEvent { target, severity, reason, message });
     }
+}
+
+fn deadline_in(seconds: i64) -> Instant {
+    Instant::now() + Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
 }
