@@ -1,7 +1,7 @@
 //! Where golden pods are run: one node that records, shared by many pods at a time.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use serde_json::{Value, json};
@@ -14,6 +14,9 @@ use crate::observe::Observer;
 
 /// The longest any record takes to its last state, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A pod whose status has not moved for so long has come to rest.
+const REST: Duration = Duration::from_secs(6);
 
 /// A node with a recorder, its control plane with the objects that golden pods need, and watches.
 #[derive(Debug)]
@@ -43,9 +46,31 @@ impl Bed {
 
     /// Give one golden pod to the kubelet, take it through the record's life, and compare.
     pub fn run(&self, golden: &Golden) -> anyhow::Result<Vec<Difference>> {
-        let name = golden.name.as_str();
         self.control.create(&golden.manifest())?;
         self.reach_recorded_state(golden)?;
+        Ok(compare(golden, &self.end(golden)?.1))
+    }
+
+    /// Give one pod to the Go kubelet and write down what it does.
+    pub fn record(&self, golden: &Golden) -> anyhow::Result<()> {
+        self.control.create(&golden.manifest())?;
+        self.change(golden)?;
+        // Nobody knows yet where it ends: where nothing has moved for a while.
+        let (mut seen, mut since) = (0, Instant::now());
+        drop(eventually(PATIENCE, "a pod that rests", || {
+            let steps = self.observer.steps(&golden.name).len();
+            if steps != seen {
+                (seen, since) = (steps, Instant::now());
+            }
+            since.elapsed() > REST
+        }));
+        let (pod, observed) = self.end(golden)?;
+        golden.write(&pod, &observed)
+    }
+
+    /// End the pod; what was seen of it, with the pod as it was stored first.
+    fn end(&self, golden: &Golden) -> anyhow::Result<(Value, Observed)> {
+        let name = golden.name.as_str();
         // What runs inside needs a moment after its start before it can take a signal, and no
         // status shows that; the record's client had waited too.
         std::thread::sleep(Duration::from_millis(1500));
@@ -60,13 +85,20 @@ impl Bed {
         names.learn_addresses(&before["status"]);
         let status = names.apply(&before["status"]);
         let events = self.observer.events(&uid);
+        let mut pod = self.observer.first(name).context("pod was never seen")?;
+        if let Some(meta) = pod["metadata"].as_object_mut() {
+            meta.retain(|key, _| !["managedFields", "resourceVersion"].contains(&key.as_str()));
+            meta.insert("uid".to_owned(), "$UID".into());
+            meta.insert("creationTimestamp".to_owned(), "$TIME".into());
+        }
         let observed = Observed {
             cri: names.calls(&uid, &calls),
             steps: self.observer.steps(name),
+            brief: is_brief(&before["status"]),
             status,
             events: events.iter().map(|event| names.apply(&shape(event))).collect(),
         };
-        Ok(compare(golden, &observed))
+        Ok((pod, observed))
     }
 
     /// Wait for the state that the record had before the deletion; on the way, change the pod as
@@ -78,19 +110,23 @@ impl Bed {
             steps.last() == Some(&target)
                 && steps.iter().filter(|step| **step == target).count() >= rounds
         };
-        if let Some((subresource, patch)) = golden.change_while_running() {
-            let ready = json!(["True", ""]);
-            eventually(PATIENCE, "the pod is ready", || {
-                let steps = self.observer.steps(&golden.name);
-                steps.last().is_some_and(|step| step["conditions"]["Ready"] == ready)
-            })?;
-            let (patch, subresource) = (patch.to_string(), format!("--subresource={subresource}"));
-            let args = ["patch", "pod", &golden.name, "-n", NAMESPACE, &subresource, "-p", &patch];
-            self.control.kubectl(args)?;
-        }
+        self.change(golden)?;
         let rounds = golden.rounds_before_delete();
         drop(eventually(PATIENCE, "the recorded state", || reached(rounds)));
         self.wait_for_probes(golden)
+    }
+
+    /// Change the running pod as the record's client did.
+    fn change(&self, golden: &Golden) -> anyhow::Result<()> {
+        let Some((subresource, patch)) = &golden.change else { return Ok(()) };
+        let ready = json!(["True", ""]);
+        eventually(PATIENCE, "the pod is ready", || {
+            let steps = self.observer.steps(&golden.name);
+            steps.last().is_some_and(|step| step["conditions"]["Ready"] == ready)
+        })?;
+        let (patch, subresource) = (patch.to_string(), format!("--subresource={subresource}"));
+        let args = ["patch", "pod", &golden.name, "-n", NAMESPACE, &subresource, "-p", &patch];
+        self.control.kubectl(args).map(drop)
     }
 
     /// Probes of the record that have not run yet get a moment to do so.
@@ -125,6 +161,21 @@ impl Bed {
         drop(eventually(Duration::from_secs(5), "its containers are removed", removed));
         Ok(())
     }
+}
+
+/// Whether a container of this status ended within two seconds of its start, now or before.
+fn is_brief(status: &Value) -> bool {
+    let lists = ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"];
+    let entries = lists.iter().filter_map(|list| status[list].as_array()).flatten();
+    let states = entries.flat_map(|entry| [&entry["state"], &entry["lastState"]]);
+    let mut ends = states.map(|state| &state["terminated"]).filter(|end| end.is_object());
+    ends.any(|end| {
+        let second = |key: &str| {
+            let at = end[key].as_str().and_then(|time| time.parse::<jiff::Timestamp>().ok());
+            at.map(jiff::Timestamp::as_second)
+        };
+        matches!((second("startedAt"), second("finishedAt")), (Some(from), Some(to)) if to - from < 2)
+    })
 }
 
 /// An event in the goldens' form.

@@ -21,11 +21,7 @@ pub const ON_PURPOSE: &[OnPurpose] = &[];
 
 /// Records that Rubelet does not follow yet, with what is missing. They are not run unless they are
 /// named or `--include-ignored` is given, and they must leave this list once they pass.
-pub const NOT_YET: &[(&str, &str)] = &[
-    ("env-missing-configmap", "PodReadyToStartContainers falls and rises once more under load"),
-    ("image-never", "PodReadyToStartContainers falls and rises once more under load"),
-    ("security-nonroot-violated", "PodReadyToStartContainers falls and rises once more under load"),
-];
+pub const NOT_YET: &[(&str, &str)] = &[];
 
 /// What is missing for a record, if it is in that list.
 #[must_use]

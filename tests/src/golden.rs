@@ -8,9 +8,19 @@ use serde_json::{Value, json};
 /// The namespace of all golden pods.
 pub const NAMESPACE: &str = "golden";
 
-/// One record of `fixtures/golden/pods`.
+/// Folders of records below `fixtures/golden`: the first was recorded before this project began, the
+/// second by its own recording (`RECORD=1`).
+const FOLDERS: [&str; 2] = ["pods", "pods-more"];
+
+/// One record of `fixtures/golden`.
 #[derive(Debug, Clone)]
 pub struct Golden {
+    /// Its file.
+    pub path: PathBuf,
+    /// What the client did to the running pod: a subresource and a patch of it.
+    pub change: Option<(String, Value)>,
+    /// Goes round in a cycle: the record stops it at some point of it.
+    pub cycles: bool,
     /// Name of the pod and of the file.
     pub name: String,
     /// The pod as the API server had stored it.
@@ -25,27 +35,65 @@ pub struct Golden {
     pub events: Vec<Value>,
 }
 
-/// All records, by name.
+/// All records, by name, with those that are still to be made.
 pub fn load_all() -> anyhow::Result<Vec<Golden>> {
-    let dir: PathBuf = testkit::real::repository_root().join("fixtures/golden/pods");
     let mut all = Vec::new();
-    for entry in std::fs::read_dir(&dir).with_context(|| dir.display().to_string())? {
-        let path = entry?.path();
-        let text = std::fs::read_to_string(&path)?;
-        let record: Value = serde_json::from_str(&text)?;
-        let name = path.file_stem().and_then(|stem| stem.to_str()).context("file name")?;
-        let list = |key: &str| record[key].as_array().cloned().unwrap_or_default();
-        all.push(Golden {
-            name: name.to_owned(),
-            pod: record["pod"].clone(),
-            cri: list("cri"),
-            steps: list("status_steps"),
-            status: record["status_before_delete"].clone(),
-            events: list("events"),
-        });
+    for folder in FOLDERS {
+        let dir = testkit::real::repository_root().join("fixtures/golden").join(folder);
+        for entry in std::fs::read_dir(&dir).with_context(|| dir.display().to_string())? {
+            all.push(load(entry?.path())?);
+        }
     }
     all.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(all)
+}
+
+fn load(path: PathBuf) -> anyhow::Result<Golden> {
+    let text = std::fs::read_to_string(&path)?;
+    let record: Value = serde_json::from_str(&text)?;
+    let name = path.file_stem().and_then(|stem| stem.to_str()).context("file name")?.to_owned();
+    let list = |key: &str| record[key].as_array().cloned().unwrap_or_default();
+    let change = record.get("change").and_then(|change| {
+        Some((change["subresource"].as_str()?.to_owned(), change["patch"].clone()))
+    });
+    Ok(Golden {
+        change: change.or_else(|| known_change(&name)),
+        cycles: CYCLES.contains(&name.as_str()) || record["cycles"] == true,
+        pod: record["pod"].clone(),
+        cri: list("cri"),
+        steps: list("status_steps"),
+        status: record["status_before_delete"].clone(),
+        events: list("events"),
+        name,
+        path,
+    })
+}
+
+/// Pods of the first folder that go round in a cycle.
+const CYCLES: &[&str] = &["crashloop", "init-fails-always", "poststart-fails", "liveness-fails"];
+
+/// What the client did to the running pods of the first folder.
+fn known_change(name: &str) -> Option<(String, Value)> {
+    match name {
+        "resize-cpu" => {
+            let amount = json!({ "cpu": "200m" });
+            let resources = json!({ "limits": amount, "requests": amount });
+            let patch = json!({ "spec": { "containers": [
+                { "name": "main", "resources": resources }
+            ]}});
+            Some(("resize".to_owned(), patch))
+        }
+        "ephemeral-container" => {
+            let container = json!({
+                "name": "dbg",
+                "image": "registry.k8s.io/e2e-test-images/busybox:1.37.0-1",
+                "command": ["sh", "-c", "sleep 2"],
+            });
+            let patch = json!({ "spec": { "ephemeralContainers": [container] } });
+            Some(("ephemeralcontainers".to_owned(), patch))
+        }
+        _ => None,
+    }
 }
 
 impl Golden {
@@ -71,29 +119,29 @@ impl Golden {
         self.steps.iter().filter(|step| **step == target).count().max(1)
     }
 
-    /// What the client did to the running pod, if anything: kubectl arguments with a patch.
+    /// Whether the Go kubelet's part is there.
     #[must_use]
-    pub fn change_while_running(&self) -> Option<(&'static str, Value)> {
-        match self.name.as_str() {
-            "resize-cpu" => {
-                let amount = json!({ "cpu": "200m" });
-                let resources = json!({ "limits": amount, "requests": amount });
-                let patch = json!({ "spec": { "containers": [
-                    { "name": "main", "resources": resources }
-                ]}});
-                Some(("resize", patch))
-            }
-            "ephemeral-container" => {
-                let container = json!({
-                    "name": "dbg",
-                    "image": "registry.k8s.io/e2e-test-images/busybox:1.37.0-1",
-                    "command": ["sh", "-c", "sleep 2"],
-                });
-                let patch = json!({ "spec": { "ephemeralContainers": [container] } });
-                Some(("ephemeralcontainers", patch))
-            }
-            _ => None,
+    pub fn is_recorded(&self) -> bool {
+        !self.steps.is_empty()
+    }
+
+    /// Writes the file anew with what was observed of the Go kubelet.
+    pub fn write(&self, pod: &Value, observed: &crate::compare::Observed) -> anyhow::Result<()> {
+        let mut record = json!({
+            "cri": observed.cri,
+            "events": observed.events,
+            "pod": pod,
+            "status_before_delete": observed.status,
+            "status_steps": observed.steps,
+        });
+        if let Some((subresource, patch)) = &self.change {
+            record["change"] = json!({ "subresource": subresource, "patch": patch });
         }
+        if self.cycles {
+            record["cycles"] = true.into();
+        }
+        let text = serde_json::to_string_pretty(&record)? + "\n";
+        std::fs::write(&self.path, text).with_context(|| self.path.display().to_string())
     }
 }
 

@@ -26,13 +26,14 @@ impl Names {
         for call in calls {
             let config = &call.request["config"];
             if call.method == "RunPodSandbox" && config["metadata"]["uid"] == uid {
-                let id = call.response["pod_sandbox_id"].as_str().unwrap_or_default();
+                // One that could not be made has no id.
+                let Some(id) = call.response["pod_sandbox_id"].as_str() else { continue };
                 names.add(id, &format!("$SANDBOX{}", names.sandboxes.len()));
                 names.sandboxes.push(id.to_owned());
             }
             let sandbox = call.request["pod_sandbox_id"].as_str().unwrap_or_default();
             if call.method == "CreateContainer" && names.sandboxes.iter().any(|id| id == sandbox) {
-                let id = call.response["container_id"].as_str().unwrap_or_default();
+                let Some(id) = call.response["container_id"].as_str() else { continue };
                 let name = config["metadata"]["name"].as_str().unwrap_or_default();
                 let attempt = config["metadata"]["attempt"].as_u64().unwrap_or_default();
                 names.add(id, &format!("$CONTAINER({name},{attempt})"));

@@ -67,6 +67,13 @@ impl Observer {
         seen.pods.get(name).and_then(|(versions, _)| versions.last().cloned())
     }
 
+    /// The first version of a pod.
+    #[must_use]
+    pub fn first(&self, name: &str) -> Option<Value> {
+        let seen = self.seen.lock().ok()?;
+        seen.pods.get(name).and_then(|(versions, _)| versions.first().cloned())
+    }
+
     /// Whether a pod was seen and is gone.
     #[must_use]
     pub fn is_gone(&self, name: &str) -> bool {

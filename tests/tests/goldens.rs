@@ -1,7 +1,8 @@
 //! Each golden pod under a kubelet on real parts, compared with the record of the Go kubelet.
 //!
 //! `cargo test -p tests --test goldens [-- NAME…]`; `KUBELET=go` runs the Go kubelet instead, which
-//! shows what a failure owes to the machine. All pods share one node; each counts as one test.
+//! shows what a failure owes to the machine. `KUBELET=go RECORD=1` completes the files of
+//! `fixtures/golden/pods-more` that have a pod only. All pods share one node; each counts as one test.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "prints results as the standard test runner does")]
 #![expect(clippy::expect_used, clippy::disallowed_methods, reason = "a test in real time")]
@@ -35,7 +36,9 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let total = all.len();
-    let goldens: Vec<Golden> = all.into_iter().filter(wanted).collect();
+    let recording = std::env::var_os("RECORD").is_some();
+    let goldens: Vec<Golden> =
+        all.into_iter().filter(wanted).filter(|golden| golden.is_recorded() != recording).collect();
     let kind = KubeletKind::from_env().expect("KUBELET");
     let all_of_them = !filters.is_empty() || args.iter().any(|arg| arg == "--include-ignored");
     let (ignored, goldens): (Vec<Golden>, Vec<Golden>) = goldens.into_iter().partition(|golden| {
@@ -71,7 +74,11 @@ fn run_all(kind: KubeletKind, goldens: &[Golden]) -> usize {
                     loop {
                         let index = next.fetch_add(1, Ordering::Relaxed);
                         let Some(golden) = goldens.get(index) else { return done };
-                        let result = bed.run(golden);
+                        let result = if golden.is_recorded() {
+                            bed.run(golden)
+                        } else {
+                            bed.record(golden).map(|()| Vec::new())
+                        };
                         let passed =
                             result.as_ref().is_ok_and(|found| unexpected(golden, found).is_empty());
                         println!(
