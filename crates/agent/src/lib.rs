@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod cluster;
+mod exclusive;
 mod host;
 mod iptables;
 mod layout;
@@ -58,12 +59,12 @@ pub enum AgentError {
     /// Dynamic resources.
     #[error(transparent)]
     Claims(#[from] resources::dra::ClaimsError),
-    /// The topology manager's settings.
-    #[error("{0}")]
-    Topology(String),
     /// A socket for clients on this machine.
     #[error(transparent)]
     Socket(#[from] sockets::ListenError),
+    /// CPUs, memory or their alignment.
+    #[error("{0}")]
+    Placement(String),
     /// The way to the API server.
     #[error("{0}")]
     Api(String),

@@ -1,17 +1,15 @@
 //! Placement on exclusive resources and what belongs to it: devices, the pod resources socket.
 
 use crate::AgentError;
+use crate::exclusive::Exclusive;
 use api::ids::PodUid;
 use config::Config;
 use cri::RuntimeClient;
 use engine::claims::ClaimRules;
-use engine::topology::{Numa, Policy, PolicyKind};
 use pods::PodsHandle;
 use ports::{ClaimApi, Clock, NodeViews, OnExit, Placement, PodsSnapshot, Roots, Tasks};
-use resources::PlacementMetrics;
 use resources::devices::{DeviceMetrics, Devices, DevicesConfig, DevicesDeps};
 use resources::dra::{Claims, ClaimsConfig, ClaimsDeps, DraMetrics};
-use resources::placement::{Placed, PlacementConfig, Scope};
 use resources::pod_resources::{PodResources, PodResourcesMetrics};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,6 +34,8 @@ pub(crate) struct Placing {
 #[derive(Debug)]
 pub(crate) struct PlacingDeps<'a> {
     pub(crate) running: BTreeSet<(String, String)>,
+    /// CPUs and memory.
+    pub(crate) exclusive: &'a Exclusive,
     pub(crate) pods: watch::Receiver<PodsSnapshot>,
     pub(crate) api: Option<Arc<dyn ClaimApi>>,
     pub(crate) node: NodeViews,
@@ -50,11 +50,11 @@ impl Placing {
         roots: &Roots,
         deps: PlacingDeps<'_>,
     ) -> Result<Self, AgentError> {
-        let PlacingDeps { running, pods, api, node, clock, registry, tasks } = deps;
+        let PlacingDeps { running, exclusive, pods, api, node, clock, registry, tasks } = deps;
         let (devices, device_pods) = Devices::start(
             DevicesConfig {
                 dir: roots.device_plugins.clone(),
-                numa_nodes: vec![0],
+                numa_nodes: exclusive.numa_nodes(),
                 health_status: config.gates.enabled("ResourceHealthStatus"),
                 claims_for_extended: config.gates.enabled("DRAExtendedResource"),
                 running,
@@ -88,21 +88,16 @@ impl Placing {
             pods,
             devices: devices.clone(),
             claims: Some(claims.clone()),
-            exclusive: None,
+            exclusive: Some(exclusive.sets()),
             active_only: config.gates.enabled("KubeletPodResourcesListUseActivePods"),
             metrics: PodResourcesMetrics::new(registry),
         };
         shown.serve(&roots.kubelet.join("pod-resources"), tasks)?;
-        let policy = Policy::new(PolicyKind::None, Numa::default(), &BTreeMap::new())
-            .map_err(|fault| AgentError::Topology(fault.to_string()))?;
-        let front = Placed::new(
-            PlacementConfig { policy, scope: Scope::Container, pod_level: false },
-            // CDI names of claims come before those of device plugins.
-            vec![Arc::new(claims.clone()), Arc::new(devices.clone())],
-            PlacementMetrics::new(registry),
-        );
+        // CDI names of claims come before those of device plugins.
+        let front =
+            exclusive.placement(config, vec![Arc::new(claims.clone()), Arc::new(devices.clone())]);
         let touched = [device_pods, claim_pods];
-        Ok(Self { front: Arc::new(front), devices, claims, touched })
+        Ok(Self { front, devices, claims, touched })
     }
 }
 

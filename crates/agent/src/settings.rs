@@ -246,6 +246,7 @@ pub(crate) fn cgroup_tree(config: &Config, host: &Host, driver: Driver) -> Cgrou
             ..Limits::default()
         },
         pod_level_resources: config.gates.enabled("PodLevelResources"),
+        lifts_quota: None,
     }
 }
 
@@ -342,10 +343,23 @@ fn architecture() -> &'static str {
 
 /// A hard eviction threshold that node allocatable keeps back; `config` has checked its form.
 fn threshold(config: &Config, signal: &str) -> Option<Threshold> {
+    if config.resources.ignore_eviction_in_allocatable {
+        return None;
+    }
     let text = config.eviction.hard.get(signal)?;
     match text.strip_suffix('%') {
         Some(percent) => percent.parse::<f32>().ok().map(|p| Threshold::Share(p / 100.0)),
         None => text.parse::<Quantity>().ok().map(Threshold::Amount),
+    }
+}
+
+/// What is kept from pods.
+pub(crate) fn reservation(config: &Config) -> Reservation {
+    Reservation {
+        system: config.resources.reservations.system.clone(),
+        kube: config.resources.reservations.kube.clone(),
+        memory_eviction: threshold(config, "memory.available"),
+        storage_eviction: threshold(config, "nodefs.available"),
     }
 }
 
@@ -378,12 +392,7 @@ pub(crate) fn node(config: &Config, host: &Host, roots: &Roots) -> NodeConfig {
             port: config.server.https.map_or(0, |a| i32::from(a.port())),
             max_images: node.status_max_images.map_or(-1, |n| i32::try_from(n).unwrap_or(i32::MAX)),
             local_storage_isolation: config.pods.local_storage_isolation,
-            reservation: Reservation {
-                system: config.resources.reservations.system.clone(),
-                kube: config.resources.reservations.kube.clone(),
-                memory_eviction: threshold(config, "memory.available"),
-                storage_eviction: threshold(config, "nodefs.available"),
-            },
+            reservation: reservation(config),
             report_swap: config.gates.enabled("NodeSwap"),
             report_runtime_handlers: config.gates.enabled("RecursiveReadOnlyMounts")
                 || config.gates.enabled("UserNamespacesSupport"),

@@ -1,6 +1,7 @@
 //! Who is built from what, and who hears whom.
 
 use crate::cluster::Cluster;
+use crate::exclusive::Exclusive;
 use crate::host::{Host, configured_driver};
 use crate::placement::{self, Placing, PlacingDeps};
 use crate::watchdog::Check;
@@ -17,7 +18,8 @@ use ports::{
     Roots, SystemClock, Tasks,
 };
 use resources::SystemCgroups;
-use resources::cgroups::{CgroupDriver, CgroupTree, NoPodCgroups};
+use resources::cgroups::{CgroupDriver, CgroupTree, CgroupTreeConfig, NoPodCgroups};
+use resources::cpus::Cpus;
 use resources::devices::Devices;
 use server::ServerDeps;
 use server::tls::{ServingCertificate, self_signed};
@@ -93,7 +95,9 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
             message: CGROUP_V1.to_owned(),
         });
     }
-    let cgroups = cgroup_tree(config, &host, driver, tasks).await?;
+    let exclusive = Exclusive::start(config, &host, &roots, &client, &registry).await?;
+    let cgroups =
+        cgroup_tree(config, &host, driver, (exclusive.lifts_quota(config), tasks)).await?;
     if config.resources.cgroups_per_qos {
         cluster.events.emit(NodeEvent {
             target: EventTarget::Node,
@@ -111,6 +115,7 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
     tasks.spawn("system-cgroups", OnExit::Fine, system.run(tasks.token()));
 
     let (snapshots, snapshot) = watch::channel(PodsSnapshot::default());
+    exclusive.reconcile(config, snapshot.clone(), client.clone(), tasks);
     let volumes = volumes::start(
         settings::volumes(config, &host, &roots),
         VolumesDeps {
@@ -130,6 +135,7 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
         &roots,
         PlacingDeps {
             running,
+            exclusive: &exclusive,
             pods: snapshot,
             api: cluster.claims,
             node: view.clone(),
@@ -301,13 +307,14 @@ async fn cgroup_tree(
     config: &Config,
     host: &Host,
     driver: engine::cgroup::Driver,
-    tasks: &Tasks,
+    (lifts_quota, tasks): (Option<Cpus>, &Tasks),
 ) -> Result<Arc<dyn PodCgroups>, AgentError> {
     if !config.resources.cgroups_per_qos {
         return Ok(Arc::new(NoPodCgroups));
     }
     let maker = CgroupDriver::new(driver, Arc::clone(&host.cgroups), host.page_sizes.clone());
-    let tree = CgroupTree::set_up(maker, settings::cgroup_tree(config, host, driver)).await?;
+    let shape = CgroupTreeConfig { lifts_quota, ..settings::cgroup_tree(config, host, driver) };
+    let tree = CgroupTree::set_up(maker, shape).await?;
     tasks.spawn("qos-cgroups", OnExit::Fine, tree.clone().run(tasks.token()));
     Ok(Arc::new(tree))
 }

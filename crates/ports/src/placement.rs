@@ -3,7 +3,7 @@
 
 use api::core::v1::{Container, Pod, ResourceStatus};
 use async_trait::async_trait;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A pod that cannot be placed: reason and message of its rejection.
@@ -101,6 +101,10 @@ pub trait Placement: Send + Sync + std::fmt::Debug {
     /// Health of devices and claims by container name, for the pod's status.
     fn health(&self, _pod: &Pod) -> BTreeMap<String, Vec<ResourceStatus>> {
         BTreeMap::new()
+    }
+    /// Containers of a pod that no CPU quota may slow down because they have CPUs of their own.
+    fn unthrottled(&self, _pod: &Pod) -> BTreeSet<String> {
+        BTreeSet::new()
     }
     /// Releases what a finished pod held.
     async fn release(&self, pod: &Arc<Pod>) -> Result<(), PlacementError>;

@@ -12,6 +12,7 @@ mod none;
 pub use driver::{CgroupDriver, DriverError};
 pub use none::NoPodCgroups;
 
+use crate::cpus::Cpus;
 use api::core::v1::Pod;
 use api::ids::PodUid;
 use async_trait::async_trait;
@@ -39,6 +40,8 @@ pub struct CgroupTreeConfig {
     pub kubepods: Limits,
     /// Whether `spec.resources` of pods counts.
     pub pod_level_resources: bool,
+    /// Whose own CPUs lift the quota (gate DisableCPUQuotaWithExclusiveCPUs).
+    pub lifts_quota: Option<Cpus>,
 }
 
 /// The tree; cheap to clone.
@@ -123,7 +126,10 @@ impl CgroupTree {
     }
 
     fn ask(&self, pod: &Pod) -> PodAsk {
-        pod_ask(pod, self.inner.config.pod_level_resources)
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let cpus = self.inner.config.lifts_quota.as_ref();
+        let exclusive_cpus = cpus.is_some_and(|cpus| !cpus.exclusive_of(uid).is_empty());
+        PodAsk { exclusive_cpus, ..pod_ask(pod, self.inner.config.pod_level_resources) }
     }
 
     fn name(&self, pod: &Pod) -> CgroupName {

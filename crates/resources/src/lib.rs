@@ -5,17 +5,22 @@
 #![forbid(unsafe_code)]
 
 pub mod cgroups;
+pub mod cpus;
 pub mod devices;
 pub mod dra;
+pub mod machine;
+pub mod memory;
 mod metrics;
 pub mod placement;
 pub mod pod_resources;
+mod sets;
+mod state_file;
 mod system;
-mod unplaced;
 
 pub use metrics::PlacementMetrics;
+pub use sets::CpusAndMemory;
+pub use state_file::StateError;
 pub use system::{SystemCgroups, SystemCgroupsError};
-pub use unplaced::Unplaced;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -13,6 +13,7 @@ mod provider;
 
 pub use provider::{AllocateError, Provider};
 
+use crate::cpus::Cpus;
 use crate::metrics::PlacementMetrics;
 use api::core::v1::{Container, Pod, ResourceStatus};
 use api::ids::PodUid;
@@ -44,6 +45,8 @@ pub struct PlacementConfig {
     pub scope: Scope,
     /// Gate PodLevelResourceManagers.
     pub pod_level: bool,
+    /// Whose own CPUs lift the quota (gate DisableCPUQuotaWithExclusiveCPUs).
+    pub lifts_quota: Option<Cpus>,
 }
 
 /// The providers in the order in which they are asked.
@@ -261,6 +264,11 @@ impl Placement for Placed {
             all.entry(container).or_default().extend(list);
         }
         all
+    }
+
+    fn unthrottled(&self, pod: &Pod) -> BTreeSet<String> {
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        self.config.lifts_quota.as_ref().map(|cpus| cpus.exclusive_of(uid)).unwrap_or_default()
     }
 
     async fn release(&self, pod: &Arc<Pod>) -> Result<(), PlacementError> {

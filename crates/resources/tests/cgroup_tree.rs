@@ -32,6 +32,7 @@ impl Root {
             policy: PodLimitPolicy { cfs_quota: true, period_us: 100_000, pids: 77 },
             kubepods: Limits { memory_bytes: Some(1 << 30), ..Limits::default() },
             pod_level_resources: true,
+            lifts_quota: None,
         };
         CgroupTree::set_up(driver, config).await.unwrap()
     }
@@ -141,6 +142,7 @@ async fn a_root_that_is_not_there_is_refused_by_name() {
         policy: PodLimitPolicy { cfs_quota: true, period_us: 100_000, pids: -1 },
         kubepods: Limits::default(),
         pod_level_resources: true,
+        lifts_quota: None,
     };
     let error = CgroupTree::set_up(driver, config).await.unwrap_err().to_string();
     assert!(

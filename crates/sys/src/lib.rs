@@ -21,4 +21,5 @@ pub mod propagation;
 pub mod removal;
 pub mod stats;
 pub mod systemd;
+pub mod topology;
 pub mod watch;

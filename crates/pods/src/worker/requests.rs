@@ -65,9 +65,16 @@ impl PodWorker {
             cgroup_parent: self.shared.cgroups.parent(pod),
             userns: self.user_namespace(pod).await?,
             extra_groups: &extra_groups(mounts),
-            cpu_quota: CpuQuota::Enforced,
+            cpu_quota: self.quota(pod, None),
         };
         sandbox_config(&self.shared.config.request, input).map_err(|e| e.to_string())
+    }
+
+    /// Whether a quota applies to a container, or to the pod as a whole.
+    pub(super) fn quota(&self, pod: &Pod, container: Option<&Container>) -> CpuQuota {
+        let free = self.shared.placement.unthrottled(pod);
+        let lifted = container.map_or(!free.is_empty(), |container| free.contains(&container.name));
+        if lifted { CpuQuota::Unlimited } else { CpuQuota::Enforced }
     }
 
     /// The ids of a pod with its own users.
@@ -221,7 +228,7 @@ impl PodWorker {
             userns: self.user_namespace(pod).await?,
             target_id: self.target_of(ground, container)?,
             extra_groups: &extra_groups(ground.mounts),
-            cpu_quota: CpuQuota::Enforced,
+            cpu_quota: self.quota(pod, Some(container)),
         };
         container_config(&self.shared.config.request, &input).map_err(|error| error.to_string())
     }

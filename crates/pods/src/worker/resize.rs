@@ -9,7 +9,6 @@ use super::PodWorker;
 use api::core::v1::{Container, Pod, ResourceRequirements};
 use engine::cgroup::pod_ask;
 use engine::pod::{Actuated, ContainerUpdate, ResizePlan};
-use engine::request::resources::CpuQuota;
 use engine::runtime::RuntimePod;
 use proto::cri_v1::{LinuxContainerResources, UpdatePodSandboxResourcesRequest};
 use std::collections::BTreeSet;
@@ -63,7 +62,8 @@ impl PodWorker {
             for update in updates {
                 let Some(container) = find(&changed, &update.name) else { continue };
                 let settings = &self.shared.config.request.resources;
-                let resources = settings.container(&changed, container, CpuQuota::Enforced);
+                let quota = self.quota(pod, Some(container));
+                let resources = settings.container(&changed, container, quota);
                 let id = update.id.as_str();
                 self.shared.runtime.update_container(id, resources).await.map_err(|f| f.text)?;
                 self.shared.actuated.record_container(&self.uid, container);
@@ -90,11 +90,12 @@ impl PodWorker {
             return Ok(());
         }
         let settings = &self.shared.config.request.resources;
-        let before = settings.sandbox(&staged(pod, old, taken), CpuQuota::Enforced);
+        let quota = self.quota(pod, None);
+        let before = settings.sandbox(&staged(pod, old, taken), quota);
         let mut next = taken.clone();
         next.insert(field);
         let stage = staged(pod, old, &next);
-        let after = settings.sandbox(&stage, CpuQuota::Enforced);
+        let after = settings.sandbox(&stage, quota);
         if moves(&before, &after, field) != Some(way) {
             if way == Way::Down {
                 *taken = next;

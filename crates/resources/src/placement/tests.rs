@@ -73,7 +73,7 @@ async fn admitted(case: Case) -> (Result<(), PlacementRejection>, Vec<String>, R
     let providers: Vec<Arc<dyn Provider>> = case.nodes.map(|n| Arc::new(one(n)) as _).into();
     let numa = Numa { distances: BTreeMap::from([(0, vec![10, 20]), (1, vec![20, 10])]) };
     let policy = Policy::new(case.kind, numa, &BTreeMap::new()).unwrap();
-    let config = PlacementConfig { policy, scope: case.scope, pod_level: false };
+    let config = PlacementConfig { policy, scope: case.scope, pod_level: false, lifts_quota: None };
     let registry = Registry::new();
     let placed = Placed::new(config, providers, PlacementMetrics::new(&registry));
     let active = ActivePods { others: &[], complete: true };

@@ -1,0 +1,83 @@
+//! The file in both directions, old forms and faults.
+
+use super::*;
+
+fn state(shared: &str, own: &[(&str, &str, &str)]) -> CpuState {
+    let mut state = CpuState { shared: shared.parse().unwrap(), ..CpuState::default() };
+    for (uid, container, cpus) in own {
+        state.set(uid, container, cpus.parse().unwrap());
+    }
+    state
+}
+
+#[test]
+fn the_bytes_and_checksums_are_upstreams() {
+    let cases = [
+        (
+            "none",
+            state("", &[]),
+            r#"{"policyName":"none","defaultCpuSet":"","checksum":1353318690}"#,
+        ),
+        (
+            "none",
+            state("4-6", &[]),
+            r#"{"policyName":"none","defaultCpuSet":"4-6","checksum":354655845}"#,
+        ),
+        (
+            "none",
+            state("1-3", &[("pod", "container1", "4-6"), ("pod", "container2", "1-3")]),
+            r#"{"policyName":"none","defaultCpuSet":"1-3","entries":{"pod":{"container1":"4-6","container2":"1-3"}},"checksum":3610638499}"#,
+        ),
+    ];
+    for (policy, state, text) in cases {
+        assert_eq!(encode(policy, &state), text);
+        assert_eq!(decode(text, policy, &KnownContainers::new()), Ok(state));
+    }
+}
+
+#[test]
+fn the_old_form_is_migrated_by_container_ids() {
+    let empty = r#"{"policyName":"none","defaultCpuSet":"1-3","checksum":1694838852}"#;
+    assert_eq!(decode(empty, "none", &KnownContainers::new()), Ok(state("1-3", &[])));
+    // Without a checksum nothing is compared.
+    let text =
+        r#"{"policyName":"static","defaultCpuSet":"0-2","entries":{"id1":"3"},"checksum":0}"#;
+    let known = KnownContainers::from([("id1".to_owned(), ("pod".to_owned(), "c".to_owned()))]);
+    assert_eq!(decode(text, "static", &known), Ok(state("0-2", &[("pod", "c", "3")])));
+    assert_eq!(
+        decode(text, "static", &KnownContainers::new()).unwrap_err().to_string(),
+        "failed to migrate checkpoint from v1 to v2: containerID 'id1' not found in initial containers list"
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_used_is_explained_in_upstreams_words() {
+    let cases = [
+        (
+            r#"{"policyName":"none","defaultCpuSet":"4-6","checksum":354655845}"#,
+            r#"configured policy "static" differs from state checkpoint policy "none""#,
+        ),
+        (
+            r#"{"policyName":"static","defaultCpuSet":"4-6","checksum":1}"#,
+            "checkpoint is corrupted",
+        ),
+        (
+            r#"{"policyName":"static","defaultCpuSet":"4-6","entries":{"p":{"c":"1"}},"checksum":1}"#,
+            "json: cannot unmarshal object into Go struct field CPUManagerCheckpointV1.entries of type string",
+        ),
+        (r#"{"policyName":"static","#, "unexpected end of JSON input"),
+        ("nonsense", "invalid character 'o' in literal null (expecting 'u')"),
+        (
+            r#"{"policyName":"static","defaultCpuSet":"1.3","checksum":0}"#,
+            r#"could not parse default cpu set "1.3": strconv.Atoi: parsing "1.3": invalid syntax"#,
+        ),
+        (
+            r#"{"policyName":"static","defaultCpuSet":"1-3","entries":{"pod":{"c1":"asd"}},"checksum":0}"#,
+            r#"could not parse cpuset "asd" for container "c1" in pod "pod": strconv.Atoi: parsing "asd": invalid syntax"#,
+        ),
+    ];
+    for (text, fault) in cases {
+        let found = decode(text, "static", &KnownContainers::new()).unwrap_err();
+        assert_eq!(found.to_string(), fault, "{text}");
+    }
+}

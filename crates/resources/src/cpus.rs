@@ -1,0 +1,310 @@
+//! CPUs of containers: exclusive ones for those that ask for whole CPUs, the rest shared by all others.
+//!
+//! Owns: who holds which CPUs and `cpu_manager_state` (upstream: `cpumanager`). Decisions are `engine::cpus`'.
+//!
+//! Promises: the file is written before an allocation is told of; a change and its file are one step for everybody
+//! else. Running containers follow the shared CPUs within one reconcile period ([`reconcile`]).
+
+mod reconcile;
+
+pub use reconcile::ContainerCpus;
+
+use crate::metrics::PlacementMetrics;
+use crate::placement::{AllocateError, Provider};
+use crate::state_file::{StateError, StateFile};
+use api::core::v1::{Container, Pod};
+use api::ids::PodUid;
+use async_trait::async_trait;
+use engine::cpus::checkpoint::{self, KnownContainers};
+use engine::cpus::{Allocation, CpuRefusal, CpuSetup, CpuState, StaticCpus};
+use engine::topology::{Hint, ResourceHints};
+use ports::{ContainerExtras, PlacementError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use units::CpuSet;
+
+/// How CPUs are given out.
+#[derive(Debug, Clone)]
+pub enum CpuPolicy {
+    /// Everybody shares all.
+    None,
+    /// Whole CPUs are exclusive.
+    Static(Box<CpuSetup>),
+}
+
+/// The CPUs; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Cpus {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    file: StateFile,
+    held: Mutex<Held>,
+    /// What the runtime was last told, by pod UID and container name.
+    applied: Mutex<BTreeMap<(String, String), CpuSet>>,
+    /// Pods that were allocated for and not seen in a snapshot since: it may be older than they are.
+    fresh: Mutex<BTreeSet<PodUid>>,
+    metrics: PlacementMetrics,
+}
+
+#[derive(Debug)]
+enum Held {
+    /// The policy `none` changes nothing; what a file says about shared CPUs counts.
+    None(CpuState),
+    Static(Box<StaticCpus>),
+}
+
+impl Held {
+    fn state(&self) -> &CpuState {
+        match self {
+            Self::None(state) => state,
+            Self::Static(cpus) => cpus.state(),
+        }
+    }
+
+    fn policy(&self) -> &'static str {
+        match self {
+            Self::None(_) => "none",
+            Self::Static(_) => "static",
+        }
+    }
+}
+
+impl Cpus {
+    /// Goes on from the file in `dir`, or begins; `known` are the containers that run already.
+    pub fn start(
+        policy: CpuPolicy,
+        dir: &Path,
+        known: &KnownContainers,
+        metrics: PlacementMetrics,
+    ) -> Result<Self, StateError> {
+        let file = StateFile::new(dir, "cpu");
+        let mut held = match policy {
+            CpuPolicy::None => Held::None(CpuState::default()),
+            CpuPolicy::Static(setup) => {
+                let fault = |e: engine::cpus::CpuFault| StateError::Policy(e.0);
+                Held::Static(Box::new(StaticCpus::new(*setup).map_err(fault)?))
+            }
+        };
+        let restored = match file.read()? {
+            Some(text) => checkpoint::decode(&text, held.policy(), known)
+                .map_err(|fault| file.unusable(fault.0))?,
+            None => CpuState::default(),
+        };
+        match &mut held {
+            Held::None(state) => *state = restored,
+            Held::Static(cpus) => cpus.restore(restored).map_err(|e| file.unfit(e.0))?,
+        }
+        file.write(&checkpoint::encode(held.policy(), held.state()));
+        if let Held::Static(cpus) = &held {
+            metrics.aligned.with(&["container", "physical_cpu"]).add(0.0);
+            metrics.not_aligned.with(&["container", "physical_cpu"]).add(0.0);
+            metrics.aligned.with(&["container", "uncore_cache"]).add(0.0);
+            show(&metrics, cpus);
+        }
+        let inner = Inner {
+            file,
+            held: Mutex::new(held),
+            applied: Mutex::default(),
+            fresh: Mutex::default(),
+            metrics,
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// A container's own CPUs, for whoever shows them.
+    pub fn own(&self, uid: &str, container: &str) -> CpuSet {
+        self.inner.held().state().of(uid, container).cloned().unwrap_or_default()
+    }
+
+    /// Containers of a pod that have CPUs of their own.
+    pub fn exclusive_of(&self, uid: &str) -> BTreeSet<String> {
+        let held = self.inner.held();
+        let own = held.state().own.get(uid).into_iter().flatten();
+        own.filter(|(_, cpus)| !cpus.is_empty()).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// CPUs that can become somebody's own.
+    pub fn allocatable(&self) -> CpuSet {
+        match &*self.inner.held() {
+            Held::None(_) => CpuSet::new(),
+            Held::Static(cpus) => cpus.allocatable(),
+        }
+    }
+
+    /// Runs a change with its file off the runtime's threads; `None` under the policy `none`.
+    async fn change<T, F>(&self, change: F) -> Option<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut StaticCpus, &PlacementMetrics) -> T + Send + 'static,
+    {
+        let inner = Arc::clone(&self.inner);
+        let work = move || {
+            let mut held = inner.held();
+            let Held::Static(cpus) = &mut *held else { return None };
+            let before = cpus.state().clone();
+            let result = change(cpus, &inner.metrics);
+            if *cpus.state() != before {
+                inner.file.write(&checkpoint::encode("static", cpus.state()));
+                show(&inner.metrics, cpus);
+            }
+            Some(result)
+        };
+        match sys::blocking::run(work).await {
+            Ok(result) => result,
+            Err(error) => {
+                tracing::error!(err = %error, "CPU state was not changed");
+                None
+            }
+        }
+    }
+
+    async fn keep_only(&self, active: &BTreeSet<PodUid>) {
+        let active = active.clone();
+        let stays = move |uid: &str| active.contains(&PodUid::from(uid));
+        self.inner.applied().retain(|(uid, _), _| stays(uid));
+        self.change(move |cpus, _| {
+            let released = cpus.keep_only(&stays);
+            if !released.is_empty() {
+                tracing::info!(cpus = %released, "removed stale state of pods that are gone");
+            }
+        })
+        .await;
+    }
+}
+
+impl Inner {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fresh(&self) -> MutexGuard<'_, BTreeSet<PodUid>> {
+        self.fresh.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn applied(&self) -> MutexGuard<'_, BTreeMap<(String, String), CpuSet>> {
+        self.applied.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Brings the gauges up to date.
+#[expect(clippy::cast_precision_loss, reason = "numbers of CPUs")]
+fn show(metrics: &PlacementMetrics, cpus: &StaticCpus) {
+    let exclusive = cpus.state().exclusive();
+    metrics.cpu_shared.set(&[], cpus.available().len() as f64 * 1000.0);
+    metrics.cpu_exclusive.set(&[], exclusive.len() as f64);
+    let mut per_numa: BTreeMap<u32, usize> = BTreeMap::new();
+    for node in exclusive.iter().filter_map(|cpu| cpus.topology().numa_of(cpu)) {
+        *per_numa.entry(node).or_default() += 1;
+    }
+    // Upstream never takes a node back to 0; a gauge that stays up would be wrong.
+    for node in cpus.topology().numa_nodes() {
+        let count = per_numa.get(&node).copied().unwrap_or_default();
+        if count > 0 || metrics.cpu_per_numa.with(&[&node.to_string()]).get() > 0.0 {
+            metrics.cpu_per_numa.set(&[&node.to_string()], count as f64);
+        }
+    }
+}
+
+fn uid_of(pod: &Pod) -> String {
+    pod.metadata.uid.clone().unwrap_or_default()
+}
+
+fn allocated(
+    cpus: &mut StaticCpus,
+    metrics: &PlacementMetrics,
+    (pod, container): (&Pod, &Container),
+    affinity: Hint,
+) -> Result<(), CpuRefusal> {
+    if cpus.asked(pod, container) == 0 {
+        return Ok(());
+    }
+    metrics.cpu_requests.inc(&[]);
+    let result = cpus.allocate(pod, container, affinity.affinity);
+    if result.is_err() {
+        metrics.cpu_errors.inc(&[]);
+    }
+    if cpus.whole_cores() {
+        let counted = if result.is_ok() { &metrics.aligned } else { &metrics.not_aligned };
+        counted.inc(&["container", "physical_cpu"]);
+    }
+    if let Allocation::Taken { cpus, one_cache } = result? {
+        if one_cache {
+            metrics.aligned.inc(&["container", "uncore_cache"]);
+        }
+        let pod = pod.metadata.name.as_deref();
+        tracing::info!(pod, containerName = container.name, %cpus, "Allocated exclusive CPUs");
+    }
+    Ok(())
+}
+
+#[async_trait]
+impl Provider for Cpus {
+    async fn forget_all_but(&self, active: &BTreeSet<PodUid>) {
+        self.inner.fresh().retain(|uid| active.contains(uid));
+        self.keep_only(active).await;
+    }
+
+    async fn hints(&self, pod: &Arc<Pod>, container: &Container) -> ResourceHints {
+        match &*self.inner.held() {
+            Held::None(_) => ResourceHints::new(),
+            Held::Static(cpus) => cpus.hints(pod, container),
+        }
+    }
+
+    async fn pod_hints(&self, pod: &Arc<Pod>) -> ResourceHints {
+        match &*self.inner.held() {
+            Held::None(_) => ResourceHints::new(),
+            Held::Static(cpus) => cpus.pod_hints(pod),
+        }
+    }
+
+    async fn allocate(
+        &self,
+        pod: &Arc<Pod>,
+        container: &Container,
+        affinity: Hint,
+    ) -> Result<(), AllocateError> {
+        self.inner.fresh().insert(PodUid::from(uid_of(pod).as_str()));
+        let (pod, container) = (Arc::clone(pod), container.clone());
+        let result = self
+            .change(move |cpus, metrics| allocated(cpus, metrics, (&pod, &container), affinity))
+            .await;
+        result.unwrap_or(Ok(())).map_err(|refusal| match refusal.reason() {
+            Some(reason) => AllocateError::Refused { reason, message: refusal.to_string() },
+            None => AllocateError::Failed(refusal.to_string()),
+        })
+    }
+
+    async fn extras(
+        &self,
+        pod: &Arc<Pod>,
+        container: &Container,
+        extras: &mut ContainerExtras,
+    ) -> Result<(), PlacementError> {
+        let held = self.inner.held();
+        let cpus = held.state().of_or_shared(&uid_of(pod), &container.name);
+        extras.cpuset_cpus = cpus.to_string();
+        Ok(())
+    }
+
+    async fn created(
+        &self,
+        pod: &Arc<Pod>,
+        container: &Container,
+        _id: &str,
+    ) -> Result<(), PlacementError> {
+        let uid = uid_of(pod);
+        let own = self.inner.held().state().of(&uid, &container.name).cloned();
+        if let Some(own) = own {
+            self.inner.applied().insert((uid, container.name.clone()), own);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

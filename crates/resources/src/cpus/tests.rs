@@ -1,0 +1,206 @@
+//! What is remembered, what the runtime is told, and what start refuses.
+
+use super::*;
+use crate::placement::Provider;
+use engine::cpus::{CpuInfo, CpuOptions, CpuTopology};
+use engine::topology::PolicyKind;
+use ports::{PodEntry, PodLife, PodSource, PodsSnapshot};
+use serde_json::json;
+use std::path::PathBuf;
+use telemetry::metrics::Registry;
+
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("rubelet-cpus-{name}-{}", std::process::id()));
+        sys::fs::create_dir_all(&path, 0o755).unwrap();
+        Self(path)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join("cpu_manager_state")
+    }
+
+    fn text(&self) -> String {
+        sys::fs::read_to_string(self.file()).unwrap()
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = sys::fs::remove_file(self.file());
+        let _ = sys::fs::remove_dir(&self.0);
+    }
+}
+
+/// Four CPUs of one node; CPU 0 is reserved.
+fn policy() -> CpuPolicy {
+    let info = |cpu: u32| CpuInfo { numa: 0, socket: 0, core: i64::from(cpu), uncore: 0 };
+    let topology =
+        CpuTopology { cpus: (0..4).map(|cpu| (cpu, info(cpu))).collect(), cores: 4, sockets: 1 };
+    CpuPolicy::Static(Box::new(CpuSetup {
+        topology,
+        options: CpuOptions::default(),
+        reserved_milli: Some(1000),
+        reserved: CpuSet::new(),
+        policy: PolicyKind::None,
+        pod_level_resources: true,
+    }))
+}
+
+fn start(dir: &Dir, policy: CpuPolicy, registry: &Registry) -> Result<Cpus, String> {
+    Cpus::start(policy, &dir.0, &KnownContainers::new(), PlacementMetrics::new(registry))
+        .map_err(|error| error.to_string())
+}
+
+fn pod(uid: &str, cpu: &str) -> Arc<Pod> {
+    let amounts = json!({"cpu": cpu, "memory": "1Mi"});
+    Arc::new(
+        serde_json::from_value(json!({
+            "metadata": {"uid": uid, "name": uid},
+            "spec": {"containers": [
+                {"name": "a", "resources": {"requests": amounts, "limits": amounts}},
+            ]},
+        }))
+        .unwrap(),
+    )
+}
+
+async fn place(cpus: &Cpus, pod: &Arc<Pod>) -> Result<String, AllocateError> {
+    let container = &pod.spec.as_ref().unwrap().containers[0];
+    cpus.allocate(pod, container, Hint::default()).await?;
+    let mut extras = ContainerExtras::default();
+    cpus.extras(pod, container, &mut extras).await.unwrap();
+    cpus.created(pod, container, "id").await.unwrap();
+    Ok(extras.cpuset_cpus)
+}
+
+#[tokio::test]
+async fn an_allocation_is_on_disk_and_survives_a_restart() {
+    let (dir, registry) = (Dir::new("restart"), Registry::new());
+    let cpus = start(&dir, policy(), &registry).unwrap();
+    assert_eq!(dir.text(), r#"{"policyName":"static","defaultCpuSet":"0-3","checksum":611748604}"#);
+    assert_eq!(place(&cpus, &pod("own", "2")).await.unwrap(), "1-2");
+    assert_eq!(place(&cpus, &pod("shared", "100m")).await.unwrap(), "0,3");
+    let before = dir.text();
+    assert!(before.contains(r#""entries":{"own":{"a":"1-2"}}"#), "{before}");
+    let again = start(&dir, policy(), &registry).unwrap();
+    assert_eq!(dir.text(), before);
+    assert_eq!(place(&again, &pod("own", "2")).await.unwrap(), "1-2");
+    assert_eq!(
+        (again.own("own", "a").to_string(), again.allocatable().to_string()),
+        ("1-2".into(), "1-3".into())
+    );
+    assert_eq!(again.exclusive_of("own").len(), 1);
+    let refused = place(&again, &pod("more", "2")).await.unwrap_err();
+    assert_eq!(
+        refused,
+        AllocateError::Failed(
+            "not enough cpus available to satisfy request: requested=2, available=1".into()
+        )
+    );
+    let shown = registry.render();
+    for line in [
+        "kubelet_cpu_manager_pinning_requests_total 3",
+        "kubelet_cpu_manager_pinning_errors_total 1",
+        "kubelet_cpu_manager_shared_pool_size_millicores 1000",
+        "kubelet_cpu_manager_exclusive_cpu_allocation_count 2",
+        r#"kubelet_cpu_manager_allocation_per_numa{numa_node="0"} 2"#,
+        r#"kubelet_container_aligned_compute_resources_count{boundary="uncore_cache",scope="container"} 1"#,
+    ] {
+        assert!(shown.contains(line), "{line} is missing in\n{shown}");
+    }
+    again.forget_all_but(&BTreeSet::new()).await;
+    assert_eq!(dir.text(), r#"{"policyName":"static","defaultCpuSet":"0-3","checksum":611748604}"#);
+}
+
+#[tokio::test]
+async fn a_file_of_another_policy_or_machine_stops_the_start_and_stays() {
+    let (dir, registry) = (Dir::new("refused"), Registry::new());
+    start(&dir, CpuPolicy::None, &registry).unwrap();
+    let text = dir.text();
+    let error = start(&dir, policy(), &registry).unwrap_err();
+    assert_eq!(
+        error,
+        format!(
+            "start cpu manager error: could not restore state from checkpoint: configured policy \"static\" \
+             differs from state checkpoint policy \"none\", please drain this node and delete the CPU \
+             manager checkpoint file {:?} before restarting Kubelet",
+            dir.file()
+        )
+    );
+    assert_eq!(dir.text(), text);
+    let larger = r#"{"policyName":"static","defaultCpuSet":"0-7","checksum":0}"#;
+    sys::fs::write(dir.file(), larger).unwrap();
+    assert_eq!(
+        start(&dir, policy(), &registry).unwrap_err(),
+        r#"start cpu manager error: current set of available CPUs "0-3" doesn't match with CPUs in state "0-7""#
+    );
+}
+
+/// Remembers what it was told; refuses one container.
+#[derive(Debug, Default)]
+struct Told(Mutex<Vec<(String, String)>>);
+
+#[async_trait]
+impl ContainerCpus for Told {
+    async fn set_cpus(&self, id: &str, cpus: &str) -> Result<(), String> {
+        if id == "broken" {
+            return Err("no".to_owned());
+        }
+        self.0.lock().unwrap().push((id.to_owned(), cpus.to_owned()));
+        Ok(())
+    }
+}
+
+fn running(pod: &Arc<Pod>, id: &str, life: PodLife) -> (PodUid, PodEntry) {
+    let status = json!({"containerStatuses": [{
+        "name": "a", "containerID": format!("containerd://{id}"), "image": "", "imageID": "",
+        "ready": true, "restartCount": 0, "state": {"running": {}},
+    }]});
+    let entry = PodEntry {
+        pod: Arc::clone(pod),
+        source: PodSource::File,
+        mirror: None,
+        life,
+        status: Some(Arc::new(serde_json::from_value(status).unwrap())),
+        evicted: false,
+    };
+    (PodUid::from(uid_of(pod).as_str()), entry)
+}
+
+#[tokio::test]
+async fn running_containers_follow_the_shared_cpus_and_are_told_once() {
+    let (dir, registry) = (Dir::new("reconcile"), Registry::new());
+    let cpus = start(&dir, policy(), &registry).unwrap();
+    let (own, shared, broken) = (pod("own", "2"), pod("shared", "100m"), pod("broken", "100m"));
+    place(&cpus, &own).await.unwrap();
+    let told = Told::default();
+    let look = |pods: Vec<(PodUid, PodEntry)>, sources_ready| PodsSnapshot {
+        pods: Arc::new(pods.into_iter().collect()),
+        sources_ready,
+    };
+    let all = || {
+        vec![
+            running(&own, "o", PodLife::Syncing),
+            running(&shared, "s", PodLife::Syncing),
+            running(&broken, "broken", PodLife::Syncing),
+        ]
+    };
+    // A snapshot from before the pod was admitted takes nothing from it.
+    cpus.reconcile(&look(Vec::new(), true), &told).await;
+    assert_eq!(cpus.own("own", "a").to_string(), "1-2");
+    cpus.reconcile(&look(all(), true), &told).await;
+    cpus.reconcile(&look(all(), true), &told).await;
+    // The exclusive one was created on its CPUs.
+    assert_eq!(*told.0.lock().unwrap(), [("s".to_owned(), "0,3".to_owned())]);
+    // Not every source has spoken: who is missing may only be late.
+    cpus.reconcile(&look(vec![running(&shared, "s", PodLife::Syncing)], false), &told).await;
+    assert_eq!(cpus.own("own", "a").to_string(), "1-2");
+    let mut ended = all();
+    ended[0].1.life = PodLife::Terminated;
+    cpus.reconcile(&look(ended, true), &told).await;
+    assert!(cpus.own("own", "a").is_empty());
+    assert_eq!(told.0.lock().unwrap().last(), Some(&("s".to_owned(), "0-3".to_owned())));
+}

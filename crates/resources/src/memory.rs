@@ -1,0 +1,224 @@
+//! NUMA nodes for the memory of containers.
+//!
+//! Owns: who holds memory of which nodes and `memory_manager_state` (upstream: `memorymanager`). Decisions are
+//! `engine::memory`'s.
+//!
+//! Promises: the file is written before an allocation is told of; a change and its file are one step for everybody
+//! else.
+
+use crate::metrics::PlacementMetrics;
+use crate::placement::{AllocateError, Provider};
+use crate::state_file::{StateError, StateFile};
+use api::core::v1::{Container, Pod};
+use api::ids::PodUid;
+use async_trait::async_trait;
+use engine::memory::checkpoint;
+use engine::memory::{Block, MemorySetup, MemoryState, StaticMemory};
+use engine::topology::{Hint, ResourceHints};
+use ports::{ContainerExtras, PlacementError};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How memory is given out.
+#[derive(Debug, Clone)]
+pub enum MemoryPolicy {
+    /// From anywhere.
+    None,
+    /// From as few nodes as possible.
+    Static(MemorySetup),
+}
+
+/// The memory; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Memory {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    file: StateFile,
+    held: Mutex<Held>,
+    /// What containers could have at start.
+    allocatable: Vec<Block>,
+    metrics: PlacementMetrics,
+}
+
+#[derive(Debug)]
+enum Held {
+    /// The policy `None` changes nothing; what a file says counts.
+    None(MemoryState),
+    Static(StaticMemory),
+}
+
+impl Held {
+    fn state(&self) -> &MemoryState {
+        match self {
+            Self::None(state) => state,
+            Self::Static(memory) => memory.state(),
+        }
+    }
+
+    fn policy(&self) -> &'static str {
+        match self {
+            Self::None(_) => "None",
+            Self::Static(_) => "Static",
+        }
+    }
+}
+
+impl Memory {
+    /// Goes on from the file in `dir`, or begins.
+    pub fn start(
+        policy: MemoryPolicy,
+        dir: &Path,
+        metrics: PlacementMetrics,
+    ) -> Result<Self, StateError> {
+        let file = StateFile::new(dir, "memory");
+        let fault = |e: engine::memory::MemoryFault| StateError::Policy(e.0);
+        let mut held = match policy {
+            MemoryPolicy::None => Held::None(MemoryState::default()),
+            MemoryPolicy::Static(setup) => Held::Static(StaticMemory::new(setup).map_err(fault)?),
+        };
+        let restored = match file.read()? {
+            Some(text) => {
+                checkpoint::decode(&text, held.policy()).map_err(|fault| file.unusable(fault.0))?
+            }
+            None => MemoryState::default(),
+        };
+        let allocatable = match &mut held {
+            Held::None(state) => {
+                *state = restored;
+                Vec::new()
+            }
+            Held::Static(memory) => {
+                memory.restore(restored).map_err(|e| file.unfit(e.0))?;
+                memory.allocatable()
+            }
+        };
+        file.write(&checkpoint::encode(held.policy(), held.state()));
+        let held = Mutex::new(held);
+        Ok(Self { inner: Arc::new(Inner { file, held, allocatable, metrics }) })
+    }
+
+    /// A container's blocks, for whoever shows them.
+    pub fn own(&self, uid: &str, container: &str) -> Vec<Block> {
+        self.inner.held().state().of(uid, container).cloned().unwrap_or_default()
+    }
+
+    /// What containers could have at start.
+    pub fn allocatable(&self) -> &[Block] {
+        &self.inner.allocatable
+    }
+
+    /// Runs a change with its file off the runtime's threads; `None` under the policy `None`.
+    async fn change<T, F>(&self, change: F) -> Option<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut StaticMemory, &PlacementMetrics) -> T + Send + 'static,
+    {
+        let inner = Arc::clone(&self.inner);
+        let work = move || {
+            let mut held = inner.held();
+            let Held::Static(memory) = &mut *held else { return None };
+            let before = memory.state().clone();
+            let result = change(memory, &inner.metrics);
+            if *memory.state() != before {
+                inner.file.write(&checkpoint::encode("Static", memory.state()));
+            }
+            Some(result)
+        };
+        match sys::blocking::run(work).await {
+            Ok(result) => result,
+            Err(error) => {
+                tracing::error!(err = %error, "memory state was not changed");
+                None
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn uid_of(pod: &Pod) -> &str {
+    pod.metadata.uid.as_deref().unwrap_or_default()
+}
+
+#[async_trait]
+impl Provider for Memory {
+    async fn forget_all_but(&self, active: &BTreeSet<PodUid>) {
+        let active = active.clone();
+        self.change(move |memory, _| {
+            if memory.keep_only(&|uid| active.contains(&PodUid::from(uid))) {
+                tracing::info!("removed stale memory state of pods that are gone");
+            }
+        })
+        .await;
+    }
+
+    async fn hints(&self, pod: &Arc<Pod>, container: &Container) -> ResourceHints {
+        match &*self.inner.held() {
+            Held::None(_) => ResourceHints::new(),
+            Held::Static(memory) => memory.hints(pod, container),
+        }
+    }
+
+    async fn pod_hints(&self, pod: &Arc<Pod>) -> ResourceHints {
+        match &*self.inner.held() {
+            Held::None(_) => ResourceHints::new(),
+            Held::Static(memory) => memory.pod_hints(pod),
+        }
+    }
+
+    async fn allocate(
+        &self,
+        pod: &Arc<Pod>,
+        container: &Container,
+        affinity: Hint,
+    ) -> Result<(), AllocateError> {
+        let (pod, container) = (Arc::clone(pod), container.clone());
+        let allocate = move |memory: &mut StaticMemory, metrics: &PlacementMetrics| {
+            if !memory.cares(&pod) {
+                return Ok(());
+            }
+            metrics.memory_requests.inc(&[]);
+            memory.allocate(&pod, &container, affinity).map(|_| ()).inspect_err(|_| {
+                metrics.memory_errors.inc(&[]);
+            })
+        };
+        let result = self.change(allocate).await.unwrap_or(Ok(()));
+        result.map_err(|refusal| AllocateError::Failed(refusal.to_string()))
+    }
+
+    async fn extras(
+        &self,
+        pod: &Arc<Pod>,
+        container: &Container,
+        extras: &mut ContainerExtras,
+    ) -> Result<(), PlacementError> {
+        let held = self.inner.held();
+        let blocks = held.state().of(uid_of(pod), &container.name).into_iter().flatten();
+        let nodes: BTreeSet<u32> = blocks.flat_map(|block| block.nodes.iter().copied()).collect();
+        let nodes: Vec<String> = nodes.iter().map(u32::to_string).collect();
+        extras.cpuset_mems = nodes.join(",");
+        Ok(())
+    }
+
+    async fn created(
+        &self,
+        pod: &Arc<Pod>,
+        container: &Container,
+        _id: &str,
+    ) -> Result<(), PlacementError> {
+        let (pod, container) = (Arc::clone(pod), container.clone());
+        self.change(move |memory, _| memory.started(&pod, &container)).await;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
