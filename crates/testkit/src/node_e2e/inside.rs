@@ -61,6 +61,11 @@ pub fn run_inside(index: u8) -> anyhow::Result<()> {
     for image in IMAGES {
         containerd.pull(&format!("registry.k8s.io/{image}"))?;
     }
+    // Where the suite tells the kubelet that the runtime is (`--runtime-cgroups`).
+    let cgroups = sys::cgroup::Cgroups::detect(Path::new("/sys"), Path::new("/proc"))?;
+    if let Some(pid) = containerd.pid() {
+        cgroups.enter("/docker-daemon", i32::try_from(pid)?)?;
+    }
     ginkgo(&slot, &parts, &plan, &path, containerd.socket())
 }
 
@@ -156,15 +161,19 @@ fn own_network() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A node has seen packets on its interface: 2 MB arrive from the other end.
+/// A node has seen packets on its interface: 2 MB in each direction, to and from the other end.
 fn some_traffic() -> anyhow::Result<()> {
-    let mac = std::fs::read_to_string("/sys/class/net/eth0/address")?;
     run("ip", ["address", "add", "10.200.1.1/24", "dev", "uplink"])?;
-    let neighbour = ["neigh", "add", "10.200.1.2", "lladdr", mac.trim(), "dev", "uplink"];
-    run("ip", neighbour)?;
-    let socket = std::net::UdpSocket::bind("10.200.1.1:0")?;
-    for _ in 0..1500 {
-        socket.send_to(&[0; 1400], "10.200.1.2:9")?;
+    for (from, to, own, other) in [
+        ("10.200.1.1", "10.200.1.2", "uplink", "eth0"),
+        ("10.200.0.2", "10.200.0.3", "eth0", "uplink"),
+    ] {
+        let mac = std::fs::read_to_string(format!("/sys/class/net/{other}/address"))?;
+        run("ip", ["neigh", "add", to, "lladdr", mac.trim(), "dev", own])?;
+        let socket = std::net::UdpSocket::bind((from, 0))?;
+        for _ in 0..1500 {
+            socket.send_to(&[0; 1400], (to, 9))?;
+        }
     }
     Ok(())
 }

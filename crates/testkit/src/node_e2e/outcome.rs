@@ -18,11 +18,13 @@ pub enum Lane {
     Slow,
     /// Specs that restart the kubelet or change the node, one at a time.
     Serial,
+    /// Specs of single features, as far as they run in parallel on any node.
+    Features,
 }
 
 impl Lane {
     /// All of them.
-    pub const ALL: [Lane; 3] = [Lane::Main, Lane::Slow, Lane::Serial];
+    pub const ALL: [Lane; 4] = [Lane::Main, Lane::Slow, Lane::Serial, Lane::Features];
 
     /// ginkgo's label filter that selects it.
     #[must_use]
@@ -31,6 +33,10 @@ impl Lane {
             Lane::Main => "NodeConformance && !Serial && !Slow",
             Lane::Slow => "NodeConformance && Slow",
             Lane::Serial => "NodeConformance && Serial",
+            Lane::Features => {
+                "!NodeConformance && !Serial && !Slow && !Disruptive && !Flaky && !Benchmark && \
+                 !Feature:StandaloneMode"
+            }
         }
     }
 
@@ -41,6 +47,7 @@ impl Lane {
             Lane::Main => "node-e2e.tsv",
             Lane::Slow => "node-e2e-slow.tsv",
             Lane::Serial => "node-e2e-serial.tsv",
+            Lane::Features => "node-e2e-features.tsv",
         };
         let folder = match kind {
             KubeletKind::Go => "fixtures/golden",

@@ -91,6 +91,12 @@ impl Containerd {
         self.service = None;
     }
 
+    /// Its process, while it runs.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.service.as_ref().map(Service::pid)
+    }
+
     /// Which line this is.
     #[must_use]
     pub fn line(&self) -> RuntimeLine {
