@@ -93,6 +93,19 @@ make_e2e() {
   cp -a "/usr/lib/$(gcc -print-multiarch)/perl-base" "$tree/usr/lib/$(gcc -print-multiarch)/"
   image "$tree" $e2e/perl:5.26 "{$path,\"Cmd\":[\"perl\"]}"
 
+  for name in kitten nautilus; do
+    cp -al "$work/agnhost" "$work/$name"
+    printf '{"image":"%s.jpg"}\n' "$name" >"$work/$name/data.json"
+    # The specs of image volumes read these two files and know what is in the real image.
+    echo 'NAME="Alpine Linux"' >"$work/$name/etc/os-release"
+    image "$work/$name" $e2e/$name:1.8 "{$path,\"Entrypoint\":[\"/agnhost\"],\"Cmd\":[\"test-webserver\"]}"
+  done
+
+  tree=$work/sample-device-plugin
+  busybox_tree "$tree"
+  cp "$bin/sample-device-plugin" "$tree/sampledeviceplugin"
+  image "$tree" $e2e/sample-device-plugin:1.7 "{$path,\"Entrypoint\":[\"/sampledeviceplugin\",\"-alsologtostderr\"]}"
+
   tree=$work/nginx
   busybox_tree "$tree"
   program "$tree" "$(deb nginx)/usr/sbin/nginx" /usr/sbin/nginx

@@ -9,6 +9,7 @@
 
 mod accept;
 pub mod auth;
+mod certificate_files;
 mod exposition;
 mod gotime;
 mod handlers;

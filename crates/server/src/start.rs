@@ -1,6 +1,7 @@
-//! Binding the listeners and keeping certificates fresh.
+//! Binding the listeners.
 
 use crate::auth::{AuthConfig, ClientAuthorities, Guard};
+use crate::certificate_files::CertificateFiles;
 use crate::health_metrics::HealthMetrics;
 use crate::listen;
 use crate::request_metrics::RequestMetrics;
@@ -11,10 +12,7 @@ use ports::{OnExit, Reviews, Tasks};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::net::TcpListener;
-
-const RELOAD: Duration = Duration::from_secs(60);
 
 /// Settings of the server.
 #[derive(Debug, Clone)]
@@ -100,41 +98,11 @@ pub async fn start(
         let listener = bind(address).await?;
         tasks.spawn("read-only", OnExit::Exit, listen::run(listener, None, service, tasks.clone()));
     }
-    let follow = follow(authorities, certificate, settings.certificate_files, tasks.token());
-    tasks.spawn("certificate-files", OnExit::Fine, follow);
+    let files = CertificateFiles { authorities, certificate, pair: settings.certificate_files };
+    tasks.spawn("certificate-files", OnExit::Fine, files.follow(tasks.token()));
     Ok(())
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, ServerError> {
     TcpListener::bind(address).await.map_err(|source| ServerError::Listen { address, source })
-}
-
-/// Re-reads the files once a minute; a bad one leaves the old in force.
-async fn follow(
-    authorities: Option<Arc<ClientAuthorities>>,
-    certificate: Arc<ServingCertificate>,
-    files: Option<(PathBuf, PathBuf)>,
-    cancel: tokio_util::sync::CancellationToken,
-) {
-    loop {
-        tokio::select! {
-            // Cancel-safe: nothing is held.
-            () = cancel.cancelled() => return,
-            // Cancel-safe: a sleep.
-            () = tokio::time::sleep(RELOAD) => {}
-        }
-        if let Some(authorities) = &authorities
-            && let Err(error) = authorities.reload()
-        {
-            tracing::error!(
-                err = error,
-                "client CA bundle not reloaded, the old one stays in force"
-            );
-        }
-        if let Some((crt, key)) = &files
-            && let Err(error) = certificate.read(crt, key)
-        {
-            tracing::error!(err = %error, "serving certificate not reloaded, the old one stays in force");
-        }
-    }
 }

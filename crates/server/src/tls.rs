@@ -69,8 +69,17 @@ impl ServingCertificate {
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|e| e.to_string())?;
         let provider = provider();
         let key = provider.key_provider.load_private_key(key).map_err(|e| e.to_string())?;
-        self.current.store(Some(Arc::new(CertifiedKey::new(chain, key))));
+        let pair = CertifiedKey::new(chain, key);
+        // Two files are never written at the same moment: half a new pair is none.
+        pair.keys_match().map_err(|e| e.to_string())?;
+        self.current.store(Some(Arc::new(pair)));
         Ok(())
+    }
+
+    /// The certificate itself, as it is shown to clients.
+    #[cfg(test)]
+    pub(crate) fn leaf(&self) -> Option<CertificateDer<'static>> {
+        self.current.load().as_ref().and_then(|pair| pair.cert.first().cloned())
     }
 
     /// Asks somebody who keeps the certificate fresh at each handshake, from now on.

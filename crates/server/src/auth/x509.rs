@@ -32,6 +32,11 @@ impl ClientAuthorities {
         Ok(this)
     }
 
+    /// Where the bundle is.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
     /// Reads the bundle again if it has changed; a bad one leaves the old one in force.
     pub fn reload(&self) -> Result<(), String> {
         let bundle = sys::fs::read(&self.file)

@@ -1,0 +1,129 @@
+//! Following the files of the serving certificate and of the client CA.
+//!
+//! Promises: a new file is in force moments after it was written, and within a minute where it cannot
+//! be watched; a bad one leaves the old in force.
+
+use crate::auth::ClientAuthorities;
+use crate::tls::ServingCertificate;
+use futures::future::select_all;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use sys::watch::FolderWatch;
+use tokio_util::sync::CancellationToken;
+
+const RELOAD: Duration = Duration::from_secs(60);
+
+/// What is followed.
+#[derive(Debug)]
+pub(crate) struct CertificateFiles {
+    /// The client CA, if there is one.
+    pub(crate) authorities: Option<Arc<ClientAuthorities>>,
+    /// The certificate in use.
+    pub(crate) certificate: Arc<ServingCertificate>,
+    /// Its files, if it comes from files.
+    pub(crate) pair: Option<(PathBuf, PathBuf)>,
+}
+
+impl CertificateFiles {
+    /// Reads them again whenever they change, until cancelled.
+    pub(crate) async fn follow(self, cancel: CancellationToken) {
+        let mut watches = self.watches();
+        loop {
+            tokio::select! {
+                // Cancel-safe: nothing is held.
+                () = cancel.cancelled() => return,
+                // Cancel-safe: a sleep. A folder that was away may be back.
+                () = tokio::time::sleep(RELOAD) => watches = self.watches(),
+                // Cancel-safe: inotify keeps unread events.
+                alive = any_changed(&mut watches) => {
+                    if !alive {
+                        watches = self.watches();
+                    }
+                }
+            }
+            self.reload();
+        }
+    }
+
+    /// One watch for each folder that has one of the files.
+    fn watches(&self) -> Vec<FolderWatch> {
+        let pair = self.pair.iter().flat_map(|(crt, key)| [crt.as_path(), key.as_path()]);
+        let bundle = self.authorities.iter().map(|authorities| authorities.file());
+        let folders: BTreeSet<&Path> = pair.chain(bundle).filter_map(Path::parent).collect();
+        folders.into_iter().filter_map(|folder| FolderWatch::new(folder).ok()).collect()
+    }
+
+    fn reload(&self) {
+        if let Some(authorities) = &self.authorities
+            && let Err(error) = authorities.reload()
+        {
+            tracing::error!(
+                err = error,
+                "client CA bundle not reloaded, the old one stays in force"
+            );
+        }
+        if let Some((crt, key)) = &self.pair
+            && let Err(error) = self.certificate.read(crt, key)
+        {
+            tracing::error!(err = %error, "serving certificate not reloaded, the old one stays in force");
+        }
+    }
+}
+
+/// Waits for the first change; `false` when that watch is over.
+async fn any_changed(watches: &mut [FolderWatch]) -> bool {
+    if watches.is_empty() {
+        return std::future::pending().await;
+    }
+    select_all(watches.iter_mut().map(|watch| Box::pin(watch.changed()))).await.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::self_signed;
+
+    #[tokio::test]
+    async fn a_new_pair_is_in_force_at_once_and_half_of_one_is_not() {
+        let base = std::env::temp_dir().join(format!("rubelet-follow-{}", std::process::id()));
+        let certificate = Arc::new(ServingCertificate::default());
+        let pair = self_signed(&certificate, &base.join("a"), "node1", 1_700_000_000).unwrap();
+        let first = certificate.leaf().unwrap();
+        let files = CertificateFiles {
+            authorities: None,
+            certificate: Arc::clone(&certificate),
+            pair: Some(pair.clone()),
+        };
+        let cancel = CancellationToken::new();
+        let watching = files.watches();
+        assert_eq!(watching.len(), 1);
+        let other = ServingCertificate::default();
+        let new = self_signed(&other, &base.join("b"), "node1", 1_700_000_000).unwrap();
+
+        let half = sys::fs::read(&new.0).unwrap();
+        sys::fs::write(&pair.0, half).unwrap();
+        files.reload();
+        assert_eq!(certificate.leaf().unwrap(), first, "its key is not there yet");
+
+        let key = sys::fs::read(&new.1).unwrap();
+        let mut follow = std::pin::pin!(files.follow(cancel));
+        let done = async {
+            sys::fs::write(&pair.1, key).unwrap();
+            while certificate.leaf().unwrap() == first {
+                tokio::task::yield_now().await;
+            }
+        };
+        // Well below the minute after which it would be read in any case.
+        let within = tokio::time::timeout(Duration::from_secs(30), async {
+            tokio::select! {
+                () = &mut follow => {}
+                () = done => {}
+            }
+        });
+        within.await.unwrap();
+        assert_eq!(certificate.leaf(), other.leaf());
+        std::fs::remove_dir_all(&base).unwrap();
+    }
+}
