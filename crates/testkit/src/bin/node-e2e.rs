@@ -2,11 +2,13 @@
 //! show every difference from what the Go kubelet did.
 //!
 //! `LABELS`, `FOCUS`, `SKIP` and `PROCS` choose specs; `RECORD=1` keeps the results of a whole lane
-//! under `fixtures` and writes `docs/conformance.md`. `--page` only writes that page again.
+//! under `fixtures` and writes `docs/conformance.md`. `REPORT=folder` looks at an earlier run instead of
+//! making one; `--page` only writes that page again.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "a command for people")]
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
@@ -51,9 +53,15 @@ fn lane() -> anyhow::Result<ExitCode> {
     let kind = KubeletKind::from_env()?;
     let plan = Plan::from_env(kind, &Parts::find()?)?;
     println!("{kind:?}: {} {} ({} at a time)", plan.labels, plan.focus, plan.procs);
-    let Some(kept) = run_suite(&plan, kind, &STOP)? else {
-        println!("stopped");
-        return Ok(ExitCode::FAILURE);
+    let kept = match std::env::var_os("REPORT") {
+        Some(folder) => PathBuf::from(folder),
+        None => match run_suite(&plan, kind, &STOP)? {
+            Some(kept) => kept,
+            None => {
+                println!("stopped");
+                return Ok(ExitCode::FAILURE);
+            }
+        },
     };
     let results = read_report(&kept.join("report.json"))?;
     let count = |verdict| results.values().filter(|o| o.verdict == verdict).count();
