@@ -52,7 +52,7 @@ pub fn difference(ask: &Ask, go: (&Twin, &Answer), ours: (&Twin, &Answer)) -> Op
                 .headers
                 .iter()
                 .filter(|(known, _)| known == name)
-                .map(|(_, value)| twin.common(value))
+                .map(|(_, value)| without_boundary(&twin.common(value)))
                 .collect();
             values
         };
@@ -109,16 +109,25 @@ fn kind(ask: &Ask, answer: &Answer) -> Body {
     }
 }
 
-/// Fields that no two kubelets have in common: who wrote which field is not kept by ours (it is a
-/// third of a pod's memory), and the machine's interfaces come and go with other tests.
+/// What no two kubelets have in common: who wrote which field is not kept by ours (it is a third of
+/// a pod's memory), the machine's interfaces come and go with other tests, a crashing pod is in
+/// another state every few seconds, and on cgroup v1 upstream shows a memory limit that nobody set.
 fn forget(value: &mut Value) {
     match value {
         Value::Object(map) => {
             map.remove("managedFields");
             map.remove("interfaces");
+            if map.get("qosClass").is_some() {
+                map.remove("resources");
+            }
             map.values_mut().for_each(forget);
         }
-        Value::Array(list) => list.iter_mut().for_each(forget),
+        Value::Array(list) => {
+            list.retain(|item| {
+                item["metadata"]["name"] != "again" && item["podRef"]["name"] != "again"
+            });
+            list.iter_mut().for_each(forget);
+        }
         _ => {}
     }
 }
@@ -134,9 +143,20 @@ fn without_ids(text: &str) -> String {
     out
 }
 
+/// The words between several parts of a file are each kubelet's own.
+fn without_boundary(text: &str) -> String {
+    let first = text.lines().next().unwrap_or_default();
+    let inside = first.strip_prefix("--").filter(|word| word.len() == 60);
+    let after = text.split("boundary=").nth(1).and_then(|rest| rest.get(..60));
+    match inside.or(after) {
+        Some(boundary) => text.replace(boundary, "BOUNDARY"),
+        None => text.to_owned(),
+    }
+}
+
 /// Times of log lines are each kubelet's own.
 fn plain(text: &str) -> String {
-    let text = &without_ids(text);
+    let text = &without_boundary(&without_ids(text));
     let is_time = |word: &str| {
         word.len() > 20 && word.ends_with('Z') && word.starts_with("20") && word.contains('T')
     };

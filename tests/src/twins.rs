@@ -61,7 +61,12 @@ impl Twins {
                 config: merged,
                 ..KubeletOptions::default()
             };
-            let node = TestNode::builder().options(options).join(&control).kubelet(kind).start()?;
+            let mut node = TestNode::builder().options(options).join(&control).start()?;
+            // cAdvisor looks for containerd at its usual place unless it is told otherwise.
+            let socket = node.runtime().socket().display().to_string();
+            node.add_argument(&format!("--containerd={socket}"));
+            node.add_argument("--containerd-namespace=k8s.io");
+            node.start_kubelet(kind)?;
             control.kubectl(["create", "namespace", &format!("aa{digit}")])?;
             node.add_manifest("still.json", &still().to_string())?;
             for pod in pods(digit) {

@@ -177,19 +177,24 @@ fn kubectl_exec_and_attach_carry_streams_terminals_and_exit_codes() {
     attach(&bed);
 }
 
+/// A kubectl command as a line for a shell.
+fn quoted(bed: &Bed, args: &[&str]) -> String {
+    let kubectl = bed.control.kubectl_command(args.iter().copied()).unwrap();
+    let words = std::iter::once(kubectl.get_program()).chain(kubectl.get_args());
+    let words: Vec<String> = words.map(|word| format!("'{}'", word.to_str().unwrap())).collect();
+    words.join(" ")
+}
+
 /// `kubectl exec -it` in a terminal of its own whose size changes.
 fn terminal(bed: &Bed) {
-    let inside = "stty size; read a; stty size; exit 5";
-    let kubectl = bed.control.kubectl_command(["exec", "-it", "box", "--", "sh", "-c", inside]);
-    let kubectl = kubectl.unwrap();
-    let quoted: Vec<String> = std::iter::once(kubectl.get_program())
-        .chain(kubectl.get_args())
-        .map(|word| format!("'{}'", word.to_str().unwrap()))
-        .collect();
+    // The size travels on its own stream and may come after the start.
+    let inside = "until [ \"$(stty size)\" = \"33 77\" ]; do sleep 0.1; done; \
+                  echo first $(stty size); read a; echo then $(stty size); exit 5";
+    let kubectl = quoted(bed, &["exec", "-it", "box", "--", "sh", "-c", inside]);
     let line = format!(
         "stty rows 33 cols 77; tty > {}; {}; echo code=$?",
         bed.path("tty").display(),
-        quoted.join(" ")
+        kubectl
     );
     let mut child = Command::new("script")
         .args(["-qfec", &line, "/dev/null"])
@@ -202,7 +207,7 @@ fn terminal(bed: &Bed) {
         let found = shown.by_ref().find(|line| line.contains(wanted));
         assert!(found.is_some(), "the terminal never showed {wanted}");
     };
-    until("33 77");
+    until("first 33 77");
     let tty = std::fs::read_to_string(bed.path("tty")).unwrap();
     testkit::real::run("stty", ["-F", tty.trim(), "rows", "44", "cols", "111"]).unwrap();
     // The new size travels on its own stream: ask until it has arrived.
@@ -214,7 +219,7 @@ fn terminal(bed: &Bed) {
     eventually_some(PATIENCE, "the terminal has its new size", resized).unwrap();
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"go\n").unwrap();
-    until("44 111");
+    until("then 44 111");
     until("code=5");
     drop(stdin);
     child.wait().unwrap();
@@ -235,10 +240,15 @@ fn attach(bed: &Bed) {
     child.wait().unwrap();
     assert!(errors.contains("no"), "{errors}");
 
-    let mut child = bed.spawn(&["attach", "-i", "term"]);
+    let mut child = Command::new("script")
+        .args(["-qfec", &quoted(bed, &["attach", "-it", "term"]), "/dev/null"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    let mut shown = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     stdin.write_all(b"three\n").unwrap();
+    let mut shown = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     let echoed = shown.by_ref().find(|line| line.contains("got three"));
     assert!(echoed.is_some(), "a terminal answers");
     child.kill().unwrap();

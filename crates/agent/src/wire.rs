@@ -27,7 +27,7 @@ use stats::StatsDeps;
 use std::sync::Arc;
 use telemetry::log::LogHandle;
 use telemetry::metrics::{
-    BuildInfo, Registry, register_build_info, register_features, register_own_counts,
+    BuildInfo, Desc, Kind, Registry, register_build_info, register_features, register_own_counts,
     register_process,
 };
 use tokio::sync::watch;
@@ -243,6 +243,13 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
         tasks,
     );
     own_metrics(&registry, config, &roots);
+    node_metrics(&registry, host.cgroups.is_v2());
+    let start = began.as_second();
+    probe_registry.collector(move |scrape| {
+        #[expect(clippy::cast_precision_loss, reason = "metrics are floats")]
+        let start = start as f64;
+        scrape.family(&START, Kind::Gauge).push_values(&[], &[], start.into(), None);
+    });
     let deps = ServerDeps {
         pods: Arc::new(pods),
         runtime: client,
@@ -263,6 +270,23 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
         tasks.spawn("iptables", OnExit::Fine, iptables::run(tasks.token()));
     }
     Ok(started)
+}
+
+const START: Desc = Desc::alpha(
+    "process_start_time_seconds",
+    "Start time of the process since unix epoch in seconds.",
+);
+const CGROUP_VERSION: Desc = Desc::alpha("kubelet_cgroup_version", "cgroup version on the hosts.");
+const PROVIDER: Desc = Desc::alpha(
+    "kubelet_metrics_provider",
+    "Metrics provider used by kubelet to collect container stats. Values can be 'cadvisor' and 'cri'",
+)
+.labels(&["provider"]);
+
+/// What the node is, once and for all.
+fn node_metrics(registry: &Registry, v2: bool) {
+    registry.gauge(CGROUP_VERSION).set(&[], if v2 { 2.0 } else { 1.0 });
+    registry.gauge(PROVIDER).set(&["cadvisor"], 1.0);
 }
 
 /// What the process says about itself.

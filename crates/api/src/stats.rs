@@ -287,11 +287,24 @@ pub struct PsiData {
     /// Total stall time.
     pub total: u64,
     /// Percent over 10 seconds.
+    #[serde(serialize_with = "short")]
     pub avg10: f64,
     /// Percent over 60 seconds.
+    #[serde(serialize_with = "short")]
     pub avg60: f64,
     /// Percent over 300 seconds.
+    #[serde(serialize_with = "short")]
     pub avg300: f64,
+}
+
+/// A number as Go prints it: whole ones without a fraction.
+fn short<S: serde::Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    #[expect(clippy::cast_possible_truncation, reason = "whole and small")]
+    if value.fract() == 0.0 && value.abs() < 1e15 {
+        serializer.serialize_i64(*value as i64)
+    } else {
+        serializer.serialize_f64(*value)
+    }
 }
 
 /// Swap in bytes.

@@ -1,8 +1,10 @@
 //! What the pod subsystem counts, with upstream's names, labels and buckets.
 
 pub(crate) mod resize;
+pub(crate) mod starts;
 
 use resize::ResizeMetrics;
+use starts::StartMetrics;
 use telemetry::metrics::{CounterFamily, Desc, GaugeFamily, HistogramFamily, Registry};
 
 const DEFAULT_BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
@@ -148,6 +150,7 @@ pub struct PodMetrics {
     pub(crate) rejections: CounterFamily,
     pub(crate) preemptions: CounterFamily,
     pub(crate) resize: ResizeMetrics,
+    pub(crate) starts: StartMetrics,
     pub(crate) probes: CounterFamily,
     pub(crate) probe_duration: HistogramFamily,
 }
@@ -171,7 +174,13 @@ impl PodMetrics {
             active_pods: registry.gauge(ACTIVE_PODS),
             mirror_pods: registry.gauge(MIRROR_PODS),
             orphaned: registry.counter(ORPHANED),
-            restarted: registry.counter(RESTARTED),
+            restarted: {
+                let family = registry.counter(RESTARTED);
+                for label in ["", "true"] {
+                    family.with(&[label]);
+                }
+                family
+            },
             started_pods: registry.counter(STARTED_PODS),
             started_pods_errors: registry.counter(STARTED_PODS_ERRORS),
             started_containers: registry.counter(STARTED_CONTAINERS),
@@ -180,6 +189,7 @@ impl PodMetrics {
             rejections: registry.counter(REJECTIONS),
             preemptions: registry.counter(PREEMPTIONS),
             resize: ResizeMetrics::new(registry),
+            starts: StartMetrics::new(registry),
             probes: probes.counter(PROBES),
             probe_duration: probes.histogram(PROBE_DURATION, &DEFAULT_BUCKETS),
         }

@@ -40,6 +40,7 @@ use futures::future::BoxFuture;
 use ports::{EventSeverity, EventTarget, NodeEvent};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -66,6 +67,8 @@ pub(crate) struct PodWorker {
     faults: BTreeMap<String, StartError>,
     /// The pod with the addresses and grace of the call in progress.
     last_pod: Option<Arc<Pod>>,
+    /// Nanoseconds spent waiting for images.
+    pulling: AtomicU64,
 }
 
 impl PodWorker {
@@ -90,6 +93,7 @@ impl PodWorker {
             back_off,
             faults: BTreeMap::new(),
             last_pod: None,
+            pulling: AtomicU64::new(0),
         }
     }
 

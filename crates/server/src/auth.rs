@@ -5,8 +5,10 @@
 //! fall through to anonymous; nothing is cached longer than configured; caches are bounded.
 
 mod cache;
+mod metrics;
 mod x509;
 
+pub use metrics::AuthMetrics;
 pub use x509::ClientAuthorities;
 
 use crate::route;
@@ -16,6 +18,7 @@ use ports::{AccessQuestion, Reviews, UserInfo};
 use rustls_pki_types::CertificateDer;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 const CACHE_ENTRIES: usize = 4096;
 const SUBPROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
@@ -52,6 +55,7 @@ pub struct Guard {
     reviews: Option<Arc<dyn Reviews>>,
     tokens: TimedCache<String, Option<UserInfo>>,
     access: TimedCache<AccessQuestion, bool>,
+    metrics: AuthMetrics,
 }
 
 impl Guard {
@@ -60,6 +64,7 @@ impl Guard {
         config: AuthConfig,
         authorities: Option<Arc<ClientAuthorities>>,
         reviews: Option<Arc<dyn Reviews>>,
+        metrics: AuthMetrics,
     ) -> Self {
         Self {
             config,
@@ -67,6 +72,7 @@ impl Guard {
             reviews,
             tokens: TimedCache::new(CACHE_ENTRIES),
             access: TimedCache::new(CACHE_ENTRIES),
+            metrics,
         }
     }
 
@@ -92,7 +98,10 @@ impl Guard {
         let mut erred = false;
         if let (Some(authorities), false) = (&self.authorities, certificates.is_empty()) {
             match authorities.user(certificates) {
-                Ok(Some(user)) => return Ok(authenticated(user)),
+                Ok(Some((user, left))) => {
+                    self.metrics.expiration.observe(&[], left);
+                    return Ok(authenticated(user));
+                }
                 Ok(None) => {}
                 Err(error) => {
                     tracing::debug!(err = error, "client certificate refused");
@@ -139,16 +148,20 @@ impl Guard {
 
     /// The user of a token; `None` if it is not good or could not be reviewed.
     async fn review_token(&self, token: &str, keep: Duration) -> Option<UserInfo> {
+        let asked = Instant::now();
         if let Some(known) = self.tokens.get(&token.to_owned()) {
+            self.metrics.token(asked.elapsed(), None);
             return known;
         }
         let reviews = self.reviews.as_ref()?;
         match reviews.token(token).await {
             Ok(user) => {
+                self.metrics.token(asked.elapsed(), Some(true));
                 self.tokens.put(token.to_owned(), user.clone(), keep);
                 user
             }
             Err(error) => {
+                self.metrics.token(asked.elapsed(), Some(false));
                 tracing::error!(err = error, "Unable to authenticate the request");
                 None
             }
@@ -203,7 +216,10 @@ impl Guard {
 
     async fn review_access(&self, question: &AccessQuestion) -> Result<bool, String> {
         let reviews = self.reviews.as_ref().ok_or("no API server to review access")?;
-        reviews.access(question).await
+        let asked = Instant::now();
+        let answer = reviews.access(question).await;
+        self.metrics.access(asked.elapsed(), answer.is_ok());
+        answer
     }
 }
 

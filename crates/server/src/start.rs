@@ -1,6 +1,6 @@
 //! Binding the listeners.
 
-use crate::auth::{AuthConfig, ClientAuthorities, Guard};
+use crate::auth::{AuthConfig, AuthMetrics, ClientAuthorities, Guard};
 use crate::certificate_files::CertificateFiles;
 use crate::health_metrics::HealthMetrics;
 use crate::listen;
@@ -81,7 +81,10 @@ pub async fn start(
     let deps = Arc::new(deps);
     if let Some(address) = settings.https {
         let tls = Arc::new(server_config(&settings.tls, Arc::clone(&certificate))?);
-        let guard = Guard::new(settings.auth.clone(), authorities.clone(), reviews);
+        let guard = {
+            let metrics = AuthMetrics::new(&deps.metrics);
+            Guard::new(settings.auth.clone(), authorities.clone(), reviews, metrics)
+        };
         let service = Arc::new(Service {
             switches: settings.switches,
             guard: Some(Arc::new(guard)),

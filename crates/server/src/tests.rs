@@ -112,7 +112,7 @@ fn guard(anonymous: bool) -> Guard {
         access_cache: None,
         strict_streaming: false,
     };
-    Guard::new(config, None, None)
+    Guard::new(config, None, None, crate::auth::AuthMetrics::new(&Registry::new()))
 }
 
 /// Status and whole answer of one request.

@@ -20,6 +20,7 @@ use ports::{
 use proto::cri_v1::{ContainerConfig, DnsConfig, ImageSpec, PodSandboxConfig};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Largest environment file that is read.
 const MAX_ENV_FILE: u64 = 1 << 20;
@@ -144,7 +145,8 @@ impl PodWorker {
     /// Pulls; a wait ends at once when the pod is to end.
     async fn pull(&self, request: EnsureImage) -> Result<EnsuredImage, StartError> {
         let mut interrupt = self.interrupt.clone();
-        tokio::select! {
+        let asked = tokio::time::Instant::now();
+        let result = tokio::select! {
             // A pull belongs to the image task: dropping the wait does not break it.
             result = self.shared.images.ensure(request) => {
                 result.map_err(|fault| StartError { reason: fault.reason, message: fault.message })
@@ -152,7 +154,10 @@ impl PodWorker {
             () = super::sync::interrupted(&mut interrupt) => { // cancel-safe: a watch
                 Err(fault("ContainerCreating", "the pod is to end"))
             }
-        }
+        };
+        let took = u64::try_from(asked.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.pulling.fetch_add(took, Ordering::Relaxed);
+        result
     }
 
     pub(super) async fn pull_image_volumes(&self, ground: &Ground<'_>) -> ImageVolumes {
@@ -169,8 +174,11 @@ impl PodWorker {
                 sandbox: ground.sandbox_config.clone(),
                 runtime_handler: ground.runtime_handler.clone(),
             };
+            let starts = &self.shared.metrics.starts;
+            starts.image_volumes.inc(&[]);
             match self.pull(request).await {
                 Ok(pulled) => {
+                    starts.image_volumes_mounted.inc(&[]);
                     let spec = ImageSpec {
                         image: pulled.image_ref,
                         user_specified_image: image,
@@ -181,6 +189,7 @@ impl PodWorker {
                     result.images.insert(volume.name.clone(), spec);
                 }
                 Err(fault) => {
+                    starts.image_volume_errors.inc(&[]);
                     result.faults.insert(volume.name.clone(), fault);
                 }
             }

@@ -84,7 +84,11 @@ impl PodWorker {
             return Err(self.no_sandbox(pod, &error));
         }
         self.timeline.note("making sandbox", "");
-        let id = match self.shared.runtime.run_sandbox(config, handler).await {
+        let asked = tokio::time::Instant::now();
+        let made = self.shared.runtime.run_sandbox(config, handler).await;
+        let starts = &self.shared.metrics.starts;
+        starts.sandbox(pod, handler, asked.elapsed(), made.is_ok());
+        let id = match made {
             Ok(id) => id,
             Err(fault) => {
                 self.shared.metrics.started_pods_errors.inc(&[]);

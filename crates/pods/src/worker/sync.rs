@@ -14,6 +14,8 @@ use engine::runtime::RuntimePod;
 use engine::status::is_terminal;
 use ports::{PodMounts, VolumeError};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 impl PodWorker {
     pub(super) async fn sync(&mut self, work: &Work, runtime: Arc<RuntimePod>) -> Outcome {
@@ -97,6 +99,11 @@ impl PodWorker {
         if let (true, Some(seen)) = (began, seen) {
             let took = self.shared.clock.now().duration_since(seen);
             self.shared.metrics.pod_start.observe(&[], took.as_secs_f64());
+            if !is_static(pod) {
+                let pulling = Duration::from_nanos(self.pulling.load(Ordering::Relaxed));
+                let now = self.shared.clock.now();
+                self.shared.metrics.starts.began(pod, status, pulling, now);
+            }
         }
     }
 

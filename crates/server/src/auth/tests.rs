@@ -40,7 +40,15 @@ fn guard(anonymous: bool, down: bool) -> (Guard, Arc<Reviewer>) {
         strict_streaming: true,
     };
     let reviews: Arc<dyn Reviews> = Arc::<Reviewer>::clone(&reviewer);
-    (Guard::new(config, None, Some(reviews)), reviewer)
+    (
+        Guard::new(
+            config,
+            None,
+            Some(reviews),
+            AuthMetrics::new(&telemetry::metrics::Registry::new()),
+        ),
+        reviewer,
+    )
 }
 
 fn token(value: &str) -> HeaderMap {

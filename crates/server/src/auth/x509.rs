@@ -62,11 +62,12 @@ impl ClientAuthorities {
         Ok(())
     }
 
-    /// The user that a verified chain names; `None` without a common name.
+    /// The user that a verified chain names, and the seconds that its certificate is still good;
+    /// `None` without a common name.
     pub(crate) fn user(
         &self,
         chain: &[CertificateDer<'static>],
-    ) -> Result<Option<UserInfo>, String> {
+    ) -> Result<Option<(UserInfo, f64)>, String> {
         let Some((leaf, intermediates)) = chain.split_first() else { return Ok(None) };
         let verifier = self.verifier.load();
         let Some(known) = verifier.as_ref() else { return Ok(None) };
@@ -82,7 +83,13 @@ impl ClientAuthorities {
         let groups = subject.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_owned));
         let fingerprint = ring::digest::digest(&ring::digest::SHA256, leaf);
         let hex: String = fingerprint.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Some(UserInfo {
+        #[expect(clippy::cast_precision_loss, reason = "metrics are floats")]
+        let left = {
+            let end = certificate.validity().not_after.timestamp();
+            let now = i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX);
+            end.saturating_sub(now) as f64
+        };
+        let user = UserInfo {
             name: name.to_owned(),
             uid: String::new(),
             groups: groups.collect(),
@@ -90,6 +97,7 @@ impl ClientAuthorities {
                 "authentication.kubernetes.io/credential-id".to_owned(),
                 vec![format!("X509SHA256={hex}")],
             )]),
-        }))
+        };
+        Ok(Some((user, left)))
     }
 }

@@ -32,7 +32,28 @@ fn object(entry: &PodEntry) -> Value {
             map.insert("status".to_owned(), serde_json::to_value(&**status).unwrap_or_default());
         }
     }
+    complete(&mut value);
     value
+}
+
+/// Fields that Go's types print although nothing is in them.
+fn complete(pod: &mut Value) {
+    let each = |pod: &mut Value, path: [&str; 2], field: &str, empty: Value| {
+        let [outer, list] = path;
+        let items = pod.get_mut(outer).and_then(|o| o.get_mut(list)).and_then(Value::as_array_mut);
+        for item in items.into_iter().flatten().filter_map(Value::as_object_mut) {
+            item.entry(field).or_insert_with(|| empty.clone());
+        }
+    };
+    for list in ["containers", "initContainers", "ephemeralContainers"] {
+        each(pod, ["spec", list], "resources", json!({}));
+    }
+    for time in ["lastProbeTime", "lastTransitionTime"] {
+        each(pod, ["status", "conditions"], time, Value::Null);
+    }
+    if let Some(map) = pod.as_object_mut() {
+        map.entry("status").or_insert_with(|| json!({}));
+    }
 }
 
 /// What the runtime has, pod by pod.

@@ -225,6 +225,11 @@ impl TestNode {
         self.parts.bin(name)
     }
 
+    /// Give the kubelet one more argument when it starts next.
+    pub fn add_argument(&mut self, argument: &str) {
+        self.options.args.push(argument.to_owned());
+    }
+
     /// End the kubelet with SIGTERM; containers stay.
     pub fn stop_kubelet(&mut self) {
         if let Some(mut kubelet) = self.kubelet.take() {

@@ -1,0 +1,141 @@
+//! How pods start, and which the workers hold.
+
+use api::core::v1::{Pod, PodStatus};
+use jiff::Timestamp;
+use std::time::Duration;
+use telemetry::metrics::{CounterFamily, Desc, GaugeFamily, HistogramFamily, Registry};
+
+use super::{DEFAULT_BUCKETS, START_BUCKETS};
+
+const SANDBOX: Desc = Desc::alpha(
+    "kubelet_run_podsandbox_duration_seconds",
+    "Duration in seconds of the run_podsandbox operations. Broken down by RuntimeClass.Handler.",
+)
+.labels(&["runtime_handler"]);
+const SANDBOX_ERRORS: Desc = Desc::alpha(
+    "kubelet_run_podsandbox_errors_total",
+    "Cumulative number of the run_podsandbox operation errors by RuntimeClass.Handler.",
+)
+.labels(&["runtime_handler"]);
+const USERNS: Desc = Desc::alpha(
+    "kubelet_started_user_namespaced_pods_total",
+    "Cumulative number of pods with user namespaces started. This metric will only be collected on Linux.",
+);
+const USERNS_ERRORS: Desc = Desc::alpha(
+    "kubelet_started_user_namespaced_pods_errors_total",
+    "Cumulative number of errors when starting pods with user namespaces. This metric will only be collected on Linux.",
+);
+const IMAGE_VOLUMES: Desc =
+    Desc::beta("kubelet_image_volume_requested_total", "Number of requested image volumes.");
+const IMAGE_VOLUMES_MOUNTED: Desc = Desc::beta(
+    "kubelet_image_volume_mounted_succeed_total",
+    "Number of successful image volume mounts.",
+);
+const IMAGE_VOLUME_ERRORS: Desc = Desc::beta(
+    "kubelet_image_volume_mounted_errors_total",
+    "Number of failed image volume mounts.",
+);
+const TOTAL: Desc = Desc::alpha(
+    "kubelet_pod_start_total_duration_seconds",
+    "Duration in seconds to start a pod since creation, including time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch",
+);
+const SLI: Desc = Desc::alpha(
+    "kubelet_pod_start_sli_duration_seconds",
+    "Duration in seconds to start a pod, excluding time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch",
+);
+const EPHEMERAL: Desc = Desc::alpha(
+    "kubelet_managed_ephemeral_containers",
+    "Current number of ephemeral containers in pods managed by this kubelet.",
+);
+const WORKING: Desc = Desc::alpha(
+    "kubelet_working_pods",
+    "Number of pods the kubelet is actually running, broken down by lifecycle phase, whether the pod is desired, orphaned, or runtime only (also orphaned), and whether the pod is static. An orphaned pod has been removed from local configuration or force deleted in the API and consumes resources that are not otherwise visible.",
+)
+.labels(&["lifecycle", "config", "static"]);
+const SLEEP_EARLY: Desc = Desc::alpha(
+    "kubelet_sleep_action_terminated_early_total",
+    "The number of times lifecycle sleep handler got terminated before it finishes",
+);
+const HTTP_FALLBACKS: Desc = Desc::alpha(
+    "kubelet_lifecycle_handler_http_fallbacks_total",
+    "The number of times lifecycle handlers successfully fell back to http from https.",
+);
+const DISCARDED: Desc =
+    Desc::alpha("kubelet_pleg_discard_events", "The number of discard events in PLEG.");
+
+/// Counters of starts.
+#[derive(Debug, Clone)]
+pub(crate) struct StartMetrics {
+    sandbox: HistogramFamily,
+    sandbox_errors: CounterFamily,
+    userns: CounterFamily,
+    userns_errors: CounterFamily,
+    pub(crate) image_volumes: CounterFamily,
+    pub(crate) image_volumes_mounted: CounterFamily,
+    pub(crate) image_volume_errors: CounterFamily,
+    total: HistogramFamily,
+    sli: HistogramFamily,
+    pub(crate) ephemeral: GaugeFamily,
+    pub(crate) working: GaugeFamily,
+}
+
+impl StartMetrics {
+    pub(crate) fn new(registry: &Registry) -> Self {
+        // These are there from the start although most nodes never count any.
+        for never in [SLEEP_EARLY, HTTP_FALLBACKS, DISCARDED] {
+            registry.counter(never).with(&[]);
+        }
+        let counted = |desc| {
+            let family = registry.counter(desc);
+            family.with(&[]);
+            family
+        };
+        Self {
+            sandbox: registry.histogram(SANDBOX, &DEFAULT_BUCKETS),
+            sandbox_errors: registry.counter(SANDBOX_ERRORS),
+            userns: counted(USERNS),
+            userns_errors: counted(USERNS_ERRORS),
+            image_volumes: counted(IMAGE_VOLUMES),
+            image_volumes_mounted: counted(IMAGE_VOLUMES_MOUNTED),
+            image_volume_errors: counted(IMAGE_VOLUME_ERRORS),
+            total: registry.histogram(TOTAL, &START_BUCKETS),
+            sli: registry.histogram(SLI, &START_BUCKETS),
+            ephemeral: registry.gauge(EPHEMERAL),
+            working: registry.gauge(WORKING),
+        }
+    }
+
+    /// A sandbox was asked for and came, or did not.
+    pub(crate) fn sandbox(&self, pod: &Pod, handler: &str, took: Duration, came: bool) {
+        self.sandbox.observe_duration(&[handler], took);
+        let own_users = pod.spec.as_ref().is_some_and(|spec| spec.host_users == Some(false));
+        if own_users {
+            self.userns.inc(&[]);
+        }
+        if !came {
+            self.sandbox_errors.inc(&[handler]);
+            if own_users {
+                self.userns_errors.inc(&[]);
+            }
+        }
+    }
+
+    /// A pod of the API server runs; `pulling` is how long its images took.
+    pub(crate) fn began(&self, pod: &Pod, status: &PodStatus, pulling: Duration, now: Timestamp) {
+        let Some(created) = &pod.metadata.creation_timestamp else { return };
+        let total = now.duration_since(created.0).as_secs_f64().max(0.0);
+        self.total.observe(&[], total);
+        let own = total - pulling.as_secs_f64() - init_seconds(status);
+        self.sli.observe(&[], own.max(0.0));
+    }
+}
+
+/// How long init containers ran, one after the other.
+fn init_seconds(status: &PodStatus) -> f64 {
+    let ended = status.init_container_statuses.iter().flatten().filter_map(|container| {
+        let ended = container.state.as_ref()?.terminated.as_ref()?;
+        let (from, to) = (ended.started_at.as_ref()?, ended.finished_at.as_ref()?);
+        Some(to.0.duration_since(from.0).as_secs_f64())
+    });
+    ended.sum()
+}

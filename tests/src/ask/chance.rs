@@ -1,0 +1,156 @@
+//! Requests by chance: good ones bent in one or several ways.
+
+use super::table::{ACCEPTS, LOG_QUERIES, METHODS, PATHS, STREAM_QUERIES};
+use super::{Ask, EVERYBODY};
+
+/// Numbers by chance, the same for the same seed.
+#[derive(Debug, Clone)]
+pub struct Chance(u64);
+
+impl Chance {
+    /// From a seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Chance {
+        Chance(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, most: usize) -> usize {
+        usize::try_from(self.next() >> 16).unwrap_or(0) % most.max(1)
+    }
+
+    fn of<T: Copy>(&mut self, list: &[T]) -> T {
+        list[self.below(list.len())]
+    }
+
+    fn once_in(&mut self, times: usize) -> bool {
+        self.below(times) == 0
+    }
+
+    /// A request that may be odd in several ways at once.
+    pub fn ask(&mut self) -> Ask {
+        let mut target = self.of(PATHS).to_owned();
+        if self.once_in(4) {
+            target = self.bend(&target);
+            if !target.starts_with('/') {
+                target.insert(0, '/');
+            }
+        }
+        if self.once_in(2) {
+            let pools = [LOG_QUERIES, STREAM_QUERIES, ODD_QUERIES];
+            let mut query = Vec::new();
+            for _ in 0..=self.below(3) {
+                let pool = self.of(&pools);
+                query.push(self.of(pool));
+            }
+            target = format!("{target}?{}", query.join("&"));
+        }
+        let often = ["GET", "GET", "GET", "POST"];
+        let method = if self.once_in(5) { self.of(&METHODS) } else { self.of(&often) };
+        let mut ask = Ask::new(method, &target);
+        if self.once_in(4) {
+            ask.who = self.of(&EVERYBODY);
+        }
+        if self.once_in(4) {
+            let accept = self.of(ACCEPTS);
+            ask = ask.with("Accept", accept);
+        }
+        if self.once_in(5) {
+            ask = ask.with("Connection", self.of(&["Upgrade", "upgrade", "keep-alive, Upgrade"]));
+            ask = ask.with("Upgrade", self.of(&["SPDY/3.1", "websocket", "WebSocket", "h2c", "x"]));
+            if self.once_in(2) {
+                ask = ask.with("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==");
+                ask = ask.with("Sec-WebSocket-Version", "13");
+            }
+            if self.once_in(2) {
+                let protocols = [
+                    "v4.channel.k8s.io",
+                    "v5.channel.k8s.io",
+                    "portforward.k8s.io",
+                    "channel.k8s.io",
+                ];
+                ask = ask.with("Sec-WebSocket-Protocol", self.of(&protocols));
+            }
+        }
+        if self.once_in(8) {
+            ask =
+                ask.with("Accept-Encoding", self.of(&["gzip", "identity", "gzip;q=0", "deflate"]));
+        }
+        if ask.method != "GET" && ask.method != "HEAD" && self.once_in(3) {
+            let bodies = ["", "4", "x=y", "only_cpu_and_memory=true", "{}"];
+            ask = ask.body(self.of(&bodies));
+            if self.once_in(2) {
+                let kinds =
+                    ["application/x-www-form-urlencoded", "application/json", "text/plain", "x"];
+                ask = ask.with("Content-Type", self.of(&kinds));
+            }
+        }
+        if self.once_in(30) {
+            ask.version = "HTTP/1.0";
+        }
+        ask
+    }
+
+    /// The path in another spelling, or broken.
+    fn bend(&mut self, path: &str) -> String {
+        let at = self.below(path.len().max(1));
+        let at = (0..=at).rev().find(|at| path.is_char_boundary(*at)).unwrap_or(0);
+        let (head, tail) = path.split_at(at);
+        match self.below(12) {
+            0 => format!("{path}/"),
+            1 => path.replacen('/', "//", 2),
+            2 => format!("{path}/../{}", self.of(&["x", "", "c"])),
+            3 => format!("/.{path}"),
+            4 => {
+                let byte = tail.bytes().next().unwrap_or(b'x');
+                format!("{head}%{byte:02x}{}", tail.get(1..).unwrap_or_default())
+            }
+            5 => format!(
+                "{head}%{}{tail}",
+                self.of(&["zz", "", "2", "00", "2f", "2F", "25", "3f", "20"])
+            ),
+            6 => path.to_uppercase(),
+            7 => format!("{path}/{}", self.of(&["x", ".", "..", "%2e", "a/b", " ".trim(), "é"])),
+            8 => format!(
+                "{head}{}{tail}",
+                self.of(&[";", "+", "~", "'", "\"", "|", "\\", "{", "ü", "@", ":"])
+            ),
+            9 => head.to_owned(),
+            10 => format!("{path}{}", self.of(&["x", "*", "%", "."])),
+            _ => format!("/x{path}"),
+        }
+    }
+}
+
+const ODD_QUERIES: &[&str] = &[
+    "verbose",
+    "verbose=1",
+    "exclude=ping",
+    "exclude=log",
+    "exclude=x",
+    "only_cpu_and_memory=true",
+    "cmd=echo%20a",
+    "cmd=true",
+    "port=80",
+    "port=x",
+    "timeout=1",
+    "timeout=x",
+    "query=x",
+    "x=y",
+    "=",
+    "&",
+    "a=b=c",
+    "%",
+    "%41=1",
+    "+",
+    "debug=1",
+    "seconds=1",
+    "x=%00",
+    "x=ü",
+];
