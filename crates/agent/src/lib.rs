@@ -7,6 +7,7 @@
 //! Deliberately absent: policy.
 #![forbid(unsafe_code)]
 
+mod allocatable;
 mod cluster;
 mod exclusive;
 mod host;
@@ -14,6 +15,7 @@ mod iptables;
 mod layout;
 mod lifecycle;
 mod placement;
+mod protect;
 mod runtime;
 mod settings;
 mod upkeep;
@@ -65,6 +67,12 @@ pub enum AgentError {
     /// CPUs, memory or their alignment.
     #[error("{0}")]
     Placement(String),
+    /// The node's resources: reservation, kernel settings, enforcement.
+    #[error("Failed to start ContainerManager: {0}")]
+    ContainerManager(String),
+    /// Eviction thresholds.
+    #[error(transparent)]
+    Thresholds(#[from] engine::eviction::ThresholdError),
     /// The way to the API server.
     #[error("{0}")]
     Api(String),

@@ -9,7 +9,7 @@ use config::resolved::{
     TlsVersion,
 };
 use engine::admission::resize::ResizePolicy;
-use engine::cgroup::{CgroupName, Driver, Limits, PodLimitPolicy, shares};
+use engine::cgroup::{CgroupName, Driver};
 use engine::image::record::{AllowList, VerificationPolicy};
 use engine::node::{NodeSettings, Reservation, Threshold};
 use engine::pod::PodGates;
@@ -24,7 +24,6 @@ use node::{HeartbeatConfig, LeaseConfig, NodeConfig, Registration};
 use pods::images::{DockerConfigPlaces, ImagesConfig};
 use pods::{AdmissionConfig, GcPolicy, PodsConfig, UrlSourceConfig, UsernsConfig, ViewConfig};
 use ports::Roots;
-use resources::cgroups::CgroupTreeConfig;
 use server::ServerSettings;
 use server::auth::AuthConfig;
 use server::route::Switches;
@@ -81,7 +80,7 @@ fn request(config: &Config, host: &Host) -> RequestSettings {
             MemoryReservation::None
         },
         throttling_factor: config.resources.memory_throttling_factor,
-        allocatable_memory: allocatable(config, host, "memory", bytes(host.machine.memory_bytes)),
+        allocatable_memory: crate::allocatable::memory_for_pods(config, host),
         page_size: 4096,
     });
     RequestSettings {
@@ -213,43 +212,6 @@ fn major_minor(version: &str) -> String {
     format!("{}.{}", parts.next().unwrap_or_default(), parts.next().unwrap_or_default())
 }
 
-/// What is left of a resource for pods before eviction thresholds.
-fn allocatable(config: &Config, _host: &Host, resource: &str, capacity: i64) -> i64 {
-    let reserved = |map: &std::collections::BTreeMap<String, Quantity>| {
-        map.get(resource).map_or(0, |q| if resource == "cpu" { q.milli_value() } else { q.value() })
-    };
-    let reservations = &config.resources.reservations;
-    capacity
-        .saturating_sub(reserved(&reservations.system))
-        .saturating_sub(reserved(&reservations.kube))
-}
-
-/// The cgroup tree.
-pub(crate) fn cgroup_tree(config: &Config, host: &Host, driver: Driver) -> CgroupTreeConfig {
-    let enforced = config.resources.enforcement.pods;
-    let left = |resource: &str, capacity: i64| {
-        if enforced { allocatable(config, host, resource, capacity) } else { capacity }
-    };
-    let cores = i64::try_from(host.machine.cores).unwrap_or(i64::MAX);
-    let memory = i64::try_from(host.machine.memory_bytes).unwrap_or(i64::MAX);
-    CgroupTreeConfig {
-        root: CgroupName::parse(driver, &config.resources.cgroup_root),
-        policy: PodLimitPolicy {
-            cfs_quota: config.pods.cpu_cfs_quota,
-            period_us: u64::try_from(config.pods.cpu_cfs_quota_period.as_micros())
-                .unwrap_or(u64::MAX),
-            pids: config.pods.pids_limit.unwrap_or(-1),
-        },
-        kubepods: Limits {
-            cpu_shares: Some(shares(left("cpu", cores.saturating_mul(1000)))),
-            memory_bytes: Some(left("memory", memory)),
-            ..Limits::default()
-        },
-        pod_level_resources: config.gates.enabled("PodLevelResources"),
-        lifts_quota: None,
-    }
-}
-
 /// Image pulls.
 pub(crate) fn images(config: &Config) -> ImagesConfig {
     let pulls = &config.image_pulls;
@@ -296,6 +258,7 @@ pub(crate) fn volumes(config: &Config, host: &Host, roots: &Roots) -> VolumesCon
         cluster_trust_bundles: config.gates.enabled("ClusterTrustBundleProjection"),
         pod_certificates: config.gates.enabled("PodCertificateRequest"),
         selinux: host.selinux,
+        usage_period: config.pods.volume_stats_period.unwrap_or_default(),
         ..VolumesConfig::new(roots.clone(), host.hostname.clone())
     }
 }

@@ -6,7 +6,7 @@ use config::Config;
 use cri::RuntimeClient;
 use engine::image::gc::GcPolicy;
 use jiff::SignedDuration;
-use pods::images::{Images, ProviderSetup, load_providers};
+use pods::images::{ImageGc, Images, ProviderSetup, load_providers};
 use pods::logs::{LogRotation, LogRotationConfig};
 use pods::{UsernsConfig, host_ids};
 use ports::{Clock, OnExit, Roots, Tasks};
@@ -26,14 +26,14 @@ pub(crate) fn user_namespaces(config: &Config, roots: &Roots) -> Result<UsernsCo
     Ok(UsernsConfig { ids_per_pod, ids, max_pods: config.pods.max_pods })
 }
 
-/// Starts both loops.
+/// Starts both loops; gives the collector of images, which eviction may hurry.
 pub(crate) fn start(
     config: &Config,
     images: &Images,
     client: &RuntimeClient,
     clock: &Arc<dyn Clock>,
     tasks: &Tasks,
-) -> Result<(), AgentError> {
+) -> Result<Arc<ImageGc>, AgentError> {
     let gc = &config.image_gc;
     let signed = |d: Duration| SignedDuration::try_from(d).unwrap_or(SignedDuration::MAX);
     let policy = GcPolicy {
@@ -42,9 +42,9 @@ pub(crate) fn start(
         min_age: signed(gc.minimum_age),
         max_age: gc.maximum_age.map_or(SignedDuration::ZERO, signed),
     };
-    let collector = images.collector(policy, Arc::new(client.clone()));
-    let stop = tasks.token();
-    tasks.spawn("image collection", OnExit::Fine, async move { collector.run(stop).await });
+    let collector = Arc::new(images.collector(policy, Arc::new(client.clone())));
+    let (stop, running) = (tasks.token(), Arc::clone(&collector));
+    tasks.spawn("image collection", OnExit::Fine, async move { running.run(stop).await });
 
     let logs = &config.container_logs;
     let rotation = LogRotation::new(
@@ -58,5 +58,5 @@ pub(crate) fn start(
         Arc::clone(clock),
     )?;
     tasks.spawn("log rotation", OnExit::Fine, rotation.run(tasks.token()));
-    Ok(())
+    Ok(collector)
 }

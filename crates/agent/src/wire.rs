@@ -5,21 +5,22 @@ use crate::exclusive::Exclusive;
 use crate::host::{Host, configured_driver};
 use crate::placement::{self, Placing, PlacingDeps};
 use crate::watchdog::Check;
-use crate::{AgentError, iptables, layout, runtime, settings, upkeep};
+use crate::{AgentError, allocatable, iptables, layout, protect, runtime, settings, upkeep};
 use config::Config;
 use cri::{RuntimeClient, RuntimeOperations};
 use futures::future::BoxFuture;
 use kubeapi::certs::{ServingConfig, serving as serving_rotation};
-use node::{NodeInputs, NodeParts, RuntimeHealth};
+use node::{
+    Eviction, EvictionMetrics, EvictionParts, NodeInputs, NodeParts, OomWatch, RuntimeHealth,
+    Shutdown, ShutdownMetrics, ShutdownParts,
+};
 use pods::images::{ImageMetrics, Images, ImagesConfig, ImagesDeps};
-use pods::{PodsConfig, PodsDeps, PodsHandle, RuntimeHandlers};
+use pods::{Leftovers, PodsConfig, PodsDeps, PodsHandle, RuntimeHandlers};
 use ports::{
-    Clock, EventSeverity, EventTarget, NodeEvent, NodeView, OnExit, PodCgroups, PodsSnapshot,
-    Roots, SystemClock, Tasks,
+    Clock, EventSeverity, EventTarget, NodeEvent, NodeView, OnExit, PodsSnapshot, Roots,
+    SystemClock, Tasks,
 };
 use resources::SystemCgroups;
-use resources::cgroups::{CgroupDriver, CgroupTree, CgroupTreeConfig, NoPodCgroups};
-use resources::cpus::Cpus;
 use resources::devices::Devices;
 use server::ServerDeps;
 use server::tls::{ServingCertificate, self_signed};
@@ -70,6 +71,7 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
     let registry = Registry::new();
     let probe_registry = Registry::new();
     let mut host = Host::read(config, &roots)?;
+    let thresholds = protect::thresholds(config)?;
     let client = runtime::connect(config, Arc::new(RuntimeOperations::new(&registry))).await?;
     let driver = runtime::cgroup_driver(&client, configured_driver(config)).await?;
     let host_network_users = config.gates.enabled("UserNamespacesHostNetworkSupport")
@@ -96,16 +98,8 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
         });
     }
     let exclusive = Exclusive::start(config, &host, &roots, &client, &registry).await?;
-    let cgroups =
-        cgroup_tree(config, &host, driver, (exclusive.lifts_quota(config), tasks)).await?;
-    if config.resources.cgroups_per_qos {
-        cluster.events.emit(NodeEvent {
-            target: EventTarget::Node,
-            severity: EventSeverity::Normal,
-            reason: "NodeAllocatableEnforced",
-            message: "Updated Node Allocatable limit across pods".to_owned(),
-        });
-    }
+    let how = (driver, thresholds.as_slice(), exclusive.lifts_quota(config));
+    let cgroups = allocatable::set_up(config, &host, &roots, how, &cluster.events, tasks).await?;
     let system = SystemCgroups::new(
         Arc::clone(&host.cgroups),
         roots.proc.clone(),
@@ -151,6 +145,9 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
     ]);
     watch_plugins(roots.kubelet.join("plugins_registry"), plugins, tasks);
     let serving = cluster.connection.clone().filter(|_| config.server.server_tls_bootstrap);
+    let (pressure_out, pressure) = watch::channel(Vec::new());
+    let (shutting_down_out, shutting_down) = watch::channel(false);
+    let (fault_out, runtime_fault) = watch::channel(None);
     let node = node::start(
         settings::node(config, &host, &roots),
         NodeParts {
@@ -159,6 +156,10 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
             inputs: NodeInputs {
                 volumes: volumes.watch_facts(tasks),
                 devices: placement.devices.facts(),
+                pressure,
+                shutting_down,
+                runtime_fault,
+                soft_warning: watch::channel(protect::soft_warning(&host)).1,
                 ..NodeInputs::default()
             },
             events: Arc::clone(&cluster.events),
@@ -180,7 +181,7 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
         },
     )
     .await?;
-    upkeep::start(config, &images, &client, &clock, tasks)?;
+    let collector = upkeep::start(config, &images, &client, &clock, tasks)?;
     let runtime_name = runtime_name(&client).await;
     let pods = pods::start(
         PodsConfig {
@@ -195,7 +196,7 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
             cgroups,
             placement: placement.front,
             objects: cluster.objects,
-            events: cluster.events,
+            events: Arc::clone(&cluster.events),
             node: view.clone(),
             api: cluster.pods,
             api_pods: cluster.pod_sets,
@@ -237,11 +238,43 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
         settings::stats(config, &host, &roots, driver, api::stats::Moment(began)),
         StatsDeps {
             runtime: client.clone(),
-            volumes: Arc::new(volumes),
+            volumes: Arc::new(volumes.clone()),
             clock: Arc::clone(&clock),
         },
         tasks,
     );
+    let faults = protect::view_faults(pods.view_health(), fault_out, tasks.token());
+    tasks.spawn("view-faults", OnExit::Fine, faults);
+    let eviction = Eviction::new(
+        protect::eviction(config, &host, driver, thresholds),
+        EvictionParts {
+            stats: Arc::new(usage.clone()),
+            pods: Arc::new(pods.clone()),
+            reclaim: Arc::new(Leftovers { pods: pods.clone(), images: collector }),
+            events: Arc::clone(&cluster.events),
+            clock: Arc::clone(&clock),
+            metrics: EvictionMetrics::new(&registry),
+            pressure: pressure_out,
+        },
+    );
+    tasks.spawn("eviction", OnExit::Fine, eviction.run(tasks.token()));
+    if let Some(log) = protect::kernel_log(config, &roots)? {
+        let watch = OomWatch::new(log, Arc::clone(&cluster.events), Arc::clone(&host.cgroups));
+        tasks.spawn("oom-watch", OnExit::Fine, watch.run(tasks.token()));
+    }
+    let shutdown = Shutdown::new(
+        protect::shutdown(config, &roots),
+        ShutdownParts {
+            pods: Arc::new(pods.clone()),
+            volumes: Arc::new(volumes),
+            events: cluster.events,
+            clock: Arc::clone(&clock),
+            metrics: protect::keeps_shutdown_times(config).then(|| ShutdownMetrics::new(&registry)),
+            shutting_down: shutting_down_out,
+            tasks: tasks.clone(),
+        },
+    );
+    tasks.spawn("shutdown", OnExit::Fine, shutdown.run());
     own_metrics(&registry, config, &roots);
     node_metrics(&registry, host.cgroups.is_v2());
     let start = began.as_second();
@@ -326,22 +359,6 @@ fn configz(config: &Config, driver: engine::cgroup::Driver) -> serde_json::Value
 const CGROUP_V1: &str = "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a \
      future release. Please migrate to cgroup v2. More information at \
      https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1";
-
-async fn cgroup_tree(
-    config: &Config,
-    host: &Host,
-    driver: engine::cgroup::Driver,
-    (lifts_quota, tasks): (Option<Cpus>, &Tasks),
-) -> Result<Arc<dyn PodCgroups>, AgentError> {
-    if !config.resources.cgroups_per_qos {
-        return Ok(Arc::new(NoPodCgroups));
-    }
-    let maker = CgroupDriver::new(driver, Arc::clone(&host.cgroups), host.page_sizes.clone());
-    let shape = CgroupTreeConfig { lifts_quota, ..settings::cgroup_tree(config, host, driver) };
-    let tree = CgroupTree::set_up(maker, shape).await?;
-    tasks.spawn("qos-cgroups", OnExit::Fine, tree.clone().run(tasks.token()));
-    Ok(Arc::new(tree))
-}
 
 /// What each runtime handler can do, as requests need it.
 fn handlers(

@@ -10,10 +10,14 @@
 
 use std::collections::BTreeMap;
 
+mod node;
 mod pod;
 
 use crate::resources::QosClass;
-pub use pod::{PodAsk, PodLimitPolicy, pod_ask, pod_limits, qos_limits};
+pub use node::{Enforced, ResourceList, allocatable, list_limits, over_reserved};
+pub use pod::{
+    MemoryProtection, PodAsk, PodLimitPolicy, QosPolicy, pod_ask, pod_limits, qos_limits,
+};
 
 /// Smallest CPU shares a cgroup can have.
 pub const MIN_SHARES: u64 = 2;
@@ -99,6 +103,12 @@ impl CgroupName {
     fn prefix_unit(&self, parts: usize) -> Option<String> {
         let escaped: Vec<String> = self.0.iter().take(parts).map(|p| p.replace('-', "_")).collect();
         if escaped.is_empty() { None } else { Some(format!("{}.slice", escaped.join("-"))) }
+    }
+
+    /// The parts as Go prints a quoted list, for messages.
+    pub fn quoted(&self) -> String {
+        let parts: Vec<String> = self.0.iter().map(|part| format!("{part:?}")).collect();
+        format!("[{}]", parts.join(" "))
     }
 
     /// The pod UID in a pod cgroup's last part (`pod<UID>`).

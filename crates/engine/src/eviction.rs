@@ -122,7 +122,7 @@ pub fn reclaim_steps(signal: Signal, layout: FsLayout) -> &'static [Reclaim] {
 /// How long an evicted pod gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GracePolicy {
-    /// `evictionMaxPodGracePeriod` in seconds; negative leaves it to the pod.
+    /// `evictionMaxPodGracePeriod` in seconds.
     pub max_pod_seconds: i64,
 }
 
@@ -133,9 +133,6 @@ impl GracePolicy {
             return Some(1);
         }
         let own = pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds);
-        if self.max_pod_seconds < 0 {
-            return own;
-        }
         Some(own.map_or(self.max_pod_seconds, |own| own.min(self.max_pod_seconds)))
     }
 }

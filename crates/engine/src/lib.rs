@@ -19,6 +19,7 @@ pub mod eviction;
 pub mod image;
 pub mod memory;
 pub mod node;
+pub mod oom;
 pub mod pod;
 pub mod probe;
 pub mod request;

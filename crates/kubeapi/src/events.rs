@@ -14,6 +14,7 @@ use correlate::{Correlator, Occurrence, Post, Subject};
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use ports::{Clock, EventSeverity, EventTarget, Events, NodeEvent};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -33,7 +34,7 @@ pub struct EventsConfig {
 /// The events of this process on their way to the API server. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct ApiEvents {
-    queue: mpsc::Sender<NodeEvent>,
+    queue: mpsc::Sender<Queued>,
 }
 
 impl ApiEvents {
@@ -57,11 +58,25 @@ impl ApiEvents {
 
 impl Events for ApiEvents {
     fn emit(&self, event: NodeEvent) {
+        self.emit_annotated(event, Annotations::new());
+    }
+
+    fn emit_annotated(&self, event: NodeEvent, annotations: Annotations) {
         log(&event);
-        if let Err(mpsc::error::TrySendError::Full(event)) = self.queue.try_send(event) {
-            tracing::warn!(reason = event.reason, "event queue is full, event dropped");
+        let queued = Queued { event, annotations };
+        if let Err(mpsc::error::TrySendError::Full(queued)) = self.queue.try_send(queued) {
+            tracing::warn!(reason = queued.event.reason, "event queue is full, event dropped");
         }
     }
+}
+
+type Annotations = BTreeMap<String, String>;
+
+/// An event on its way.
+#[derive(Debug)]
+struct Queued {
+    event: NodeEvent,
+    annotations: Annotations,
 }
 
 /// Events of standalone mode: the log is all there is.
@@ -117,7 +132,7 @@ struct SenderTask {
 }
 
 impl SenderTask {
-    async fn run(mut self, mut events: mpsc::Receiver<NodeEvent>, cancel: CancellationToken) {
+    async fn run(mut self, mut events: mpsc::Receiver<Queued>, cancel: CancellationToken) {
         loop {
             let event = tokio::select! {
                 // Cancel-safe: a token has no state to lose.
@@ -125,8 +140,8 @@ impl SenderTask {
                 // Cancel-safe: an event not taken stays in the queue.
                 event = events.recv() => event,
             };
-            let Some(event) = event else { return };
-            let (occurrence, version) = self.occurrence(event);
+            let Some(Queued { event, annotations }) = event else { return };
+            let (occurrence, version) = self.occurrence(event, annotations);
             let Some(post) = self.correlator.correlate(&occurrence, self.clock.now()) else {
                 continue;
             };
@@ -139,7 +154,11 @@ impl SenderTask {
         }
     }
 
-    fn occurrence(&self, event: NodeEvent) -> (Occurrence, Option<String>) {
+    fn occurrence(
+        &self,
+        event: NodeEvent,
+        annotations: Annotations,
+    ) -> (Occurrence, Option<String>) {
         let core = |kind: &str, namespace, name, uid| Subject {
             api_version: "v1".into(),
             kind: kind.into(),
@@ -179,6 +198,7 @@ impl SenderTask {
             severity: severity(event.severity),
             reason: event.reason.to_owned(),
             message: event.message,
+            annotations,
         };
         (occurrence, version)
     }
@@ -247,6 +267,7 @@ impl SenderTask {
             metadata: ObjectMeta {
                 name: Some(format!("{name}.{:x}", self.clock.now().as_nanosecond())),
                 namespace: Some(namespace.to_owned()),
+                annotations: (!event.annotations.is_empty()).then(|| event.annotations.clone()),
                 ..ObjectMeta::default()
             },
             involved_object: ObjectReference {

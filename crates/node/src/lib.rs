@@ -14,19 +14,26 @@
 //! server the same node object is built for local use.
 #![forbid(unsafe_code)]
 
+mod active;
 mod collect;
+mod eviction;
 mod heartbeat;
 mod inputs;
 mod lease;
+mod oom;
 mod runtime;
+mod shutdown;
 mod standalone;
 mod start;
 mod startup;
 mod view;
 
+pub use eviction::{AlarmPlaces, Eviction, EvictionConfig, EvictionMetrics, EvictionParts};
 pub use heartbeat::{HeartbeatConfig, Registration};
 pub use inputs::NodeInputs;
 pub use lease::LeaseConfig;
+pub use oom::OomWatch;
 pub use runtime::{RuntimeHealth, RuntimeProbe};
+pub use shutdown::{Shutdown, ShutdownConfig, ShutdownMetrics, ShutdownParts};
 pub use start::{NodeConfig, NodeHandle, NodeParts, start};
 pub use startup::StartupTimes;

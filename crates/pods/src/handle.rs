@@ -1,6 +1,7 @@
 //! The front of the pod subsystem.
 
 use crate::dispatch::Request;
+use crate::housekeeping::{ContainerGc, Reach};
 use crate::shared::Shared;
 use crate::sources::ManifestFaults;
 use crate::timeline::Step;
@@ -52,6 +53,12 @@ impl PodsHandle {
             .into_iter()
             .map(|(uid, (name, timeline))| Explanation { uid, name, steps: timeline.steps() })
             .collect()
+    }
+
+    /// Removes dead containers and sandboxes now, those of pods that will not run again included.
+    pub async fn remove_dead_containers(&self) -> Result<(), String> {
+        let gc = ContainerGc { shared: Arc::clone(&self.shared), pods: self.published.clone() };
+        gc.collect(Reach::FinishedPods).await
     }
 
     /// Asks for a look at a pod, e.g. because a device's health changed.

@@ -3,10 +3,11 @@
 //! Promises: runs beside the workers and blocks none; nothing is touched before every source has
 //! spoken; a folder with a mount in it, or with volumes in use, is left alone and said so once.
 
+mod cgroups;
 mod dirs;
 mod gc;
 
-pub(crate) use gc::ContainerGc;
+pub(crate) use gc::{ContainerGc, Reach};
 
 use crate::dispatch::{DispatchTask, api_terminal};
 use crate::shared::Shared;
@@ -199,6 +200,7 @@ fn remove_dead_dirs(task: &mut DispatchTask, desired: BTreeSet<PodUid>, known: B
     let shared = Arc::clone(&task.housekeeping.shared);
     let stuck = Arc::clone(&task.housekeeping.stuck);
     task.shared().tasks.spawn("dead-pod-dirs", ports::OnExit::Fine, async move {
+        cgroups::remove_dead(&shared, &desired, &known).await;
         dirs::remove_dead(&shared, &desired, &known, &stuck).await;
     });
 }

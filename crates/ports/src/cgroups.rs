@@ -25,6 +25,10 @@ pub trait PodCgroups: Send + Sync + std::fmt::Debug {
     async fn memory_usage(&self, pod: &Pod) -> Option<u64>;
     /// Ends what is left in the pod's cgroup and removes it. Succeeds if it is not there.
     async fn remove(&self, uid: &PodUid) -> Result<(), CgroupError>;
+    /// UIDs of all pods that have a cgroup, whoever made it.
+    async fn all(&self) -> Vec<PodUid> {
+        Vec::new()
+    }
     /// The value of `LinuxPodSandboxConfig.cgroup_parent` in the form of the active driver.
     fn parent(&self, pod: &Pod) -> String;
 }

@@ -1,6 +1,7 @@
 //! Events about pods and the node. Fire and forget: the sink correlates, limits and sends.
 
 use api::core::v1::{ObjectReference, Pod};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Kubernetes event types.
@@ -45,4 +46,9 @@ pub struct NodeEvent {
 pub trait Events: Send + Sync + std::fmt::Debug {
     /// Records the event; never blocks, never fails.
     fn emit(&self, event: NodeEvent);
+    /// Records the event with annotations for other tools, where they can be kept.
+    fn emit_annotated(&self, event: NodeEvent, annotations: BTreeMap<String, String>) {
+        drop(annotations);
+        self.emit(event);
+    }
 }

@@ -9,8 +9,21 @@ use std::sync::Arc;
 pub enum StatsScope {
     /// Everything.
     All,
+    /// Everything, read now and not shared with an earlier caller.
+    Fresh,
     /// CPU, memory and swap: no filesystem is looked at.
     CpuAndMemory,
+}
+
+/// Which filesystems images and writable layers are on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StorageLayout {
+    /// Everything is on the node's.
+    One,
+    /// Images and writable layers have their own.
+    DedicatedImages,
+    /// Images have their own, writable layers are on the node's.
+    Split,
 }
 
 /// Why there is no summary.
@@ -23,6 +36,8 @@ pub struct StatsError(pub String);
 pub trait Stats: Send + Sync + std::fmt::Debug {
     /// Usage of the node and its pods.
     async fn summary(&self, scope: StatsScope) -> Result<Arc<Summary>, StatsError>;
+    /// Where images and writable layers are.
+    async fn layout(&self) -> Result<StorageLayout, StatsError>;
     /// The text of `/metrics/resource`.
     async fn resource_metrics(&self) -> String;
     /// The text of `/metrics/cadvisor`.

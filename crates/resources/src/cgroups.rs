@@ -7,9 +7,11 @@
 //! Deliberately absent: numbers (`engine::cgroup`), files (`sys::cgroup`).
 
 mod driver;
+mod enforce;
 mod none;
 
 pub use driver::{CgroupDriver, DriverError};
+pub use enforce::ReservedCgroup;
 pub use none::NoPodCgroups;
 
 use crate::cpus::Cpus;
@@ -17,7 +19,7 @@ use api::core::v1::Pod;
 use api::ids::PodUid;
 use async_trait::async_trait;
 use engine::cgroup::{
-    CgroupName, Limits, PodAsk, PodLimitPolicy, Tree, pod_ask, pod_limits, qos_limits,
+    CgroupName, Limits, PodAsk, PodLimitPolicy, QosPolicy, Tree, pod_ask, pod_limits, qos_limits,
 };
 use engine::resources::QosClass;
 use ports::{CgroupError, PodCgroups};
@@ -38,6 +40,8 @@ pub struct CgroupTreeConfig {
     pub policy: PodLimitPolicy,
     /// Limits of `kubepods` as a whole; `None` leaves them alone.
     pub kubepods: Limits,
+    /// What shapes the QoS levels.
+    pub qos: QosPolicy,
     /// Whether `spec.resources` of pods counts.
     pub pod_level_resources: bool,
     /// Whose own CPUs lift the quota (gate DisableCPUQuotaWithExclusiveCPUs).
@@ -69,7 +73,7 @@ impl CgroupTree {
         if !missing.is_empty() {
             let what = if driver.host().is_v2() { "controllers" } else { "paths" };
             return Err(CgroupSetupError::RootIncomplete {
-                root: driver.path(&config.root),
+                root: config.root.quoted(),
                 what,
                 missing: missing.join(", "),
             });
@@ -84,10 +88,10 @@ impl CgroupTree {
 
     async fn make_levels(&self) -> Result<(), DriverError> {
         let inner = &self.inner;
-        inner.driver.create(inner.tree.kubepods()).await?;
-        if let Err(error) = inner.driver.apply(inner.tree.kubepods(), &inner.config.kubepods).await
-        {
-            tracing::warn!(err = %error, "limits of the pods' cgroup were not all applied");
+        let kubepods = inner.tree.kubepods();
+        if !inner.driver.exists(kubepods).await {
+            inner.driver.create(kubepods).await?;
+            inner.driver.apply(kubepods, &inner.config.kubepods).await?;
         }
         for level in [QosClass::Burstable, QosClass::BestEffort] {
             inner.driver.create(&inner.tree.level(level)).await?;
@@ -115,10 +119,17 @@ impl CgroupTree {
         let inner = &self.inner;
         let limits = {
             let Ok(asks) = inner.asks.lock() else { return };
-            qos_limits(asks.values(), inner.driver.page_sizes())
+            qos_limits(asks.values(), &inner.config.qos, inner.driver.page_sizes())
         };
-        for (level, limits) in &limits {
-            let name = inner.tree.level(*level);
+        for (level, mut limits) in limits {
+            let name = inner.tree.level(level);
+            // What is in use already cannot be forbidden, but it shall not grow.
+            if let Some(limit) = limits.memory_bytes
+                && let Some(used) = self.usage(&name).await
+            {
+                limits.memory_bytes = Some(limit.max(i64::try_from(used).unwrap_or(i64::MAX)));
+            }
+            let limits = &limits;
             if let Err(error) = inner.driver.apply(&name, limits).await {
                 tracing::error!(err = %error, cgroup = inner.driver.path(&name), "failed to update QoS cgroup");
             }
@@ -137,18 +148,13 @@ impl CgroupTree {
         self.inner.tree.pod(self.ask(pod).level, uid)
     }
 
-    /// UIDs of every pod that has a cgroup, whoever made it.
-    pub async fn pods(&self) -> BTreeMap<PodUid, CgroupName> {
-        let inner = &self.inner;
-        let mut found = BTreeMap::new();
-        for level in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
-            for child in inner.driver.children(&inner.tree.level(level)).await {
-                if let Some(uid) = child.pod_uid() {
-                    found.insert(PodUid::from(uid), child.clone());
-                }
-            }
-        }
-        found
+    async fn usage(&self, name: &CgroupName) -> Option<u64> {
+        let file = if self.inner.driver.host().is_v2() {
+            "memory.current"
+        } else {
+            "memory.usage_in_bytes"
+        };
+        self.inner.driver.read(name, "memory", file).await.ok()?.parse().ok()
     }
 
     async fn destroy(&self, name: &CgroupName) -> Result<(), DriverError> {
@@ -188,13 +194,18 @@ pub enum CgroupSetupError {
 }
 
 fn error(context: &str, error: &DriverError) -> CgroupError {
-    let mut message = format!("{context}: {error}");
+    CgroupError { message: format!("{context}: {}", chain(error)) }
+}
+
+/// The error with what caused it.
+fn chain(error: &DriverError) -> String {
+    let mut message = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
         message = format!("{message}: {cause}");
         source = cause.source();
     }
-    CgroupError { message }
+    message
 }
 
 #[async_trait]
@@ -243,13 +254,7 @@ impl PodCgroups for CgroupTree {
     }
 
     async fn memory_usage(&self, pod: &Pod) -> Option<u64> {
-        let file = if self.inner.driver.host().is_v2() {
-            "memory.current"
-        } else {
-            "memory.usage_in_bytes"
-        };
-        let text = self.inner.driver.read(&self.name(pod), "memory", file).await.ok()?;
-        text.parse().ok()
+        self.usage(&self.name(pod)).await
     }
 
     async fn remove(&self, uid: &PodUid) -> Result<(), CgroupError> {
@@ -265,6 +270,16 @@ impl PodCgroups for CgroupTree {
             self.refresh_levels().await;
         }
         Ok(())
+    }
+
+    async fn all(&self) -> Vec<PodUid> {
+        let inner = &self.inner;
+        let mut found = Vec::new();
+        for level in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
+            let children = inner.driver.children(&inner.tree.level(level)).await;
+            found.extend(children.iter().filter_map(|child| child.pod_uid().map(PodUid::from)));
+        }
+        found
     }
 
     fn parent(&self, pod: &Pod) -> String {

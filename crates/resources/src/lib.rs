@@ -16,11 +16,13 @@ pub mod pod_resources;
 mod sets;
 mod state_file;
 mod system;
+mod tunables;
 
 pub use metrics::PlacementMetrics;
 pub use sets::CpusAndMemory;
 pub use state_file::StateError;
 pub use system::{SystemCgroups, SystemCgroupsError};
+pub use tunables::{TunableRule, set_kernel_tunables};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

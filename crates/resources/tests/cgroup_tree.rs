@@ -4,7 +4,7 @@
 
 use api::core::v1::Pod;
 use api::ids::PodUid;
-use engine::cgroup::{CgroupName, Driver, Limits, PodLimitPolicy};
+use engine::cgroup::{CgroupName, Driver, Limits, MemoryProtection, PodLimitPolicy, QosPolicy};
 use ports::PodCgroups;
 use resources::cgroups::{CgroupDriver, CgroupTree, CgroupTreeConfig};
 use std::path::Path;
@@ -31,6 +31,7 @@ impl Root {
             root: CgroupName::root().child(&self.name),
             policy: PodLimitPolicy { cfs_quota: true, period_us: 100_000, pids: 77 },
             kubepods: Limits { memory_bytes: Some(1 << 30), ..Limits::default() },
+            qos: QosPolicy { reserved: None, protection: MemoryProtection::Off },
             pod_level_resources: true,
             lifts_quota: None,
         };
@@ -94,12 +95,12 @@ async fn pods_of_all_classes_get_their_place_and_their_numbers() {
     assert_eq!(root.read("kubepods/besteffort/pode", shares, "cpu.weight"), pick("2", "1"));
     assert_eq!(root.read("kubepods", memory, "memory.max"), "1073741824");
 
-    let found: Vec<String> = tree.pods().await.keys().map(ToString::to_string).collect();
+    let found: Vec<String> = tree.all().await.iter().map(ToString::to_string).collect();
     assert_eq!(found, ["b", "e", "g"]);
     for uid in ["b", "e", "g"] {
         tree.remove(&PodUid::from(uid)).await.unwrap();
     }
-    assert!(tree.pods().await.is_empty());
+    assert!(tree.all().await.is_empty());
     assert_eq!(root.read("kubepods/burstable", shares, "cpu.weight"), pick("2", "1"));
 }
 
@@ -141,12 +142,13 @@ async fn a_root_that_is_not_there_is_refused_by_name() {
         root: CgroupName::root().child("rubelet-absent"),
         policy: PodLimitPolicy { cfs_quota: true, period_us: 100_000, pids: -1 },
         kubepods: Limits::default(),
+        qos: QosPolicy { reserved: None, protection: MemoryProtection::Off },
         pod_level_resources: true,
         lifts_quota: None,
     };
     let error = CgroupTree::set_up(driver, config).await.unwrap_err().to_string();
     assert!(
-        error.starts_with("invalid configuration: cgroup /rubelet-absent has some missing"),
+        error.starts_with("invalid configuration: cgroup [\"rubelet-absent\"] has some missing"),
         "{error}"
     );
 }

@@ -8,7 +8,9 @@ use crate::route::Switches;
 use crate::serve::{Counts, ServerDeps, Service};
 use api::stats::Summary;
 use async_trait::async_trait;
-use ports::{KillRequest, Pods, PodsSnapshot, Roots, Stats, StatsError, StatsScope, Tasks};
+use ports::{
+    KillRequest, Pods, PodsSnapshot, Roots, Stats, StatsError, StatsScope, StorageLayout, Tasks,
+};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use telemetry::log::{LogConfig, LogHandle, LogLayer, Sinks, WallClock};
@@ -40,6 +42,10 @@ struct NoUsage;
 impl Stats for NoUsage {
     async fn summary(&self, _: StatsScope) -> Result<Arc<Summary>, StatsError> {
         Ok(Arc::default())
+    }
+
+    async fn layout(&self) -> Result<StorageLayout, StatsError> {
+        Ok(StorageLayout::One)
     }
 
     async fn resource_metrics(&self) -> String {

@@ -7,7 +7,8 @@ use crate::reading::Reading;
 use crate::task::{StatsConfig, StatsDeps};
 use api::ids::PodUid;
 use api::stats::{FsStats, Moment, PvcReference, VolumeStats};
-use ports::{StatsError, VolumeUsage};
+use cri::api::{FilesystemUsage, ImageFsInfoResponse};
+use ports::{StatsError, StorageLayout, VolumeUsage};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
@@ -16,10 +17,14 @@ use sys::stats::{FolderUsage, FsUsage, folder_usage, fs_usage};
 /// Filesystems and folders at one moment.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Storage {
+    /// When it was read.
+    pub(crate) at: Moment,
     /// The filesystem of the root directory.
     pub(crate) root: FsUsage,
     /// Where images are, and what they use.
     pub(crate) images: Option<LayerUsage>,
+    /// Where writable layers are, and what they use.
+    pub(crate) containers: Option<LayerUsage>,
     /// By mount point of a writable layer.
     pub(crate) layers: HashMap<String, FsUsage>,
     /// By pod UID.
@@ -81,14 +86,12 @@ pub(crate) async fn collect(
     let work = sys::blocking::run(move || {
         let root = fs_usage(&config.roots.kubelet)
             .map_err(|e| StatsError(format!("failed to get rootFs stats: {e}")))?;
-        let images = info.image_filesystems.first().and_then(|usage| {
-            let place = usage.fs_id.as_ref()?;
-            Some(LayerUsage {
-                fs: fs_usage(Path::new(&place.mountpoint)).ok()?,
-                used_bytes: usage.used_bytes.as_ref().map(|v| v.value),
-                inodes_used: usage.inodes_used.as_ref().map(|v| v.value),
-            })
-        });
+        let images = info.image_filesystems.first().and_then(layer_usage);
+        let containers = if is_split(&info) {
+            info.container_filesystems.first().and_then(layer_usage)
+        } else {
+            images.clone()
+        };
         let mut seen = HashMap::new();
         for place in layers {
             if let (false, Ok(usage)) = (seen.contains_key(&place), fs_usage(Path::new(&place))) {
@@ -102,7 +105,7 @@ pub(crate) async fn collect(
                 (reference.uid, storage)
             })
             .collect();
-        Ok(Storage { root, images, layers: seen, pods })
+        Ok(Storage { at: time, root, images, containers, layers: seen, pods })
     });
     let mut storage = work.await.map_err(|e| StatsError(e.to_string()))??;
     if measured {
@@ -112,6 +115,51 @@ pub(crate) async fn collect(
         }
     }
     Ok(storage)
+}
+
+fn layer_usage(usage: &FilesystemUsage) -> Option<LayerUsage> {
+    let place = usage.fs_id.as_ref()?;
+    Some(LayerUsage {
+        fs: fs_usage(Path::new(&place.mountpoint)).ok()?,
+        used_bytes: usage.used_bytes.as_ref().map(|v| v.value),
+        inodes_used: usage.inodes_used.as_ref().map(|v| v.value),
+    })
+}
+
+/// The device of the first filesystem that can be looked at.
+fn device(list: &[FilesystemUsage]) -> Option<u64> {
+    list.iter()
+        .filter_map(|usage| usage.fs_id.as_ref())
+        .find_map(|id| sys::stats::device(Path::new(&id.mountpoint)).ok())
+}
+
+/// Whether images and writable layers are on different devices.
+fn is_split(info: &ImageFsInfoResponse) -> bool {
+    let devices = device(&info.image_filesystems).zip(device(&info.container_filesystems));
+    devices.is_some_and(|(images, containers)| images != containers)
+}
+
+/// Where images and writable layers are.
+pub(crate) async fn layout(
+    config: &Arc<StatsConfig>,
+    deps: &StatsDeps,
+) -> Result<StorageLayout, StatsError> {
+    let info = deps.runtime.image_fs_info().await.map_err(|e| StatsError(e.to_string()))?;
+    let config = Arc::clone(config);
+    let work = sys::blocking::run(move || {
+        let images = device(&info.image_filesystems)
+            .ok_or_else(|| StatsError("imagefs device is not found".to_owned()))?;
+        let root = sys::stats::device(&config.roots.kubelet)
+            .map_err(|e| StatsError(format!("{e}: {}", e.source)))?;
+        Ok(if is_split(&info) {
+            StorageLayout::Split
+        } else if images == root {
+            StorageLayout::One
+        } else {
+            StorageLayout::DedicatedImages
+        })
+    });
+    work.await.map_err(|e| StatsError(e.to_string()))?
 }
 
 fn logs(config: &StatsConfig, pod: &api::stats::PodReference, containers: &[String]) -> PodStorage {

@@ -2,7 +2,7 @@
 
 use crate::convert::{self, Parts};
 use crate::reading::{ContainerReading, PodReading, Reading};
-use crate::storage::Storage;
+use crate::storage::{LayerUsage, Storage};
 use crate::task::StatsConfig;
 use api::stats::{
     ContainerStats, FsStats, Moment, NodeStats, PodStats, ProcessStats, RlimitStats, RuntimeStats,
@@ -45,13 +45,16 @@ fn node(
     if let Some(storage) = storage {
         stats.io = own.io;
         stats.network = convert::network(&reading.host_network, time);
-        stats.fs = Some(convert::filesystem(&storage.root, time));
-        let images = storage.images.as_ref().map(|images| FsStats {
-            used_bytes: images.used_bytes,
-            inodes_used: images.inodes_used,
-            ..convert::part_of(&images.fs, time)
+        stats.fs = Some(convert::filesystem(&storage.root, storage.at));
+        let of = |layers: &LayerUsage| FsStats {
+            used_bytes: layers.used_bytes,
+            inodes_used: layers.inodes_used,
+            ..convert::part_of(&layers.fs, storage.at)
+        };
+        stats.runtime = Some(RuntimeStats {
+            image_fs: storage.images.as_ref().map(of),
+            container_fs: storage.containers.as_ref().map(of),
         });
-        stats.runtime = Some(RuntimeStats { image_fs: images.clone(), container_fs: images });
         stats.rlimit = rlimit(config, time);
     }
     Ok(stats)

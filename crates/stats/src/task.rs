@@ -13,7 +13,9 @@ use api::stats::{Moment, Summary};
 use async_trait::async_trait;
 use cri::RuntimeClient;
 use engine::cgroup::Driver;
-use ports::{Clock, OnExit, Roots, Stats, StatsError, StatsScope, Tasks, VolumeUsages};
+use ports::{
+    Clock, OnExit, Roots, Stats, StatsError, StatsScope, StorageLayout, Tasks, VolumeUsages,
+};
 use std::sync::Arc;
 use std::time::Duration;
 use sys::cgroup::Cgroups;
@@ -113,6 +115,7 @@ pub fn start(config: StatsConfig, deps: StatsDeps, tasks: &Tasks) -> StatsHandle
 #[derive(Debug)]
 enum Request {
     Summary(StatsScope, oneshot::Sender<Result<Arc<Summary>, StatsError>>),
+    Layout(oneshot::Sender<Result<StorageLayout, StatsError>>),
     Containers(oneshot::Sender<String>),
 }
 
@@ -133,6 +136,9 @@ impl StatsTask {
             match request {
                 Request::Summary(scope, answer) => {
                     let _ = answer.send(self.summary(scope).await);
+                }
+                Request::Layout(answer) => {
+                    let _ = answer.send(storage::layout(&self.config, &self.deps).await);
                 }
                 Request::Containers(answer) => {
                     let _ = answer.send(self.containers().await);
@@ -169,9 +175,13 @@ impl StatsTask {
     }
 
     async fn summary(&mut self, scope: StatsScope) -> Result<Arc<Summary>, StatsError> {
+        if scope == StatsScope::Fresh {
+            self.reading = None;
+            self.storage = None;
+        }
         let reading = self.reading().await?;
         let storage = match scope {
-            StatsScope::All => Some(self.storage(&reading).await?),
+            StatsScope::All | StatsScope::Fresh => Some(self.storage(&reading).await?),
             StatsScope::CpuAndMemory => None,
         };
         summary::build(&self.config, &reading, storage.as_deref()).map(Arc::new)
@@ -194,6 +204,13 @@ impl Stats for StatsHandle {
     async fn summary(&self, scope: StatsScope) -> Result<Arc<Summary>, StatsError> {
         let (answer, wait) = oneshot::channel();
         let sent = self.requests.send(Request::Summary(scope, answer)).await;
+        sent.map_err(|_| StatsError(GONE.to_owned()))?;
+        wait.await.map_err(|_| StatsError(GONE.to_owned()))?
+    }
+
+    async fn layout(&self) -> Result<StorageLayout, StatsError> {
+        let (answer, wait) = oneshot::channel();
+        let sent = self.requests.send(Request::Layout(answer)).await;
         sent.map_err(|_| StatsError(GONE.to_owned()))?;
         wait.await.map_err(|_| StatsError(GONE.to_owned()))?
     }

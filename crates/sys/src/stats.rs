@@ -10,5 +10,5 @@ mod network;
 pub use cgroup::{
     CgroupUsage, CpuUsage, DeviceIo, MemoryUsage, Pressure, PressureLine, PressureSet, cgroup_usage,
 };
-pub use folder::{FolderUsage, FsUsage, folder_usage, fs_usage};
+pub use folder::{FolderUsage, FsUsage, device, folder_usage, fs_usage};
 pub use network::{InterfaceUsage, network_usage, parse_net_dev};

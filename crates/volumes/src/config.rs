@@ -4,6 +4,7 @@ use crate::metrics::VolumeMetrics;
 use ports::{Clock, Events, NodeViews, Objects, PodsSnapshot, Roots, StorageApi, Tasks};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// Settings, resolved once.
@@ -25,6 +26,8 @@ pub struct VolumesConfig {
     pub pod_certificates: bool,
     /// SELinux is on: relabelling is asked of the runtime.
     pub selinux: bool,
+    /// `volumeStatsAggPeriod`: how long a measurement is kept.
+    pub usage_period: Duration,
 }
 
 impl VolumesConfig {
@@ -39,6 +42,7 @@ impl VolumesConfig {
             cluster_trust_bundles: false,
             pod_certificates: false,
             selinux: false,
+            usage_period: Duration::from_secs(60),
         }
     }
 }

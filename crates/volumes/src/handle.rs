@@ -53,7 +53,8 @@ pub fn start(config: VolumesConfig, deps: VolumesDeps) -> VolumesHandle {
         // Nothing is lost when it is cut off: it starts anew with the process.
         token.run_until_cancelled(initialise).await;
     });
-    VolumesHandle { env, requests, published, usages: Arc::default() }
+    let usages = Arc::new(UsageCache::new(env.config.usage_period));
+    VolumesHandle { env, requests, published, usages }
 }
 
 /// A cloneable front.

@@ -1,4 +1,4 @@
-//! How much volumes hold, measured on demand and kept for a minute.
+//! How much volumes hold, measured on demand and kept for a while.
 
 use crate::csi;
 use crate::env::Env;
@@ -14,24 +14,29 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Upstream's `volumeStatsAggPeriod`.
-const KEEP: Duration = Duration::from_secs(60);
-
 type Kept = BTreeMap<PodUid, (Instant, Arc<Vec<VolumeUsage>>)>;
 
-/// Measurements of the last minute.
-#[derive(Debug, Default)]
-pub(crate) struct UsageCache(Mutex<Kept>);
+/// Recent measurements.
+#[derive(Debug)]
+pub(crate) struct UsageCache {
+    kept: Mutex<Kept>,
+    keep: Duration,
+}
 
 impl UsageCache {
+    /// Keeps each measurement for this long.
+    pub(crate) fn new(keep: Duration) -> Self {
+        Self { kept: Mutex::default(), keep }
+    }
+
     pub(crate) fn fresh(&self, uid: &PodUid) -> Option<Arc<Vec<VolumeUsage>>> {
-        let mut kept = self.0.lock().ok()?;
-        kept.retain(|_, (at, _)| at.elapsed() < KEEP);
+        let mut kept = self.kept.lock().ok()?;
+        kept.retain(|_, (at, _)| at.elapsed() < self.keep);
         kept.get(uid).map(|(_, usages)| Arc::clone(usages))
     }
 
     pub(crate) fn keep(&self, uid: &PodUid, usages: &Arc<Vec<VolumeUsage>>) {
-        if let Ok(mut kept) = self.0.lock() {
+        if let Ok(mut kept) = self.kept.lock() {
             kept.insert(uid.clone(), (Instant::now(), Arc::clone(usages)));
         }
     }

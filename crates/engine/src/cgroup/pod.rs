@@ -12,6 +12,8 @@ pub struct PodAsk {
     pub level: QosClass,
     /// CPU request.
     pub cpu_request_milli: i64,
+    /// Memory request in bytes.
+    pub memory_request: i64,
     /// CPU limit, if every container (or the pod itself) has one.
     pub cpu_limit_milli: Option<i64>,
     /// Memory limit in bytes, if every container (or the pod itself) has one.
@@ -44,6 +46,7 @@ pub fn pod_ask(pod: &Pod, pod_level: bool) -> PodAsk {
     PodAsk {
         level: qos_class(pod, pod_level),
         cpu_request_milli: requests.get("cpu").map_or(0, |q| q.milli_value()),
+        memory_request: requests.get("memory").map_or(0, |q| q.value()),
         cpu_limit_milli: limits.get("cpu").filter(|_| limited("cpu")).map(|q| q.milli_value()),
         memory_limit: limits.get("memory").filter(|_| limited("memory")).map(|q| q.value()),
         hugepages,
@@ -52,7 +55,7 @@ pub fn pod_ask(pod: &Pod, pod_level: bool) -> PodAsk {
 }
 
 /// The kernel's name of a page size (`2Mi` is `2MB`).
-fn page_size_name(quantity: &str) -> Option<String> {
+pub(super) fn page_size_name(quantity: &str) -> Option<String> {
     let mut size = quantity.parse::<units::Quantity>().ok()?.value();
     for unit in ["B", "KB", "MB", "GB"] {
         if size < 1024 || unit == "GB" {
@@ -104,25 +107,71 @@ pub fn pod_limits(ask: &PodAsk, policy: &PodLimitPolicy) -> Limits {
     limits
 }
 
-/// Limits of the two QoS cgroups and the hugetlb part of `kubepods`, from the active pods.
-/// Memory is only limited where `qosReserved` asks for it.
+/// How memory requests are protected on version 2 (gate MemoryQoS).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryProtection {
+    /// Not touched.
+    Off,
+    /// Written as zero (`memoryReservationPolicy: None`).
+    Cleared,
+    /// In tiers (`TieredReservation`).
+    Tiered,
+}
+
+/// Node settings that shape the QoS levels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QosPolicy {
+    /// `qosReserved`: percent of memory requests that lower levels cannot use, and the memory for all
+    /// pods in bytes.
+    pub reserved: Option<(i64, i64)>,
+    /// Protection of memory requests.
+    pub protection: MemoryProtection,
+}
+
+/// Limits of the two QoS cgroups, and what `kubepods` gets with them, from the active pods.
 pub fn qos_limits<'a>(
-    asks: impl Iterator<Item = &'a PodAsk>,
+    asks: impl Iterator<Item = &'a PodAsk> + Clone,
+    policy: &QosPolicy,
     page_sizes: &[String],
 ) -> BTreeMap<QosClass, Limits> {
-    let burstable: i64 = asks
-        .filter(|ask| ask.level == QosClass::Burstable)
-        .map(|ask| ask.cpu_request_milli)
-        .fold(0, i64::saturating_add);
+    let sum = |level: QosClass, amount: fn(&PodAsk) -> i64| {
+        asks.clone().filter(|ask| ask.level == level).map(amount).fold(0, i64::saturating_add)
+    };
+    let cpu = sum(QosClass::Burstable, |ask| ask.cpu_request_milli);
+    let guaranteed = sum(QosClass::Guaranteed, |ask| ask.memory_request);
+    let burstable = sum(QosClass::Burstable, |ask| ask.memory_request);
     let hugetlb: BTreeMap<String, u64> =
         page_sizes.iter().map(|size| (size.clone(), HUGETLB_UNLIMITED)).collect();
     let level =
         |cpu_shares| Limits { cpu_shares, hugetlb: Some(hugetlb.clone()), ..Limits::default() };
-    BTreeMap::from([
+    let mut all = BTreeMap::from([
         (QosClass::Guaranteed, level(None)),
-        (QosClass::Burstable, level(Some(shares(burstable)))),
+        (QosClass::Burstable, level(Some(shares(cpu)))),
         (QosClass::BestEffort, level(Some(MIN_SHARES))),
-    ])
+    ]);
+    let mut set = |class, change: &dyn Fn(&mut Limits)| {
+        if let Some(limits) = all.get_mut(&class) {
+            change(limits);
+        }
+    };
+    if let Some((percent, allocatable)) = policy.reserved.filter(|(_, memory)| *memory != 0) {
+        let share = |requests: i64| requests.saturating_mul(percent) / 100;
+        let for_burstable = allocatable.saturating_sub(share(guaranteed));
+        let for_best_effort = for_burstable.saturating_sub(share(burstable));
+        set(QosClass::Burstable, &|limits| limits.memory_bytes = Some(for_burstable));
+        set(QosClass::BestEffort, &|limits| limits.memory_bytes = Some(for_best_effort));
+    }
+    let (min, low) = match policy.protection {
+        MemoryProtection::Off => return all,
+        MemoryProtection::Cleared => (0, 0),
+        MemoryProtection::Tiered => (guaranteed.saturating_add(burstable), burstable),
+    };
+    let unified = |limits: &mut Limits, file: &str, value: i64| {
+        limits.unified.insert(file.to_owned(), value.to_string());
+    };
+    set(QosClass::Guaranteed, &|limits| unified(limits, "memory.min", min));
+    set(QosClass::Burstable, &|limits| unified(limits, "memory.low", low));
+    all
 }
 
 #[cfg(test)]
@@ -133,6 +182,7 @@ mod tests {
         PodAsk {
             level,
             cpu_request_milli: 500,
+            memory_request: 1 << 10,
             cpu_limit_milli: Some(1000),
             memory_limit: Some(1 << 20),
             hugepages: BTreeMap::new(),
@@ -190,10 +240,36 @@ mod tests {
         assert_eq!((limits.cpu_quota_us, limits.pids), (Some(-1), Some(50)));
     }
 
+    const PLAIN: QosPolicy = QosPolicy { reserved: None, protection: MemoryProtection::Off };
+
+    #[test]
+    fn reserved_memory_is_kept_from_lower_levels() {
+        let pods = [ask(QosClass::Burstable), ask(QosClass::Guaranteed)];
+        let policy = QosPolicy { reserved: Some((50, 10 << 10)), ..PLAIN };
+        let limits = qos_limits(pods.iter(), &policy, &[]);
+        assert_eq!(limits[&QosClass::Burstable].memory_bytes, Some((10 << 10) - 512));
+        assert_eq!(limits[&QosClass::BestEffort].memory_bytes, Some((10 << 10) - 1024));
+        assert_eq!(limits[&QosClass::Guaranteed].memory_bytes, None);
+    }
+
+    #[test]
+    fn tiers_protect_the_requests_of_the_levels() {
+        let pods = [ask(QosClass::Burstable), ask(QosClass::Guaranteed)];
+        let protected = |protection| {
+            let limits = qos_limits(pods.iter(), &QosPolicy { protection, ..PLAIN }, &[]);
+            let of = |level, file: &str| limits[&level].unified.get(file).cloned();
+            (of(QosClass::Guaranteed, "memory.min"), of(QosClass::Burstable, "memory.low"))
+        };
+        let text = |value: &str| Some(value.to_owned());
+        assert_eq!(protected(MemoryProtection::Tiered), (text("2048"), text("1024")));
+        assert_eq!(protected(MemoryProtection::Cleared), (text("0"), text("0")));
+        assert_eq!(protected(MemoryProtection::Off), (None, None));
+    }
+
     #[test]
     fn burstable_level_gets_the_sum_of_its_pods() {
         let pods = [ask(QosClass::Burstable), ask(QosClass::Burstable), ask(QosClass::Guaranteed)];
-        let limits = qos_limits(pods.iter(), &["2MB".to_owned()]);
+        let limits = qos_limits(pods.iter(), &PLAIN, &["2MB".to_owned()]);
         assert_eq!(limits[&QosClass::Burstable].cpu_shares, Some(1024));
         assert_eq!(limits[&QosClass::BestEffort].cpu_shares, Some(2));
         assert_eq!(limits[&QosClass::Guaranteed].cpu_shares, None);

@@ -295,7 +295,7 @@ fn soft_evictions_give_time_and_hard_ones_a_second() {
     assert_eq!(policy(60).seconds(&hard, &pod), Some(1));
     assert_eq!(policy(60).seconds(&soft, &pod), Some(30));
     assert_eq!(policy(10).seconds(&soft, &pod), Some(10));
-    assert_eq!(policy(-1).seconds(&soft, &pod), Some(30));
+    assert_eq!(policy(-1).seconds(&soft, &pod), Some(-1), "the worker makes one second of it");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use jiff::Timestamp;
 use lru::LruCache;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 
 const CACHE: NonZeroUsize = NonZeroUsize::MIN.saturating_add(4095);
@@ -33,6 +33,7 @@ pub(crate) struct Occurrence {
     pub(crate) severity: &'static str,
     pub(crate) reason: String,
     pub(crate) message: String,
+    pub(crate) annotations: BTreeMap<String, String>,
 }
 
 /// Identity of an event object.
@@ -182,6 +183,7 @@ mod tests {
             severity: "Normal",
             reason: reason.into(),
             message: message.into(),
+            annotations: BTreeMap::new(),
         }
     }
 

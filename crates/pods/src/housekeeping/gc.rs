@@ -44,6 +44,15 @@ struct SandboxEntry {
     used: bool,
 }
 
+/// Whose containers go altogether.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Those of pods that are deleted or evicted.
+    DeletedPods,
+    /// Those of every pod that will not run again.
+    FinishedPods,
+}
+
 /// The collector's task.
 #[derive(Debug)]
 pub(crate) struct ContainerGc {
@@ -60,7 +69,7 @@ impl ContainerGc {
                 () = cancel.cancelled() => return, // cancel-safe: a token
                 _ = period.tick() => {} // cancel-safe: documented by tokio
             }
-            if let Err(error) = self.collect().await {
+            if let Err(error) = self.collect(Reach::DeletedPods).await {
                 tracing::error!(err = error, "container garbage collection failed");
                 self.shared.events.emit(NodeEvent {
                     target: EventTarget::Node,
@@ -72,7 +81,8 @@ impl ContainerGc {
         }
     }
 
-    async fn collect(&self) -> Result<(), String> {
+    /// One pass.
+    pub(crate) async fn collect(&self, reach: Reach) -> Result<(), String> {
         let runtime = &self.shared.runtime;
         let sources_ready = self.pods.borrow().sources_ready;
         let containers =
@@ -81,7 +91,11 @@ impl ContainerGc {
         let policy = self.shared.config.gc;
         let dead = candidates(&containers, now, policy.min_age);
         let removable = |uid: &PodUid| {
-            sources_ready && self.shared.lives.ask(|w| w.content_should_be_removed(uid))
+            sources_ready
+                && self.shared.lives.ask(|w| {
+                    w.content_should_be_removed(uid)
+                        || (reach == Reach::FinishedPods && w.runtime_should_be_removed(uid))
+                })
         };
         let mut faults = Vec::new();
         for gone in choose_containers(dead, &policy, removable) {
@@ -94,7 +108,12 @@ impl ContainerGc {
         let sandboxes =
             runtime.list_sandboxes(BTreeMap::new()).await.map_err(|fault| fault.text)?;
         let entries = sandbox_entries(&sandboxes, &containers);
-        let removable = |uid: &PodUid| self.shared.lives.ask(|w| w.content_should_be_removed(uid));
+        let removable = |uid: &PodUid| {
+            self.shared.lives.ask(|w| {
+                w.content_should_be_removed(uid)
+                    || (reach == Reach::FinishedPods && w.runtime_should_be_removed(uid))
+            })
+        };
         for id in choose_sandboxes(entries, removable) {
             let stopped = runtime.stop_sandbox(&id).await;
             let removed = match stopped {

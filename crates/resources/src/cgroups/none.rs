@@ -31,6 +31,10 @@ impl PodCgroups for NoPodCgroups {
         Ok(())
     }
 
+    async fn all(&self) -> Vec<PodUid> {
+        Vec::new()
+    }
+
     fn parent(&self, _pod: &Pod) -> String {
         String::new()
     }

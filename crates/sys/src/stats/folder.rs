@@ -49,6 +49,16 @@ pub fn fs_usage(path: &Path) -> Result<FsUsage, FsError> {
     })
 }
 
+/// The number of the device that a path is on.
+pub fn device(path: &Path) -> Result<u64, FsError> {
+    let stat = rustix::fs::stat(path).map_err(|e| FsError {
+        operation: "stat",
+        path: path.to_owned(),
+        source: e.into(),
+    })?;
+    Ok(stat.st_dev)
+}
+
 /// Walks a folder (or takes a single file), staying on its filesystem, following no link. What
 /// vanishes meanwhile is not counted.
 pub fn folder_usage(path: &Path) -> Result<FolderUsage, FsError> {

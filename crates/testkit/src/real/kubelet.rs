@@ -50,6 +50,8 @@ pub struct KubeletOptions {
     /// Give the kubelet a folder for device plugins of its own, in a mount namespace of its own: the path is
     /// the same for every kubelet of a machine.
     pub own_devices: bool,
+    /// More environment variables.
+    pub env: Vec<(String, String)>,
     /// `--v`: how much it logs.
     pub verbosity: u8,
 }
@@ -61,6 +63,7 @@ impl Default for KubeletOptions {
             config: json!({}),
             args: Vec::new(),
             own_devices: false,
+            env: Vec::new(),
             verbosity: 4,
         }
     }

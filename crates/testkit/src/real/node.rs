@@ -24,6 +24,7 @@ pub struct TestNodeBuilder {
     options: KubeletOptions,
     control: Option<Arc<ControlPlane>>,
     images: Vec<String>,
+    disks: Vec<(String, u32)>,
     record: bool,
 }
 
@@ -70,6 +71,13 @@ impl TestNodeBuilder {
         self
     }
 
+    /// Give this folder of the slot (`kubelet`, `containerd`) a small disk of its own.
+    #[must_use]
+    pub fn disk(mut self, below: &str, mebibytes: u32) -> Self {
+        self.disks.push((below.to_owned(), mebibytes));
+        self
+    }
+
     /// Record the CRI calls of the kubelet.
     #[must_use]
     pub fn record(mut self) -> Self {
@@ -82,6 +90,9 @@ impl TestNodeBuilder {
         let slot = Slot::take()?;
         let parts = Parts::find()?;
         make_cgroups(&slot)?;
+        for (below, mebibytes) in &self.disks {
+            slot.mount_disk(below, *mebibytes)?;
+        }
         let registry = Registry::start(&slot, &parts.registry_storage())?;
         let containerd = Containerd::start(&slot, &parts, &registry, self.line)?;
         for image in &self.images {
@@ -140,6 +151,7 @@ impl TestNode {
             images: ["pause:3.10.2", "e2e-test-images/busybox:1.37.0-1"]
                 .map(|name| format!("registry.k8s.io/{name}"))
                 .to_vec(),
+            disks: Vec::new(),
             record: false,
         }
     }
@@ -188,6 +200,7 @@ impl TestNode {
             command.arg("--kubeconfig").arg(control.kubeconfig(&self.options.node));
         }
         command.args(&self.options.args);
+        command.envs(self.options.env.iter().map(|(name, value)| (name, value)));
         // A Go kubelet behaves otherwise under systemd's notification socket.
         command.env_remove("NOTIFY_SOCKET");
         self.kubelet = Some(Service::start(&self.slot, "kubelet", command)?);

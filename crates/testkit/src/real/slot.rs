@@ -16,7 +16,7 @@ use anyhow::{Context, bail};
 
 use super::kubelet::make_cgroups;
 use super::parts::cache_dir;
-use super::process::tail;
+use super::process::{run, tail};
 use super::reset;
 
 /// How many instances fit on one machine at a time.
@@ -120,6 +120,17 @@ impl Slot {
         std::fs::write(&path, content)
             .with_context(|| format!("cannot write {}", path.display()))?;
         Ok(path)
+    }
+
+    /// Mount a small filesystem of its own at a folder below the slot's.
+    pub fn mount_disk(&self, below: &str, mebibytes: u32) -> anyhow::Result<()> {
+        let (image, target) = (self.path(&format!("{below}.img")), self.path(below));
+        std::fs::create_dir_all(&target)?;
+        File::create(&image)?.set_len(u64::from(mebibytes) << 20)?;
+        let (image, target) = (image.to_string_lossy(), target.to_string_lossy());
+        run("mkfs.ext4", ["-q", "-m", "0", &image])?;
+        run("mount", ["-o", "loop", &image, &target])?;
+        Ok(())
     }
 
     /// Log file of one of its services.
