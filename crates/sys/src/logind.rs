@@ -161,6 +161,7 @@ mod tests {
         let text =
             crate::fs::read_to_string(etc.join("systemd/logind.conf.d/99-kubelet.conf")).unwrap();
         assert_eq!(text, "# Kubelet logind override\n[Login]\nInhibitDelayMaxSec=45\n");
-        crate::tree::remove_tree(&etc).unwrap();
+        let all = crate::removal::Contents::Everything;
+        crate::removal::remove_tree(Path::new("/proc"), &etc, all).unwrap();
     }
 }

@@ -186,5 +186,6 @@ async fn pods_end_by_priority_and_a_slow_group_does_not_hold_up_the_next() {
     let page = registry.render();
     assert!(page.contains("kubelet_graceful_shutdown_start_time_seconds 1.7e+09"), "{page}");
     tasks.shutdown().await;
-    sys::tree::remove_tree(&root).unwrap();
+    let all = sys::removal::Contents::Everything;
+    sys::removal::remove_tree(Path::new("/proc"), &root, all).unwrap();
 }
