@@ -56,6 +56,21 @@ fn pod_gates(config: &Config) -> PodGates {
     }
 }
 
+fn static_pod_rules(config: &Config) -> engine::static_pod::Rules {
+    let on = |gate: &str| config.gates.enabled(gate);
+    engine::static_pod::Rules {
+        pod_level_resources: on("PodLevelResources"),
+        restart_rules: on("ContainerRestartRules"),
+        restart_all: on("RestartAllContainersOnContainerExits"),
+        toleration_numbers: on("TaintTolerationComparisonOperators"),
+        user_namespace_on_host_network: on("UserNamespacesHostNetworkSupport"),
+        strict_addresses: on("StrictIPCIDRValidation"),
+        merged_label_keys: on("MatchLabelKeysInPodTopologySpread")
+            && on("MatchLabelKeysInPodTopologySpreadSelectorMerge"),
+        deletion_cost: on("PodDeletionCost"),
+    }
+}
+
 fn status_gates(config: &Config) -> StatusGates {
     let on = |gate| config.gates.enabled(gate);
     StatusGates {
@@ -137,6 +152,7 @@ pub(crate) fn pods(config: &Config, host: &Host, roots: &Roots, runtime_name: &s
             period: sources.http_check_frequency,
         }),
         refuse_api_references: config.gates.enabled("PreventStaticPodAPIReferences"),
+        static_pod_rules: static_pod_rules(config),
         sync_frequency: sources.sync_frequency,
         request: request(config, host),
         resolv_conf: config.dns.resolv_conf.clone(),

@@ -14,7 +14,7 @@ mod validate;
 
 pub use defaults::set_defaults;
 pub use references::api_reference;
-pub use validate::{Fault, faults};
+pub use validate::{Fault, Rules, faults};
 
 use crate::pod::{MIRROR_ANNOTATION, is_static};
 use api::core::v1::{Pod, PodStatus, Toleration};
@@ -40,19 +40,21 @@ pub struct StaticSettings {
     pub node_name: String,
     /// Refuse references to API objects (gate PreventStaticPodAPIReferences).
     pub refuse_api_references: bool,
+    /// Rules of validation that gates switch.
+    pub rules: Rules,
 }
 
 /// Why a manifest is not usable as a static pod.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StaticPodError {
     /// It has no name.
-    #[error("invalid pod: metadata.name is required")]
+    #[error("invalid pod: name is needed for the pod")]
     NoName,
     /// It refers to an object of the API.
     #[error("static pods may not reference {0}")]
     ApiReference(String),
     /// An API server would refuse it.
-    #[error("invalid pod: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    #[error("invalid pod: [{}]", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))]
     Invalid(Vec<Fault>),
 }
 
@@ -83,7 +85,7 @@ pub fn prepare(
     }
     pod.status = Some(PodStatus { phase: Some("Pending".to_owned()), ..PodStatus::default() });
     set_uid(&mut pod, &uid);
-    let found = faults(&pod);
+    let found = faults(&pod, &settings.rules);
     if !found.is_empty() {
         return Err(StaticPodError::Invalid(found));
     }

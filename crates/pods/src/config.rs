@@ -46,6 +46,8 @@ pub struct PodsConfig {
     pub static_pod_url: Option<UrlSourceConfig>,
     /// Gate PreventStaticPodAPIReferences.
     pub refuse_api_references: bool,
+    /// Rules for static pods that gates switch.
+    pub static_pod_rules: engine::static_pod::Rules,
     /// `syncFrequency`.
     pub sync_frequency: Duration,
     /// What CRI requests depend on.
@@ -88,6 +90,7 @@ impl PodsConfig {
         engine::static_pod::StaticSettings {
             node_name: self.node_name.clone(),
             refuse_api_references: self.refuse_api_references,
+            rules: self.static_pod_rules,
         }
     }
 

@@ -5,7 +5,7 @@ use api::core::v1::Pod;
 
 /// Kernel namespaces that sysctls belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Namespace {
+pub(crate) enum Namespace {
     Ipc,
     Net,
 }
@@ -99,7 +99,8 @@ pub(super) fn check(policy: &SysctlPolicy, pod: &Pod) -> Result<(), Rejection> {
     Ok(())
 }
 
-fn namespace(name: &str) -> Option<Namespace> {
+/// The namespace that a sysctl (in dot form) belongs to.
+pub(crate) fn namespace(name: &str) -> Option<Namespace> {
     const IPC: [&str; 8] = [
         "kernel.sem",
         "kernel.shmall",

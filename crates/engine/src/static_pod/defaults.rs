@@ -15,7 +15,10 @@ pub fn set_defaults(pod: &mut Pod) {
     text(&mut spec.restart_policy, "Always");
     text(&mut spec.scheduler_name, "default-scheduler");
     spec.security_context.get_or_insert_default();
-    spec.termination_grace_period_seconds.get_or_insert(30);
+    let grace = spec.termination_grace_period_seconds.get_or_insert(30);
+    if *grace < 0 {
+        *grace = 1;
+    }
     spec.enable_service_links.get_or_insert(true);
     let host_network = spec.host_network.unwrap_or_default();
     let init = spec.init_containers.iter_mut().flatten();
@@ -25,6 +28,7 @@ pub fn set_defaults(pod: &mut Pod) {
     for volume in spec.volumes.iter_mut().flatten() {
         default_volume(volume);
     }
+    default_huge_page_limits(pod);
     default_pod_requests(pod);
 }
 
@@ -161,9 +165,28 @@ fn default_projection(projection: &mut VolumeProjection) {
     }
 }
 
+/// Pod-level limits of huge pages: the containers' sums, where the pod has resources of its own but none of these.
+fn default_huge_page_limits(pod: &mut Pod) {
+    let sums = of_containers(pod, Side::Limits);
+    let Some(own) = pod.spec.as_mut().and_then(|s| s.resources.as_mut()) else { return };
+    let filled =
+        |list: &Option<BTreeMap<String, Quantity>>| list.as_ref().is_some_and(|l| !l.is_empty());
+    if !filled(&own.limits) && !filled(&own.requests) {
+        return;
+    }
+    let requests = own.requests.clone().unwrap_or_default();
+    let mut limits = own.limits.clone().unwrap_or_default();
+    for (name, amount) in to_api(&sums) {
+        if name.starts_with("hugepages-") && !requests.contains_key(&name) {
+            limits.entry(name).or_insert(amount);
+        }
+    }
+    own.limits = Some(limits).filter(|l| !l.is_empty());
+}
+
 /// Pod-level requests: the containers' sums, then the pod's limits, where the pod limits something.
 fn default_pod_requests(pod: &mut Pod) {
-    let sums = of_containers(pod);
+    let sums = of_containers(pod, Side::Requests);
     let Some(own) = pod.spec.as_mut().and_then(|s| s.resources.as_mut()) else { return };
     let Some(limits) = own.limits.clone().filter(|l| !l.is_empty()) else { return };
     let mut requests: BTreeMap<String, Quantity> = own.requests.clone().unwrap_or_default();
@@ -181,12 +204,12 @@ fn default_pod_requests(pod: &mut Pod) {
     own.requests = Some(requests).filter(|r| !r.is_empty());
 }
 
-fn of_containers(pod: &Pod) -> Amounts {
+fn of_containers(pod: &Pod, side: Side) -> Amounts {
     let spec = pod.spec.clone().unwrap_or_default();
     let alone = Pod {
         spec: Some(PodSpec { overhead: None, ..spec }),
         metadata: pod.metadata.clone(),
         status: None,
     };
-    of_pod(&alone, Side::Requests, Counting { pod_level: false, with_status: false })
+    of_pod(&alone, side, Counting { pod_level: false, with_status: false })
 }

@@ -163,6 +163,7 @@ impl World {
             file_check_frequency: Duration::from_secs(20),
             static_pod_url: None,
             refuse_api_references: true,
+            static_pod_rules: engine::static_pod::Rules::default(),
             user_namespaces: pods::UsernsConfig::default(),
             sync_frequency: Duration::from_secs(60),
             request: RequestSettings {
