@@ -1,5 +1,5 @@
 //! Upkeep of what pods leave on the machine: image collection and log rotation; and what pods need of
-//! it: the plugins that know registries, user ids.
+//! it: the plugins that know registries, user ids. And of our own heap.
 
 use crate::AgentError;
 use config::Config;
@@ -12,6 +12,7 @@ use pods::{UsernsConfig, host_ids};
 use ports::{Clock, OnExit, Roots, Tasks};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 /// Credential provider plugins as configured. A fault ends the start, as upstream.
 pub(crate) fn providers(config: &Config) -> Result<Option<ProviderSetup>, AgentError> {
@@ -58,5 +59,23 @@ pub(crate) fn start(
         Arc::clone(clock),
     )?;
     tasks.spawn("log rotation", OnExit::Fine, rotation.run(tasks.token()));
+    tasks.spawn("heap", OnExit::Fine, trim_heap(tasks.token()));
     Ok(collector)
+}
+
+/// How often free memory is given back: pods come in crowds, and what a crowd needed is not needed
+/// when it has settled.
+const TRIM_PERIOD: Duration = Duration::from_secs(10);
+
+async fn trim_heap(stop: CancellationToken) {
+    let mut ticks = tokio::time::interval(TRIM_PERIOD);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return, // cancel-safe: a token
+            _ = ticks.tick() => {} // cancel-safe: a tick that is missed comes again
+        }
+        if sys::blocking::run(sys::heap::trim).await.is_err() {
+            return;
+        }
+    }
 }

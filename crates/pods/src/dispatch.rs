@@ -14,6 +14,7 @@ use crate::shared::Shared;
 use crate::sources::SourceSet;
 use crate::sources::desired::{DesiredPods, is_mirror, is_static, uid_of};
 use crate::sources::merge::{Change, MergeState};
+use crate::status::publisher::until;
 use crate::worker::PodWorker;
 use api::core::v1::Pod;
 use api::ids::PodUid;
@@ -36,6 +37,9 @@ const HOUSEKEEPING: Duration = Duration::from_secs(2);
 
 /// How long a worker that panicked is left alone.
 const WORKER_PAUSE: Duration = Duration::from_secs(10);
+
+/// Changes come in crowds: everybody else is told of them at most this often.
+const PUBLISH_GAP: Duration = Duration::from_millis(10);
 
 /// How often waiting resizes are tried when nothing else gives a reason.
 const RESIZE_RETRY: Duration = Duration::from_secs(180);
@@ -135,6 +139,7 @@ impl DispatchTask {
             _ = node.wait_for(|view| view.node.is_some()) => {} // cancel-safe: a watch
         }
         self.publish();
+        let (mut published_at, mut due) = (Instant::now(), None);
         loop {
             tokio::select! {
                 () = cancel.cancelled() => return, // cancel-safe: a token
@@ -143,6 +148,7 @@ impl DispatchTask {
                 Some(request) = self.requests.recv() => self.take_request(request).await, // cancel-safe: mpsc
                 Ok(()) = lives.changed() => {} // cancel-safe: a watch
                 Ok(()) = statuses.changed() => {} // cancel-safe: a watch
+                () = until(due) => {} // cancel-safe: a timer
                 () = tokio::time::sleep_until(self.next_housekeeping) => { // cancel-safe: a field
                     if self.sources_ready() {
                         self.housekeep().await;
@@ -153,7 +159,13 @@ impl DispatchTask {
                     self.next_housekeeping = Instant::now() + HOUSEKEEPING;
                 }
             }
-            self.publish();
+            let now = Instant::now();
+            if now < published_at + PUBLISH_GAP {
+                due = Some(published_at + PUBLISH_GAP);
+            } else {
+                self.publish();
+                (published_at, due) = (now, None);
+            }
         }
     }
 

@@ -80,6 +80,7 @@ enum Command {
 }
 
 fn run(config: config::Config, logs: telemetry::log::LogHandle) -> Result<(), String> {
+    sys::heap::limit_arenas();
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(cores.min(MAX_WORKERS))

@@ -10,6 +10,7 @@ pub mod blocking;
 pub mod cgroup;
 pub mod clock;
 pub mod fs;
+pub mod heap;
 pub mod host;
 pub mod kmsg;
 pub mod logind;

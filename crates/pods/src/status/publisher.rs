@@ -286,7 +286,8 @@ fn is_ready(status: &PodStatus) -> bool {
     status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True")
 }
 
-async fn until(at: Option<Instant>) {
+/// Waits for a moment, for ever if there is none.
+pub(crate) async fn until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,

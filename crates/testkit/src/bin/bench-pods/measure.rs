@@ -13,7 +13,7 @@ use crate::watch::{Seen, Watch};
 use crate::{IMAGE, Order};
 
 /// Time for what a state leaves behind to settle before memory is read.
-const SETTLE: Duration = Duration::from_secs(5);
+const SETTLE: Duration = Duration::from_secs(15);
 
 /// What was measured of one kubelet.
 #[derive(Debug, Clone, Default)]
