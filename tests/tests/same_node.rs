@@ -23,11 +23,14 @@ fn registered(kind: KubeletKind) -> (Value, String, BTreeSet<(String, String, St
             (condition(&object, "Ready") == "True" && images == 2).then_some(object)
         })
         .unwrap();
+    let lease = ["lease", "node1", "-n", "kube-node-lease"];
+    space.wait("the node has a lease", || control.get(lease).ok()).unwrap();
     let described = control.kubectl(["describe", "node", "node1"]).unwrap();
     let events = space
         .wait("the events of a start", || {
             let events: BTreeSet<_> = space.events("node1").ok()?.into_iter().collect();
-            events.iter().any(|(_, reason, _)| reason == "NodeReady").then_some(events)
+            let told = |wanted: &str| events.iter().any(|(_, reason, _)| reason == wanted);
+            (told("NodeReady") && told("NodeAllocatableEnforced")).then_some(events)
         })
         .unwrap();
     node.stop_kubelet();
