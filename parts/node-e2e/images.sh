@@ -109,9 +109,9 @@ make_e2e() {
   tree=$work/nginx
   busybox_tree "$tree"
   program "$tree" "$(deb nginx)/usr/sbin/nginx" /usr/sbin/nginx
-  mkdir -p "$tree"/var/{log/nginx,lib/nginx,run} "$tree/run" "$tree/etc/nginx" "$tree/usr/share/nginx/html"
+  mkdir -p "$tree"/var/{log/nginx,lib/nginx,run} "$tree/etc/nginx" "$tree/usr/share/nginx/html"
   echo 'it works' >"$tree/usr/share/nginx/html/index.html"
-  printf 'error_log stderr;\npid /run/nginx.pid;\nevents {}\nhttp { access_log off; server { listen 80; root /usr/share/nginx/html; } }\n' \
+  printf 'error_log stderr;\npid /var/run/nginx.pid;\nevents {}\nhttp { access_log off; server { listen 80; root /usr/share/nginx/html; } }\n' \
     >"$tree/etc/nginx/nginx.conf"
   image "$tree" $e2e/nginx:1.15-4 "{$path,\"Cmd\":[\"nginx\",\"-g\",\"daemon off;\"]}"
   echo 'a later image' >"$tree/etc/newer"

@@ -13,7 +13,7 @@ use crate::dispatch::{DispatchTask, api_terminal};
 use crate::shared::Shared;
 use crate::sources::desired::is_static;
 use api::ids::{ContainerId, PodUid};
-use engine::pod::life::{LifeState, PodUpdate, RunningPod, UpdateKind};
+use engine::pod::life::{KnownPods, LifeState, PodUpdate, RunningPod, UpdateKind};
 use ports::PodLife;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -58,7 +58,7 @@ pub(crate) async fn run(task: &mut DispatchTask) {
     shared.actuated.retain(kept);
     shared.timelines.retain(kept);
     shared.resizes.retain(kept);
-    count_pods(task);
+    count_pods(task, &known);
     forget_gone_containers(&shared);
     delete_orphaned_mirrors(task);
     restart_missing_workers(task, &known.known.keys().cloned().collect());
@@ -66,7 +66,7 @@ pub(crate) async fn run(task: &mut DispatchTask) {
     remove_dead_dirs(task, desired, known.known.keys().cloned().collect());
 }
 
-fn count_pods(task: &DispatchTask) {
+fn count_pods(task: &DispatchTask, known: &KnownPods) {
     let (mut desired, mut active) = ([0_u32; 2], [0_u32; 2]);
     for (uid, pod) in task.desired.iter() {
         let index = usize::from(is_static(pod));
@@ -79,30 +79,17 @@ fn count_pods(task: &DispatchTask) {
         metrics.active_pods.set(&[label], f64::from(active[index]));
     }
     let starts = &metrics.starts;
-    let mut working: BTreeMap<(&str, &str, &str), u32> = BTreeMap::new();
-    for lifecycle in ["sync", "terminating", "terminated"] {
-        for config in ["desired", "orphan"] {
-            for label in ["", "true"] {
-                working.insert((lifecycle, config, label), 0);
-            }
-        }
-    }
-    working.insert(("terminating", "runtime_only", "unknown"), 0);
     let mut ephemeral = 0_u32;
     for (uid, pod) in task.desired.iter() {
-        let lifecycle = match task.shared().lives.life_of(uid) {
-            Some(PodLife::Syncing | PodLife::Pending) => "sync",
-            Some(PodLife::Terminating) => "terminating",
-            Some(PodLife::Terminated) => "terminated",
-            Some(PodLife::Rejected | PodLife::Finished) | None => continue,
-        };
-        let label = if is_static(pod) { "true" } else { "" };
-        *working.entry((lifecycle, "desired", label)).or_default() += 1;
+        let life = task.shared().lives.life_of(uid);
+        if matches!(life, Some(PodLife::Rejected | PodLife::Finished) | None) {
+            continue;
+        }
         let added = pod.spec.as_ref().and_then(|spec| spec.ephemeral_containers.as_ref());
         ephemeral += added.map_or(0, |list| u32::try_from(list.len()).unwrap_or(u32::MAX));
     }
-    for ((lifecycle, config, label), count) in working {
-        starts.working.set(&[lifecycle, config, label], f64::from(count));
+    for (labels, count) in known.working() {
+        starts.working.set(&labels, f64::from(count));
     }
     starts.ephemeral.set(&[], f64::from(ephemeral));
     let mirrors = u32::try_from(task.desired.mirror_count()).unwrap_or(u32::MAX);

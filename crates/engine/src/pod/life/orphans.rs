@@ -31,6 +31,37 @@ pub struct KnownPods {
     pub completed: Vec<Completion>,
 }
 
+impl KnownPods {
+    /// How many pods there are by the labels of `kubelet_working_pods`: life cycle, configuration, static.
+    /// Every combination that can be is there, also with none.
+    #[must_use]
+    pub fn working(&self) -> BTreeMap<[&'static str; 3], u32> {
+        let kinds = [
+            ["desired", ""],
+            ["desired", "true"],
+            ["orphan", ""],
+            ["orphan", "true"],
+            ["runtime_only", "unknown"],
+        ];
+        let states = [LifeState::Syncing, LifeState::Terminating, LifeState::Terminated];
+        let mut counts: BTreeMap<_, _> = states
+            .into_iter()
+            .flat_map(|state| kinds.map(|[config, label]| ([state.as_str(), config, label], 0)))
+            .collect();
+        for pod in self.known.values() {
+            let (config, label) = match (pod.has_config, pod.orphan, pod.is_static) {
+                (false, ..) => ("runtime_only", "unknown"),
+                (true, true, true) => ("orphan", "true"),
+                (true, true, false) => ("orphan", ""),
+                (true, false, true) => ("desired", "true"),
+                (true, false, false) => ("desired", ""),
+            };
+            *counts.entry([pod.state.as_str(), config, label]).or_default() += 1;
+        }
+        counts
+    }
+}
+
 impl Workers {
     /// Compares the records with the configured pods (upstream: `SyncKnownPods`).
     pub fn sync_known(&mut self, desired: &BTreeSet<PodUid>, now: Timestamp) -> KnownPods {
@@ -77,5 +108,35 @@ impl Workers {
             }
         }
         found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn working_pods_are_counted_by_every_combination_of_labels() {
+        let pod = |state, orphan, has_config, is_static| KnownPod {
+            state,
+            orphan,
+            has_config,
+            is_static,
+        };
+        let mut known = KnownPods::default();
+        for (uid, pod) in [
+            ("a", pod(LifeState::Syncing, false, true, true)),
+            ("b", pod(LifeState::Syncing, false, true, true)),
+            ("c", pod(LifeState::Terminating, true, true, false)),
+            ("d", pod(LifeState::Terminating, true, false, false)),
+        ] {
+            known.known.insert(uid.into(), pod);
+        }
+        let counts = known.working();
+        assert_eq!(counts.len(), 15);
+        assert_eq!(counts[&["sync", "desired", "true"]], 2);
+        assert_eq!(counts[&["terminating", "orphan", ""]], 1);
+        assert_eq!(counts[&["terminating", "runtime_only", "unknown"]], 1);
+        assert_eq!(counts.values().sum::<u32>(), 4);
     }
 }
