@@ -75,7 +75,7 @@ impl RunningPlugin {
         let fault = Arc::new(Mutex::new(None));
         let service = Service {
             options: config.options,
-            devices: devices.clone(),
+            devices: devices.subscribe(),
             calls: Arc::clone(&calls),
             fault: Arc::clone(&fault),
         };
@@ -140,7 +140,8 @@ impl RunningPlugin {
 #[derive(Debug)]
 struct Service {
     options: DevicePluginOptions,
-    devices: watch::Sender<Vec<Device>>,
+    /// Ends with the plugin, and with it the lists.
+    devices: watch::Receiver<Vec<Device>>,
     calls: Arc<Mutex<Vec<String>>>,
     fault: Arc<Mutex<Option<Status>>>,
 }
@@ -176,7 +177,7 @@ impl DevicePlugin for Service {
         &self,
         _request: Request<Empty>,
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
-        let lists = WatchStream::new(self.devices.subscribe())
+        let lists = WatchStream::new(self.devices.clone())
             .map(|devices| Ok(wire::ListAndWatchResponse { devices }));
         Ok(Response::new(Box::pin(lists)))
     }
