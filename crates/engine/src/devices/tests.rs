@@ -139,7 +139,7 @@ fn a_lost_plugin_keeps_capacity_for_five_minutes() {
     let mut book = book(&[("a", &[]), ("b", &[])]);
     let counts = |book: &mut DeviceBook, now| {
         let (facts, changed) = book.facts(Duration::from_secs(now));
-        let of = |list: &std::collections::BTreeMap<String, units::Quantity>| {
+        let of = |list: &BTreeMap<String, units::Quantity>| {
             list.get(R).map(|q| q.value())
         };
         (of(&facts.capacity), of(&facts.allocatable), facts.removed, changed)
