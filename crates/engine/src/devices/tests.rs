@@ -139,9 +139,7 @@ fn a_lost_plugin_keeps_capacity_for_five_minutes() {
     let mut book = book(&[("a", &[]), ("b", &[])]);
     let counts = |book: &mut DeviceBook, now| {
         let (facts, changed) = book.facts(Duration::from_secs(now));
-        let of = |list: &BTreeMap<String, units::Quantity>| {
-            list.get(R).map(|q| q.value())
-        };
+        let of = |list: &BTreeMap<String, units::Quantity>| list.get(R).map(|q| q.value());
         (of(&facts.capacity), of(&facts.allocatable), facts.removed, changed)
     };
     assert_eq!(counts(&mut book, 0), (Some(2), Some(2), vec![], false));
