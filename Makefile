@@ -50,6 +50,16 @@ server-compare: parts
 	cargo build --package rubelet
 	ASKS=$${ASKS:-5000} cargo test --package tests --test server_compare -- --nocapture
 
+## make log-flood   follow a million numbered lines while the log rotates (5 minutes)
+.PHONY: log-flood
+log-flood: parts
+	LOG_LINES=1000000 cargo test --package tests --test logs million -- --nocapture
+
+## make server-limits  a million random requests; memory and metric series stay flat
+.PHONY: server-limits
+server-limits: parts
+	REQUESTS=1000000 cargo test --package tests --test server_limits -- --nocapture
+
 ## make kubectl-test  real kubectl logs, exec, cp, attach, port-forward; KUBELET=go
 .PHONY: kubectl-test
 kubectl-test: parts

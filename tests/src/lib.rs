@@ -8,6 +8,7 @@ pub mod bed;
 pub mod cluster;
 pub mod compare;
 pub mod differences;
+pub mod exposition;
 pub mod golden;
 pub mod normal;
 pub mod observe;

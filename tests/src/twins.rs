@@ -218,7 +218,7 @@ fn pods(digit: char) -> Vec<Value> {
         pod(
             "run",
             json!({"containers": [
-                {"name": "c", "command": shell("echo one; echo two >&2; echo three; httpd -f -p 8080"),
+                {"name": "c", "command": shell("echo one; sleep 1; echo two >&2; sleep 1; echo three; httpd -f -p 8080"),
                     "resources": {"limits": {"cpu": "200m", "memory": "64Mi"}},
                     "livenessProbe": {"exec": {"command": ["true"]}},
                     "readinessProbe": {"httpGet": {"port": 8080, "path": "/bin/true"}},

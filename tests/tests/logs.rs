@@ -10,6 +10,11 @@ use testkit::real::{KubeletKind, KubeletOptions, TestNode};
 
 const LINES: usize = 1500;
 
+/// The long variant: this many numbered lines while the file is rotated again and again.
+fn many() -> Option<usize> {
+    std::env::var("LOG_LINES").ok().and_then(|text| text.parse().ok())
+}
+
 fn pod() -> String {
     let script = format!(
         "sleep 3; i=0; while [ $i -lt {LINES} ]; do echo line $i; i=$((i+1)); \
@@ -84,4 +89,43 @@ fn a_follower_sees_every_line_of_a_log_that_is_rotated() {
     let (code, tail) =
         node.kubelet_get("/containerLogs/default/talk-node1/talk?tailLines=1").unwrap();
     assert_eq!((code, tail.as_str()), (200, "the end\n"));
+}
+
+/// `make log-flood`: a million lines while the file rotates 50 times.
+#[test]
+fn a_follower_sees_each_of_a_million_lines_once() {
+    let Some(lines) = many() else { return };
+    let kind = KubeletKind::from_env().unwrap();
+    // A line of 6 digits is 50 bytes in the log: so many bytes rotate the file 50 times or more.
+    let size = format!("{}", (lines * 50 / 60).max(8192));
+    let options = KubeletOptions {
+        config: json!({
+            "containerLogMaxSize": size,
+            "containerLogMaxFiles": 3,
+            "containerLogMonitorInterval": "3s",
+        }),
+        ..KubeletOptions::default()
+    };
+    let node = TestNode::builder().kubelet(kind).options(options).start().unwrap();
+    let script = format!(
+        "sleep 5; for part in $(seq 0 59); do seq $((part*{0})) $((part*{0}+{0}-1)); sleep 4; done",
+        lines / 60
+    );
+    let mut manifest: serde_json::Value = serde_json::from_str(&pod()).unwrap();
+    manifest["spec"]["containers"][0]["command"][2] = script.into();
+    node.add_manifest("talk.json", &manifest.to_string()).unwrap();
+    node.wait_running("talk", Duration::from_secs(60)).unwrap();
+    let url = format!(
+        "https://127.0.0.1:{}/containerLogs/default/talk-node1/talk?follow=true",
+        node.api_port()
+    );
+    let text = testkit::real::run("curl", ["-fsSk", "--retry", "5", "--retry-all-errors", &url]);
+    let text = text.unwrap();
+    let mut next = 0;
+    for line in text.lines() {
+        assert_eq!(line, next.to_string());
+        next += 1;
+    }
+    assert_eq!(next, lines / 60 * 60);
+    println!("{next} lines, each once; left in the folder: {:?}", log_files(&node));
 }

@@ -13,3 +13,4 @@ pub(crate) mod pods;
 pub(crate) mod profile;
 pub(crate) mod stats;
 pub(crate) mod stream;
+mod translate;

@@ -21,9 +21,11 @@ mod reply;
 mod request_metrics;
 pub mod route;
 mod serve;
+mod spdy;
 mod start;
 pub mod target;
 pub mod tls;
+mod websocket;
 
 pub use serve::{HealthCheck, ServerDeps};
 pub use start::{ServerError, ServerSettings, start};

@@ -5,6 +5,7 @@
 //! The URL is never shown to the caller.
 
 use super::pods::find;
+use super::translate;
 use crate::auth::is_websocket;
 use crate::query::Query;
 use crate::reply::{self, Reply};
@@ -16,10 +17,9 @@ use cri::api::{
     AttachRequest, ContainerFilter, ContainerStateValue, ExecRequest, PodSandboxFilter,
 };
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, RETRY_AFTER, SEC_WEBSOCKET_PROTOCOL,
-    USER_AGENT,
+    CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT,
 };
-use http::{Request, Response, StatusCode, Uri};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use ports::OnExit;
@@ -61,11 +61,12 @@ pub(crate) async fn run(
 }
 
 /// Streams wanted by a query.
-struct Streams {
-    stdin: bool,
-    stdout: bool,
-    stderr: bool,
-    tty: bool,
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Streams {
+    pub(super) stdin: bool,
+    pub(super) stdout: bool,
+    pub(super) stderr: bool,
+    pub(super) tty: bool,
 }
 
 fn streams(query: &Query) -> Result<Streams, Box<Reply>> {
@@ -108,6 +109,9 @@ pub(crate) async fn exec(
         stderr: wanted.stderr,
     };
     match deps.runtime.exec(message).await {
+        Ok(url) if translate::is_v5(request.headers()) => {
+            translate::translate(deps, url, request, wanted)
+        }
         Ok(url) => proxy(deps, &url, request, caller).await,
         Err(error) => runtime_refused(&error),
     }
@@ -149,6 +153,9 @@ pub(crate) async fn attach(
         stderr: wanted.stderr,
     };
     match deps.runtime.attach(message).await {
+        Ok(url) if translate::is_v5(request.headers()) => {
+            translate::translate(deps, url, request, wanted)
+        }
         Ok(url) => proxy(deps, &url, request, caller).await,
         Err(error) => runtime_refused(&error),
     }
@@ -197,6 +204,9 @@ pub(crate) async fn port_forward(
         return reply::plain(StatusCode::INTERNAL_SERVER_ERROR, text);
     };
     match deps.runtime.port_forward(&sandbox.id, &ports).await {
+        Ok(url) if translate::is_tunnel(request.headers()) => {
+            translate::tunnel(deps, &url, request, caller).await
+        }
         Ok(url) => proxy(deps, &url, request, caller).await,
         Err(error) => runtime_refused(&error),
     }
@@ -204,12 +214,7 @@ pub(crate) async fn port_forward(
 
 /// Ports of a plain WebSocket request; SPDY names them per stream.
 fn wanted_ports(request: &Request<Incoming>, query: &Query) -> Result<Vec<i32>, String> {
-    let protocols = request.headers().get_all(SEC_WEBSOCKET_PROTOCOL).iter();
-    let tunnelled = protocols
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .any(|protocol| protocol.trim().starts_with("SPDY/3.1+"));
-    if !is_websocket(request.headers()) || tunnelled {
+    if !is_websocket(request.headers()) || translate::is_tunnel(request.headers()) {
         return Ok(Vec::new());
     }
     if !query.has("port") {
@@ -338,7 +343,7 @@ async fn proxy(
 }
 
 /// Adds the caller's address to `X-Forwarded-For`.
-fn forwarded(headers: &mut http::HeaderMap, caller: &Caller) {
+pub(super) fn forwarded(headers: &mut HeaderMap, caller: &Caller) {
     let name = HeaderName::from_static("x-forwarded-for");
     let before = headers.get_all(&name).iter().filter_map(|v| v.to_str().ok());
     let mut way: Vec<String> = before.map(str::to_owned).collect();
@@ -354,11 +359,27 @@ async fn replay(
     request: &Request<Incoming>,
     caller: &Caller,
 ) -> Result<Response<Incoming>, String> {
+    let mut headers = request.headers().clone();
+    forwarded(&mut headers, caller);
+    dial(deps, url, request.method(), headers).await
+}
+
+/// Sends a request without a body to the runtime's streaming server.
+pub(super) async fn dial(
+    deps: &ServerDeps,
+    url: &str,
+    method: &Method,
+    mut headers: HeaderMap,
+) -> Result<Response<Incoming>, String> {
     let target: Uri = url.parse().map_err(|e| format!("runtime's URL: {e}"))?;
     let authority = target.authority().ok_or("the runtime's URL has no host")?;
     let port = authority.port_u16().unwrap_or(80);
     let host = authority.host().trim_matches(['[', ']']);
-    let stream = TcpStream::connect((host, port)).await.map_err(|e| e.to_string())?;
+    let connecting = TcpStream::connect((host, port));
+    let stream = tokio::time::timeout(DIAL_DEADLINE, connecting)
+        .await
+        .map_err(|_| "i/o timeout".to_owned())?
+        .map_err(|e| e.to_string())?;
     // A failure only costs latency.
     let _ = stream.set_nodelay(true);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
@@ -370,22 +391,20 @@ async fn replay(
         }
     });
     let path = target.path_and_query().map_or("/", |p| p.as_str());
-    let mut outgoing = Request::builder().method(request.method()).uri(path);
-    if let Some(headers) = outgoing.headers_mut() {
-        *headers = request.headers().clone();
-        if !headers.contains_key(HOST)
-            && let Ok(value) = HeaderValue::from_str(authority.as_str())
-        {
-            headers.insert(HOST, value);
-        }
-        forwarded(headers, caller);
-        if !headers.contains_key(USER_AGENT) {
-            headers.insert(USER_AGENT, HeaderValue::from_static("Go-http-client/1.1"));
-        }
-        if request.method() != http::Method::GET && !headers.contains_key(CONTENT_LENGTH) {
-            headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
-        }
+    if !headers.contains_key(HOST)
+        && let Ok(value) = HeaderValue::from_str(authority.as_str())
+    {
+        headers.insert(HOST, value);
     }
-    let outgoing = outgoing.body(Body::empty()).map_err(|e| e.to_string())?;
+    if !headers.contains_key(USER_AGENT) {
+        headers.insert(USER_AGENT, HeaderValue::from_static("Go-http-client/1.1"));
+    }
+    if *method != Method::GET && !headers.contains_key(CONTENT_LENGTH) {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+    }
+    let mut outgoing = Request::new(Body::empty());
+    outgoing.method_mut().clone_from(method);
+    *outgoing.uri_mut() = path.parse().map_err(|e| format!("runtime's URL: {e}"))?;
+    *outgoing.headers_mut() = headers;
     sender.send_request(outgoing).await.map_err(|e| e.to_string())
 }
