@@ -38,7 +38,7 @@ pub(crate) enum ManifestError {
     #[error("invalid pod: name is needed for the pod")]
     NoName,
     /// It is not a valid static pod.
-    #[error("invalid pod: {0}")]
+    #[error("{0}")]
     Invalid(String),
 }
 
