@@ -43,7 +43,6 @@ goldens: parts
 swap-test: parts
 	ROUNDS=20 cargo test --package tests --test swap
 
-## make bench      the Go kubelet and rubelet, one after the other: time, memory, CPU; PODS=n
 ## make server-compare  ask the Go kubelet and rubelet the same, thousands of times; ASKS=n, SEED=n
 .PHONY: server-compare
 server-compare: parts
@@ -65,7 +64,7 @@ server-limits: parts
 kubectl-test: parts
 	cargo test --package tests --test kubectl
 
-## make bench      pods started, restarted and ended, next to the runtime's own floor; KUBELET=go, PODS=n
+## make bench      the Go kubelet and rubelet, one after the other: time, memory, CPU; PODS=n
 .PHONY: bench
 bench: parts
 	@cargo build --profile $(PROFILE) -p rubelet -p testkit --bins
