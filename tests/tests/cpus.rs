@@ -3,11 +3,12 @@
 #![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test on the real machine")]
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use testkit::eventually;
-use testkit::real::{KubeletKind, KubeletOptions, TestNode};
+use testkit::real::{ControlPlane, ControlPlaneOptions, KubeletKind, KubeletOptions, TestNode};
 
 const START: Duration = Duration::from_secs(60);
 const IMAGE: &str = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
@@ -28,14 +29,14 @@ fn options() -> KubeletOptions {
     }
 }
 
-/// A static pod that stays; a whole `cpu` makes it Guaranteed.
-fn pod(name: &str, cpu: Option<&str>) -> String {
+/// A pod that stays; a whole `cpu` makes it Guaranteed.
+fn pod(name: &str, cpu: Option<&str>) -> Value {
     let resources = match cpu {
         Some(cpu) => {
             let amounts = json!({ "cpu": cpu, "memory": "64Mi" });
             json!({ "requests": amounts, "limits": amounts })
         }
-        None => json!({ "requests": { "cpu": "10m" } }),
+        None => json!({ "requests": { "memory": "1Mi" } }),
     };
     json!({
         "apiVersion": "v1",
@@ -51,7 +52,15 @@ fn pod(name: &str, cpu: Option<&str>) -> String {
             }],
         },
     })
-    .to_string()
+}
+
+/// The same from the API server.
+fn create(control: &ControlPlane, name: &str, cpu: Option<&str>) {
+    let mut pod = pod(name, cpu);
+    pod["spec"]["nodeName"] = json!("node1");
+    pod["spec"]["automountServiceAccountToken"] = json!(false);
+    pod["spec"]["serviceAccountName"] = json!("default");
+    control.create(&pod).unwrap();
 }
 
 /// A file of the container's cgroup, whichever hierarchy has it.
@@ -80,12 +89,8 @@ fn state(node: &TestNode, name: &str) -> String {
     std::fs::read_to_string(node.root_dir().join(name)).unwrap_or_default()
 }
 
-fn pod_status(node: &TestNode, name: &str) -> Value {
-    let (_, text) = node.kubelet_get("/pods").unwrap();
-    let list: Value = serde_json::from_str(&text).unwrap_or_default();
-    let items = list["items"].as_array().cloned().unwrap_or_default();
-    let named = |pod: &Value| pod["metadata"]["name"] == format!("{name}-node1");
-    items.into_iter().find(named).map(|pod| pod["status"].clone()).unwrap_or_default()
+fn status(control: &ControlPlane, name: &str) -> Value {
+    control.get(["pod", name]).map(|pod| pod["status"].clone()).unwrap_or_default()
 }
 
 fn other(kind: KubeletKind) -> KubeletKind {
@@ -131,12 +136,14 @@ fn asked(node: &TestNode) -> Vec<Value> {
 
 /// The first kubelet gives a CPU away, is killed, comes back and hands over to the second.
 fn given_kept_handed_over_released(first: KubeletKind) {
-    let mut node = TestNode::builder().options(options()).kubelet(first).start().unwrap();
-    node.add_manifest("shared.json", &pod("shared", None)).unwrap();
+    let control = Arc::new(ControlPlane::start(&ControlPlaneOptions::default()).unwrap());
+    let builder = TestNode::builder().options(options()).join(&control);
+    let mut node = builder.kubelet(first).start().unwrap();
+    create(&control, "shared", None);
     let shared = node.wait_running("shared", START).unwrap();
     assert_eq!(cpus_of(&node, &shared), all_cpus());
 
-    node.add_manifest("own.json", &pod("own", Some("1"))).unwrap();
+    create(&control, "own", Some("1"));
     let own = node.wait_running("own", START).unwrap();
     assert_eq!(cpus_of(&node, &own), "1");
     assert_eq!(cgroup_file(&node, &own, "cpuset.mems").as_deref(), Some("0"));
@@ -152,15 +159,14 @@ fn given_kept_handed_over_released(first: KubeletKind) {
 
     node.kill_kubelet();
     node.start_kubelet(first).unwrap();
-    for kind in [first, other(first)] {
-        node.add_manifest("more.json", &pod("more", Some("1"))).unwrap();
-        eventually!(30, pod_status(&node, "more")["reason"] == "UnexpectedAdmissionError");
+    for (kind, more) in [(first, "more-1"), (other(first), "more-2")] {
+        create(&control, more, Some("1"));
+        eventually!(30, status(&control, more)["reason"] == "UnexpectedAdmissionError");
         assert_eq!(
-            pod_status(&node, "more")["message"],
+            status(&control, more)["message"],
             "Pod was rejected: Allocate failed due to not enough cpus available to satisfy request: \
              requested=1, available=0, which is unexpected"
         );
-        node.remove_manifest("more.json").unwrap();
         assert_eq!(node.wait_running("own", START).unwrap(), own);
         assert_eq!(node.wait_running("shared", START).unwrap(), shared);
         assert_eq!(
@@ -174,7 +180,7 @@ fn given_kept_handed_over_released(first: KubeletKind) {
         }
     }
 
-    node.remove_manifest("own.json").unwrap();
+    control.kubectl(["delete", "pod", "own", "--wait=false"]).unwrap();
     eventually!(90, !state(&node, "cpu_manager_state").contains("entries"));
     eventually!(30, cpus_of(&node, &shared) == all_cpus());
 }
@@ -194,9 +200,9 @@ fn the_runtime_is_asked_for_the_same_cpus_as_by_the_go_kubelet() {
     let under = |kind| {
         let builder = TestNode::builder().options(options()).record().kubelet(kind);
         let node = builder.start().unwrap();
-        node.add_manifest("shared.json", &pod("shared", None)).unwrap();
+        node.add_manifest("shared.json", &pod("shared", None).to_string()).unwrap();
         let shared = node.wait_running("shared", START).unwrap();
-        node.add_manifest("own.json", &pod("own", Some("1"))).unwrap();
+        node.add_manifest("own.json", &pod("own", Some("1")).to_string()).unwrap();
         node.wait_running("own", START).unwrap();
         eventually!(30, !cpus_of(&node, &shared).split(',').any(|part| part.contains('1')));
         asked(&node)

@@ -8,9 +8,11 @@
 )]
 
 use api::core::v1::{Container, Pod};
+use engine::cpus::checkpoint as cpu_file;
 use engine::cpus::{
     CpuInfo, CpuOptions, CpuSetup, CpuState, CpuTopology, OptionStages, StaticCpus, take,
 };
+use engine::memory::checkpoint as memory_file;
 use engine::memory::{MemorySetup, MemoryState, NodeFacts, StaticMemory};
 use engine::topology::{Hint, Numa, NumaMask, Policy, PolicyKind, ResourceHints};
 use serde_json::{Value, json};
@@ -241,4 +243,18 @@ fn hints_are_merged_alike() {
         let expected = (hint(&case["Best"]), case["Admit"] == true);
         assert_eq!(policy.merge(&providers), expected, "{case}");
     }
+}
+
+#[test]
+fn state_files_of_the_go_kubelet_are_read_and_written_again_byte_by_byte() {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/placement");
+    let text = |name: &str| std::fs::read_to_string(format!("{dir}/{name}")).unwrap();
+    let cpus = text("cpu_manager_state");
+    let state = cpu_file::decode(&cpus, "static", &BTreeMap::new()).unwrap();
+    assert_eq!((state.shared.to_string(), state.exclusive().to_string()), ("0".into(), "1".into()));
+    assert_eq!(cpu_file::encode("static", &state), cpus);
+    let memory = text("memory_manager_state");
+    let state = memory_file::decode(&memory, "Static").unwrap();
+    assert_eq!(state.own.len(), 1);
+    assert_eq!(memory_file::encode("Static", &state), memory);
 }

@@ -22,7 +22,7 @@ pub(super) fn distributed(
     count: usize,
     group: usize,
 ) -> Result<CpuSet, TakeError> {
-    if count % group != 0 {
+    if !count.is_multiple_of(group) {
         return packed(&free, count, Caches::Ignored);
     }
     if count == 0 {

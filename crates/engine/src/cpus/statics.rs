@@ -283,7 +283,7 @@ impl StaticCpus {
             return Ok(());
         }
         let per_core = self.topology.per_core();
-        if per_core > 0 && requested % per_core != 0 {
+        if per_core > 0 && !requested.is_multiple_of(per_core) {
             return Err(CpuRefusal::NotWholeCores { requested, per_core });
         }
         let available = self.state.shared.difference(&self.reserved_cores).len();

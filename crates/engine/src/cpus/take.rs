@@ -222,7 +222,7 @@ impl Taking<'_> {
             .iter()
             .flat_map(|core| self.free.of(Level::Core, *core).iter().collect::<Vec<_>>())
             .collect();
-        if self.needed % 2 != 0 && per_core > 1 && cpus.len() > self.needed {
+        if !self.needed.is_multiple_of(2) && per_core > 1 && cpus.len() > self.needed {
             let last = cpus.iter().next_back();
             last.map(|cpu| cpus.remove(cpu));
         }

@@ -15,6 +15,9 @@ use units::{gojson, strconv};
 #[error("{0}")]
 pub struct CheckpointFault(pub String);
 
+/// Blocks by container name.
+type Blocks = BTreeMap<String, Option<Vec<Block>>>;
+
 #[derive(Debug, Deserialize)]
 struct Document {
     #[serde(rename = "policyName", default)]
@@ -22,7 +25,7 @@ struct Document {
     #[serde(rename = "machineState", default)]
     machine: Option<MachineMemory>,
     #[serde(default)]
-    entries: Option<BTreeMap<String, BTreeMap<String, Option<Vec<Block>>>>>,
+    entries: Option<BTreeMap<String, Blocks>>,
     #[serde(default)]
     checksum: u64,
 }
@@ -49,7 +52,7 @@ pub fn decode(text: &str, policy: &str) -> Result<MemoryState, CheckpointFault> 
     let document: Document = serde_json::from_str(text).map_err(|e| {
         CheckpointFault(gojson::syntax_fault(text).unwrap_or_else(|| format!("json: {e}")))
     })?;
-    let blocks = |own: BTreeMap<String, Option<Vec<Block>>>| {
+    let blocks = |own: Blocks| {
         own.into_iter().map(|(name, blocks)| (name, blocks.unwrap_or_default())).collect()
     };
     let own = document.entries.unwrap_or_default();
