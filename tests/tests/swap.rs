@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use testkit::csi_driver::{CsiDriver, CsiDriverConfig};
 use testkit::eventually;
 use testkit::real::{ControlPlane, ControlPlaneOptions, KubeletKind, TestNode};
 use tests::observe::Observer;
@@ -16,6 +17,7 @@ use tests::observe::Observer;
 const NAMESPACE: &str = "swap";
 const IMAGE: &str = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
 const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.63.0";
+const DRIVER: &str = "swap.test";
 const STAYS: &str = "touch /tmp/up; trap 'exit 0' TERM; sleep 3600 & wait";
 
 fn pod(name: &str, spec: Value) -> Value {
@@ -79,6 +81,7 @@ fn pods() -> Vec<Value> {
     let token = json!({ "serviceAccountToken": { "path": "token", "expirationSeconds": 3600 } });
     let amount = json!({ "cpu": "50m", "memory": "32Mi" });
     let field = json!({ "path": "name", "fieldRef": { "fieldPath": "metadata.name" } });
+    let claim = json!({ "persistentVolumeClaim": { "claimName": "files" } });
     let http = json!({ "httpGet": { "path": "/healthz", "port": 8080 } });
     let unready =
         json!({ "readinessProbe": { "exec": { "command": ["false"] }, "periodSeconds": 1 } });
@@ -116,6 +119,8 @@ fn pods() -> Vec<Value> {
         pod("token", mounted(json!({ "projected": { "sources": [token] } }), STAYS)),
         pod("fields", mounted(json!({ "downwardAPI": { "items": [field] } }), STAYS)),
         pod("host", mounted(json!({ "hostPath": { "path": "/etc" } }), STAYS)),
+        pod("claim", mounted(claim, STAYS)),
+        pod("inline", mounted(json!({ "csi": { "driver": DRIVER } }), STAYS)),
     ]
 }
 
@@ -124,6 +129,38 @@ fn lay_over(mut base: Value, extra: &Value) -> Value {
         base[key] = value.clone();
     }
     base
+}
+
+/// What a claim needs: its driver's object, the claim, and the volume that is bound to it.
+fn make_storage(control: &ControlPlane) {
+    let named = |kind: &str, spec: Value| {
+        let metadata = json!({ "name": "files", "namespace": NAMESPACE });
+        let mut object = json!({ "apiVersion": "v1", "kind": kind, "metadata": metadata });
+        object["spec"] = lay_over(
+            json!({ "accessModes": ["ReadWriteOnce"], "storageClassName": "manual" }),
+            &spec,
+        );
+        object
+    };
+    let amount = json!({ "storage": "16Mi" });
+    let class = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": { "name": DRIVER },
+        "spec": { "attachRequired": false, "volumeLifecycleModes": ["Persistent", "Ephemeral"] },
+    });
+    control.create(&class).unwrap();
+    let claim = json!({ "volumeName": "files", "resources": { "requests": amount } });
+    control.create(&named("PersistentVolumeClaim", claim)).unwrap();
+    let uid = control.get(["pvc", "files", "-n", NAMESPACE]).unwrap()["metadata"]["uid"].clone();
+    let volume = json!({
+        "capacity": amount, "persistentVolumeReclaimPolicy": "Retain",
+        "claimRef": { "name": "files", "namespace": NAMESPACE, "uid": uid },
+        "csi": { "driver": DRIVER, "volumeHandle": "h-files" },
+    });
+    control.create(&named("PersistentVolume", volume)).unwrap();
+    let bound = json!({ "phase": "Bound", "capacity": amount, "accessModes": ["ReadWriteOnce"] });
+    let bound = json!({ "status": bound }).to_string();
+    let args = ["patch", "pvc", "files", "-n", NAMESPACE, "--subresource=status", "-p", &bound];
+    control.kubectl(args).unwrap();
 }
 
 /// Whether a pod is in the state in which it stays.
@@ -183,7 +220,10 @@ fn shown(pod: &Value) -> Value {
 struct Node {
     observer: Observer,
     node: TestNode,
+    driver: CsiDriver,
+    _runtime: tokio::runtime::Runtime,
     control: Arc<ControlPlane>,
+    data: std::path::PathBuf,
 }
 
 impl Node {
@@ -198,6 +238,7 @@ impl Node {
         let mut settings = named("ConfigMap", "settings", Some(NAMESPACE));
         settings["data"] = json!({ "a": "1" });
         control.create(&settings).unwrap();
+        make_storage(&control);
         let observer = Observer::start(&control, NAMESPACE).unwrap();
         let node = TestNode::builder()
             .kubelet(KubeletKind::Go)
@@ -205,7 +246,16 @@ impl Node {
             .join(&control)
             .start()
             .unwrap();
-        let mut node = Node { observer, node, control };
+        let data = std::env::temp_dir().join(format!("rubelet-swap-{}", std::process::id()));
+        let mut config = CsiDriverConfig::new(DRIVER, &data);
+        config.registry = Some(node.root_dir().join("plugins_registry"));
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let driver = runtime.block_on(async { CsiDriver::start(config) }).unwrap();
+        eventually!(60, {
+            let found = control.get(["csinode", "node1"]);
+            found.is_ok_and(|node| node["spec"]["drivers"][0]["name"] == DRIVER)
+        });
+        let mut node = Node { observer, node, driver, _runtime: runtime, control, data };
         for fixed in statics() {
             let file = format!("{}.json", fixed["metadata"]["name"].as_str().unwrap());
             node.node.add_manifest(&file, &fixed.to_string()).unwrap();
@@ -255,6 +305,7 @@ impl Node {
         self.node.stop_kubelet();
         let before = containers(&self.node);
         let mounted = mounts(&self.node);
+        let calls = self.driver.calls().len();
         let statuses = self.statuses();
         let seen: BTreeMap<String, usize> = self
             .names()
@@ -270,6 +321,12 @@ impl Node {
 
         assert_eq!(containers(&self.node), before, "round {round}: {kind:?} touched containers");
         assert_eq!(mounts(&self.node), mounted, "round {round}: {kind:?} touched mounts");
+        // Both ask the driver once more for what is there already, and it does nothing; nobody may
+        // ask it to take anything away.
+        let undone: Vec<String> = self.driver.calls().split_off(calls);
+        let undone: Vec<&String> =
+            undone.iter().filter(|call| call.starts_with("NodeUn")).collect();
+        assert_eq!(undone, [] as [&String; 0], "round {round}: {kind:?} took a volume away");
         if kind == KubeletKind::Go {
             // It lets Ready fall for static, sidecar and probed pods when it starts.
             for name in self.names() {
@@ -289,6 +346,13 @@ impl Node {
             );
         }
         assert_eq!(self.statuses(), statuses, "round {round}: {kind:?} changed a status");
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.node.stop_kubelet();
+        drop(std::fs::remove_dir_all(&self.data));
     }
 }
 

@@ -49,8 +49,11 @@ impl RuntimePod {
         self.sandboxes.sort_by(|a, b| {
             (b.attempt, b.created_at).cmp(&(a.attempt, a.created_at)).then_with(|| a.id.cmp(&b.id))
         });
-        self.containers
-            .sort_by(|a, b| b.created_at.cmp(&a.created_at).then_with(|| a.id.cmp(&b.id)));
+        // Two instances of the same moment are told apart by their attempt.
+        self.containers.sort_by(|a, b| {
+            let age = |c: &ContainerView| (c.created_at, c.restart_count);
+            age(b).cmp(&age(a)).then_with(|| a.id.cmp(&b.id))
+        });
     }
 
     /// The newest instance with this container name, over all sandboxes.

@@ -24,9 +24,9 @@ use proto::plugin_registration_v1::{
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use tokio::net::UnixListener;
 use tokio::task::JoinSet;
-use tokio_stream::wrappers::UnixListenerStream;
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
 /// How a driver presents itself.
@@ -81,21 +81,21 @@ impl CsiDriver {
     pub fn start(config: CsiDriverConfig) -> anyhow::Result<Self> {
         std::fs::create_dir_all(config.data.join("faults"))?;
         let mut tasks = JoinSet::new();
-        let incoming = listen(&config.socket)?;
-        let service = tonic::transport::Server::builder()
-            .add_service(IdentityServer::new(IdentityService(config.clone())))
+        let driver = Routes::new(IdentityServer::new(IdentityService(config.clone())))
             .add_service(NodeServer::new(node::NodeService::new(config.clone())));
+        let token = CancellationToken::new();
+        let listening = listen(&config.socket)?;
+        let cancel = token.clone();
         tasks.spawn(async move {
-            if let Err(error) = service.serve_with_incoming(incoming).await {
+            if let Err(error) = listening.serve(driver, cancel).await {
                 tracing::error!(%error, "driver ended");
             }
         });
         if let Some(registry) = &config.registry {
-            let incoming = listen(&registry.join(format!("{}-reg.sock", config.name)))?;
-            let service = tonic::transport::Server::builder()
-                .add_service(RegistrationServer::new(RegistrationService(config.clone())));
+            let listening = listen(&registry.join(format!("{}-reg.sock", config.name)))?;
+            let service = RegistrationServer::new(RegistrationService(config.clone()));
             tasks.spawn(async move {
-                if let Err(error) = service.serve_with_incoming(incoming).await {
+                if let Err(error) = listening.serve(Routes::new(service), token).await {
                     tracing::error!(%error, "registration ended");
                 }
             });
@@ -143,14 +143,11 @@ impl Drop for CsiDriver {
     }
 }
 
-fn listen(socket: &Path) -> anyhow::Result<UnixListenerStream> {
+fn listen(socket: &Path) -> anyhow::Result<sockets::Listening> {
     if let Some(parent) = socket.parent() {
         std::fs::create_dir_all(parent)?;
     }
-    if std::fs::symlink_metadata(socket).is_ok() {
-        std::fs::remove_file(socket)?;
-    }
-    Ok(UnixListenerStream::new(UnixListener::bind(socket)?))
+    Ok(sockets::Listening::bind(socket)?)
 }
 
 struct IdentityService(CsiDriverConfig);

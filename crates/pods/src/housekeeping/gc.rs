@@ -31,6 +31,8 @@ struct Dead {
     pod_name: String,
     pod_namespace: String,
     created: Timestamp,
+    /// Tells instances of the same moment apart.
+    attempt: u32,
     unknown: bool,
 }
 
@@ -199,6 +201,7 @@ fn candidates(containers: &[cri::Container], now: Timestamp, min_age: Duration) 
                 pod_name,
                 pod_namespace,
                 created,
+                attempt: container.metadata.as_ref().map_or(0, |m| m.attempt),
                 unknown: state == ContainerRunState::Unknown,
             })
         })
@@ -222,7 +225,8 @@ fn choose_containers(
         }
     }
     for unit in units.values_mut() {
-        unit.sort_by(|a, b| b.created.cmp(&a.created).then_with(|| a.id.cmp(&b.id)));
+        let age = |c: &Dead| (c.created, c.attempt);
+        unit.sort_by(|a, b| age(b).cmp(&age(a)).then_with(|| a.id.cmp(&b.id)));
         if let Some(keep) = policy.max_per_container
             && unit.len() > keep
         {
@@ -299,6 +303,7 @@ mod tests {
             pod_name: pod.into(),
             pod_namespace: "default".into(),
             created: Timestamp::from_second(created).unwrap(),
+            attempt: id.parse().unwrap(),
             unknown: false,
         }
     }
@@ -313,6 +318,8 @@ mod tests {
     fn the_newest_instance_of_each_container_stays() {
         let all = vec![dead("1", "p", "a", 1), dead("2", "p", "a", 2), dead("3", "p", "b", 1)];
         assert_eq!(ids(choose_containers(all, &GcPolicy::default(), |_| false)), ["1"]);
+        let twins = vec![dead("10", "p", "a", 1), dead("9", "p", "a", 1)];
+        assert_eq!(ids(choose_containers(twins, &GcPolicy::default(), |_| false)), ["9"]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod decisions;
+mod simulation;
 mod world;
 
 use proto::cri_v1::StopContainerRequest;

@@ -514,9 +514,29 @@ struct ApiState {
     deleted: Vec<String>,
     version: u64,
     next_uid: u64,
+    cut: bool,
 }
 
 impl FakeApi {
+    /// Answers nobody from now on, or everybody again.
+    pub(crate) fn cut(&self, cut: bool) {
+        let mut state = self.state.lock().unwrap();
+        state.cut = cut;
+        if cut {
+            state.feed = None;
+        }
+    }
+
+    /// All pods by name.
+    pub(crate) fn all(&self) -> BTreeMap<String, Pod> {
+        self.state.lock().unwrap().pods.clone()
+    }
+
+    fn reachable(&self) -> Result<(), PodApiError> {
+        let cut = self.state.lock().unwrap().cut;
+        if cut { Err(PodApiError::Unavailable("connection refused".into())) } else { Ok(()) }
+    }
+
     fn feed(&self, sets: mpsc::Sender<Vec<Arc<Pod>>>) {
         let mut state = self.state.lock().unwrap();
         state.feed = Some(sets);
@@ -588,6 +608,7 @@ impl ApiState {
 #[async_trait]
 impl PodApi for FakeApi {
     async fn get(&self, _namespace: &str, name: &str) -> Result<Arc<Pod>, PodApiError> {
+        self.reachable()?;
         self.pod(name).map(Arc::new).ok_or_else(|| PodApiError::NotFound(name.into()))
     }
 
@@ -598,6 +619,7 @@ impl PodApi for FakeApi {
         uid: &PodUid,
         patch: serde_json::Value,
     ) -> Result<Arc<Pod>, PodApiError> {
+        self.reachable()?;
         let mut state = self.state.lock().unwrap();
         let Some(mut pod) = state.pods.get(name).cloned() else {
             return Err(PodApiError::NotFound(name.into()));
@@ -615,6 +637,7 @@ impl PodApi for FakeApi {
     }
 
     async fn create(&self, pod: &Pod) -> Result<Arc<Pod>, PodApiError> {
+        self.reachable()?;
         let mut state = self.state.lock().unwrap();
         let name = pod.metadata.name.clone().unwrap();
         if state.pods.contains_key(&name) {
@@ -634,6 +657,7 @@ impl PodApi for FakeApi {
         name: &str,
         uid: &PodUid,
     ) -> Result<(), PodApiError> {
+        self.reachable()?;
         let mut state = self.state.lock().unwrap();
         match state.pods.get(name) {
             None => Err(PodApiError::NotFound(name.into())),
