@@ -14,6 +14,9 @@ use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::transport::server::Connected;
 
+/// How often a name is taken that others want as well.
+const ATTEMPTS: u32 = 10;
+
 /// Why a socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("listen on {}", path.display())]
@@ -36,8 +39,17 @@ impl Listening {
     /// Binds a new socket; what has its name is removed first.
     pub fn bind(path: &Path) -> Result<Self, ListenError> {
         let failed = |source| ListenError { path: path.to_owned(), source };
-        sys::fs::remove_file(path).map_err(|error| failed(error.source))?;
-        let listener = UnixListener::bind(path).map_err(failed)?;
+        let mut attempts = ATTEMPTS;
+        let listener = loop {
+            sys::fs::remove_file(path).map_err(|error| failed(error.source))?;
+            attempts -= 1;
+            match UnixListener::bind(path) {
+                Ok(listener) => break listener,
+                // Somebody else took the name in between; the last one has it.
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && attempts > 0 => {}
+                Err(error) => return Err(failed(error)),
+            }
+        };
         Ok(Self { listener, path: path.to_owned() })
     }
 
