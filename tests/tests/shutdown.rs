@@ -42,7 +42,7 @@ fn pods_end_before_the_machine_and_it_is_held_up_until_then() {
     let kind = KubeletKind::from_env().unwrap();
     let mut node =
         TestNode::builder().options(options).kubelet(kind).join(&control).start().unwrap();
-    let stays = "trap 'exit 0' TERM; sleep 3600 & wait";
+    let stays = "trap 'exit 1' TERM; sleep 3600 & wait";
     control.create(&pod("regular", stays)).unwrap();
     let mut critical = pod("critical", stays);
     critical["spec"]["priorityClassName"] = json!("system-node-critical");
