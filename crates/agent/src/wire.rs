@@ -160,7 +160,6 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
                 shutting_down,
                 runtime_fault,
                 soft_warning: watch::channel(protect::soft_warning(&host)).1,
-                ..NodeInputs::default()
             },
             events: Arc::clone(&cluster.events),
             clock: Arc::clone(&clock),

@@ -174,7 +174,12 @@ mod tests {
         system.ensure();
         assert_eq!(procs(&root, "devices", "system"), "7");
         assert_eq!(procs(&root, "memory", "system"), "7");
-        std::fs::remove_dir_all(&root).unwrap();
+        sys::removal::remove_tree(
+            std::path::Path::new("/proc"),
+            &root,
+            sys::removal::Contents::Everything,
+        )
+        .unwrap();
     }
 
     #[test]
@@ -187,12 +192,23 @@ mod tests {
         assert_eq!(procs(&root, "memory", "kubelet"), std::process::id().to_string());
 
         let link = root.join("proc/self/ns/pid");
-        std::fs::remove_file(&link).unwrap();
+        sys::fs::remove_file(&link).unwrap();
         std::os::unix::fs::symlink("pid:[2]", link).unwrap();
-        std::fs::remove_dir_all(root.join("cgroup/memory/kubelet")).unwrap();
+        let own = root.join("cgroup/memory/kubelet");
+        sys::removal::remove_tree(
+            std::path::Path::new("/proc"),
+            &own,
+            sys::removal::Contents::Everything,
+        )
+        .unwrap();
         agent.ensure();
         assert_eq!(procs(&root, "memory", "kubelet"), "");
-        std::fs::remove_dir_all(&root).unwrap();
+        sys::removal::remove_tree(
+            std::path::Path::new("/proc"),
+            &root,
+            sys::removal::Contents::Everything,
+        )
+        .unwrap();
     }
 
     #[test]
@@ -200,6 +216,11 @@ mod tests {
         let (root, cgroups) = machine("root", "", &[]);
         let error = SystemCgroups::new(cgroups, root.clone(), None, Some("/".into())).unwrap_err();
         assert_eq!(error.to_string(), "system container cannot be root (\"/\")");
-        std::fs::remove_dir_all(&root).unwrap();
+        sys::removal::remove_tree(
+            std::path::Path::new("/proc"),
+            &root,
+            sys::removal::Contents::Everything,
+        )
+        .unwrap();
     }
 }

@@ -124,6 +124,11 @@ mod tests {
         });
         within.await.unwrap();
         assert_eq!(certificate.leaf(), other.leaf());
-        std::fs::remove_dir_all(&base).unwrap();
+        sys::removal::remove_tree(
+            std::path::Path::new("/proc"),
+            &base,
+            sys::removal::Contents::Everything,
+        )
+        .unwrap();
     }
 }

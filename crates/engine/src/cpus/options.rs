@@ -125,7 +125,8 @@ mod tests {
 
     #[test]
     fn faults_read_as_upstream_has_them() {
-        let cases: [(&[(&str, &str)], bool, &str); 5] = [
+        type Options<'a> = &'a [(&'a str, &'a str)];
+        let cases: [(Options<'_>, bool, &str); 5] = [
             (&[("x", "1")], false, r#"unknown CPU Manager Policy option: "x""#),
             (
                 &[(BY_SOCKET, "true")],

@@ -172,7 +172,8 @@ fn reserved_cpus_are_given_or_chosen_and_must_add_up() {
 fn a_state_of_another_machine_is_refused_in_upstreams_words() {
     let strict = CpuOptions { strict_reservation: true, ..CpuOptions::default() };
     let plain = CpuOptions::default();
-    let cases: [(CpuOptions, &str, &[(&str, &str)], &str); 6] = [
+    type Own<'a> = &'a [(&'a str, &'a str)];
+    let cases: [(CpuOptions, &str, Own<'_>, &str); 6] = [
         (plain, "1-3", &[], r#"not all reserved cpus: "0" are present in defaultCpuSet: "1-3""#),
         (
             strict,
