@@ -202,8 +202,8 @@ fn the_right_pod_goes_first_when_memory_pids_or_disk_run_short() {
         ..ControlPlaneOptions::default()
     };
     let control = Arc::new(ControlPlane::start(&options).unwrap());
-    let scenes: [(&str, fn(&Arc<ControlPlane>)); 3] =
-        [("memory", memory), ("pids", pids), ("disk", disk)];
+    type Scene = fn(&Arc<ControlPlane>);
+    let scenes: [(&str, Scene); 3] = [("memory", memory), ("pids", pids), ("disk", disk)];
     let only = std::env::var("SCENE").ok();
     let chosen = scenes.into_iter().filter(|(name, _)| only.as_deref().is_none_or(|o| o == *name));
     let running: Vec<_> = chosen

@@ -1,6 +1,6 @@
 //! A shutdown of the machine, announced by a stand-in for logind on a bus of the test's own.
 #![forbid(unsafe_code)]
-#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test on the real machine")]
+#![expect(clippy::disallowed_methods, reason = "a test on the real machine")]
 
 use std::sync::Arc;
 use std::time::Duration;

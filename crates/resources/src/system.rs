@@ -174,12 +174,8 @@ mod tests {
         system.ensure();
         assert_eq!(procs(&root, "devices", "system"), "7");
         assert_eq!(procs(&root, "memory", "system"), "7");
-        sys::removal::remove_tree(
-            std::path::Path::new("/proc"),
-            &root,
-            sys::removal::Contents::Everything,
-        )
-        .unwrap();
+        sys::removal::remove_tree(Path::new("/proc"), &root, sys::removal::Contents::Everything)
+            .unwrap();
     }
 
     #[test]
@@ -195,20 +191,12 @@ mod tests {
         sys::fs::remove_file(&link).unwrap();
         std::os::unix::fs::symlink("pid:[2]", link).unwrap();
         let own = root.join("cgroup/memory/kubelet");
-        sys::removal::remove_tree(
-            std::path::Path::new("/proc"),
-            &own,
-            sys::removal::Contents::Everything,
-        )
-        .unwrap();
+        sys::removal::remove_tree(Path::new("/proc"), &own, sys::removal::Contents::Everything)
+            .unwrap();
         agent.ensure();
         assert_eq!(procs(&root, "memory", "kubelet"), "");
-        sys::removal::remove_tree(
-            std::path::Path::new("/proc"),
-            &root,
-            sys::removal::Contents::Everything,
-        )
-        .unwrap();
+        sys::removal::remove_tree(Path::new("/proc"), &root, sys::removal::Contents::Everything)
+            .unwrap();
     }
 
     #[test]
@@ -216,11 +204,7 @@ mod tests {
         let (root, cgroups) = machine("root", "", &[]);
         let error = SystemCgroups::new(cgroups, root.clone(), None, Some("/".into())).unwrap_err();
         assert_eq!(error.to_string(), "system container cannot be root (\"/\")");
-        sys::removal::remove_tree(
-            std::path::Path::new("/proc"),
-            &root,
-            sys::removal::Contents::Everything,
-        )
-        .unwrap();
+        sys::removal::remove_tree(Path::new("/proc"), &root, sys::removal::Contents::Everything)
+            .unwrap();
     }
 }

@@ -124,11 +124,7 @@ mod tests {
         });
         within.await.unwrap();
         assert_eq!(certificate.leaf(), other.leaf());
-        sys::removal::remove_tree(
-            std::path::Path::new("/proc"),
-            &base,
-            sys::removal::Contents::Everything,
-        )
-        .unwrap();
+        sys::removal::remove_tree(Path::new("/proc"), &base, sys::removal::Contents::Everything)
+            .unwrap();
     }
 }
