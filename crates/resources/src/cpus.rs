@@ -3,7 +3,7 @@
 //! Owns: who holds which CPUs and `cpu_manager_state` (upstream: `cpumanager`). Decisions are `engine::cpus`'.
 //!
 //! Promises: the file is written before an allocation is told of; a change and its file are one step for everybody
-//! else. Running containers follow the shared CPUs within one reconcile period ([`reconcile`]).
+//! else. Running containers follow the shared CPUs within one reconcile period (`reconcile`).
 
 mod reconcile;
 
