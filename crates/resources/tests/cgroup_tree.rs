@@ -95,7 +95,8 @@ async fn pods_of_all_classes_get_their_place_and_their_numbers() {
     assert_eq!(root.read("kubepods/besteffort/pode", shares, "cpu.weight"), pick("2", "1"));
     assert_eq!(root.read("kubepods", memory, "memory.max"), "1073741824");
 
-    let found: Vec<String> = tree.all().await.iter().map(ToString::to_string).collect();
+    let mut found: Vec<String> = tree.all().await.iter().map(ToString::to_string).collect();
+    found.sort();
     assert_eq!(found, ["b", "e", "g"]);
     for uid in ["b", "e", "g"] {
         tree.remove(&PodUid::from(uid)).await.unwrap();
