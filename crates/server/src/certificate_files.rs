@@ -30,6 +30,8 @@ impl CertificateFiles {
     /// Reads them again whenever they change, until cancelled.
     pub(crate) async fn follow(self, cancel: CancellationToken) {
         let mut watches = self.watches();
+        // What changed before anybody watched.
+        self.reload();
         loop {
             tokio::select! {
                 // Cancel-safe: nothing is held.

@@ -337,7 +337,7 @@ mod tests {
             ("field zero", "80", HpackError::Index(0)),
             ("table too large", "3f e2 1f", HpackError::TableSize(4097)),
             ("endless number", "ff ff ff ff ff ff", HpackError::Number),
-            ("padding of a whole byte", "00 82 1c ff 00", HpackError::Code),
+            ("padding of a whole byte", "00 82 1f ff 00", HpackError::Code),
         ];
         for (name, hex, wanted) in cases {
             assert_eq!(Decoder::new().decode(&bytes(hex)), Err(wanted), "{name}");
