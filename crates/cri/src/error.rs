@@ -113,30 +113,7 @@ impl CriError {
 fn rpc_text(call: Call, code: Code, message: &str) -> String {
     match (call, code) {
         (Call::PullImage, Code::Unknown) => message.to_owned(),
-        _ => format!("rpc error: code = {} desc = {message}", code_name(code)),
-    }
-}
-
-/// Go's name of a code.
-fn code_name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "Canceled",
-        Code::Unknown => "Unknown",
-        Code::InvalidArgument => "InvalidArgument",
-        Code::DeadlineExceeded => "DeadlineExceeded",
-        Code::NotFound => "NotFound",
-        Code::AlreadyExists => "AlreadyExists",
-        Code::PermissionDenied => "PermissionDenied",
-        Code::ResourceExhausted => "ResourceExhausted",
-        Code::FailedPrecondition => "FailedPrecondition",
-        Code::Aborted => "Aborted",
-        Code::OutOfRange => "OutOfRange",
-        Code::Unimplemented => "Unimplemented",
-        Code::Internal => "Internal",
-        Code::Unavailable => "Unavailable",
-        Code::DataLoss => "DataLoss",
-        Code::Unauthenticated => "Unauthenticated",
+        _ => format!("rpc error: code = {} desc = {message}", sockets::code_name(code)),
     }
 }
 

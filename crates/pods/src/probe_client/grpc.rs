@@ -78,7 +78,7 @@ pub(crate) async fn probe(
             }
             code => format!(
                 "error: health rpc probe failed: rpc error: code = {} desc = {}",
-                go_code(code),
+                sockets::code_name(code),
                 status.message()
             ),
         }),
@@ -102,29 +102,6 @@ fn judge(status: i32) -> ProbeAnswer {
 
 fn go_seconds(timeout: Duration) -> String {
     format!("{}s", timeout.as_secs())
-}
-
-/// Go's name of a gRPC code.
-pub(crate) fn go_code(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "Canceled",
-        Code::Unknown => "Unknown",
-        Code::InvalidArgument => "InvalidArgument",
-        Code::DeadlineExceeded => "DeadlineExceeded",
-        Code::NotFound => "NotFound",
-        Code::AlreadyExists => "AlreadyExists",
-        Code::PermissionDenied => "PermissionDenied",
-        Code::ResourceExhausted => "ResourceExhausted",
-        Code::FailedPrecondition => "FailedPrecondition",
-        Code::Aborted => "Aborted",
-        Code::OutOfRange => "OutOfRange",
-        Code::Unimplemented => "Unimplemented",
-        Code::Internal => "Internal",
-        Code::Unavailable => "Unavailable",
-        Code::DataLoss => "DataLoss",
-        Code::Unauthenticated => "Unauthenticated",
-    }
 }
 
 #[cfg(test)]
