@@ -25,8 +25,7 @@ test: parts
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo doc --workspace --no-deps --quiet
-	cargo build --package rubelet
-	cargo test --workspace --no-fail-fast
+	cargo run --quiet --package xtask -- test
 
 ## make parts      the real programs and images that the tests run on
 .PHONY: parts

@@ -1,10 +1,12 @@
-//! Repository chores: code generation and the tidy rules.
+//! Repository chores: code generation, the tidy rules, the test run.
 //!
-//! `cargo run -p xtask -- codegen` rewrites the generated gRPC code, `-- tidy` checks the rules of the tree.
+//! `cargo run -p xtask -- codegen` rewrites the generated gRPC code, `-- tidy` checks the rules of the tree,
+//! `-- test [NAME…]` builds and runs the test programs.
 //! `cargo test -p xtask` fails when the generated code has drifted from its `.proto` files or a rule is broken.
 #![forbid(unsafe_code)]
 
 mod codegen;
+mod suite;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -29,8 +31,9 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<()> {
     match args.next().as_deref() {
         Some("codegen") => codegen::write(&workspace_root()),
         Some("tidy") => tidy::check(&workspace_root()),
-        Some(other) => bail!("unknown chore {other:?}; there are: codegen, tidy"),
-        None => bail!("usage: cargo run -p xtask -- codegen|tidy"),
+        Some("test") => suite::run(&workspace_root(), &args.collect::<Vec<_>>()),
+        Some(other) => bail!("unknown chore {other:?}; there are: codegen, tidy, test"),
+        None => bail!("usage: cargo run -p xtask -- codegen|tidy|test"),
     }
 }
 

@@ -440,7 +440,11 @@ async fn a_serial_pull_waits_for_the_one_before_it_and_says_so() {
         let images = bed.images.clone();
         async move { images.ensure(request(uid, IMAGE, "Always", &[])).await }
     };
-    let (first, second) = (tokio_test_spawn(ask("u")), tokio_test_spawn(ask("v")));
+    let first = tokio_test_spawn(ask("u"));
+    while bed.runtime.pulls().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let second = tokio_test_spawn(ask("v"));
     while bed.images.pulls().len() < 2 {
         tokio::task::yield_now().await;
     }

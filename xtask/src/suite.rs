@@ -1,0 +1,363 @@
+//! `xtask test`: every test program of the workspace, several at a time, each with a time limit.
+//!
+//! ```text
+//!   cargo test --no-run ──► programs, slowest first ──► JOBS runners ──► one line each, logs of failures, verdict
+//! ```
+//!
+//! Most programs wait for real parts rather than compute, so more of them run at once than there are cores. What a
+//! program prints goes to a file and is shown only when it fails. A program over its limit is ended with its children
+//! and counts as failed: nothing can hold up the run for ever.
+#![expect(clippy::disallowed_methods, reason = "a developer's tool: it blocks, and names the paths itself")]
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+
+/// Longest any one program may run, unless `TEST_LIMIT` says otherwise (seconds).
+const LIMIT: Duration = Duration::from_secs(600);
+/// How many lines of a failed program's output are shown.
+const SHOWN: usize = 300;
+
+/// A test program as cargo built it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Program {
+    /// `package` or `package/target`.
+    name: String,
+    path: PathBuf,
+    /// The package's folder, where its tests expect to be run.
+    folder: PathBuf,
+}
+
+/// How a program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Passed,
+    Failed,
+    OverLimit,
+}
+
+struct Ended {
+    program: Program,
+    verdict: Verdict,
+    took: Duration,
+    log: PathBuf,
+}
+
+/// Builds and runs the test programs whose name contains one of `filters` (all of them when there is none).
+pub(crate) fn run(root: &Path, filters: &[String]) -> Result<()> {
+    let target = target_folder(root);
+    let logs = target.join("suite");
+    fs::create_dir_all(&logs).with_context(|| format!("create {}", logs.display()))?;
+    let mut programs = build(root)?;
+    programs.retain(|p| filters.is_empty() || filters.iter().any(|f| p.name.contains(f.as_str())));
+    if programs.is_empty() {
+        bail!("no test program is named like {filters:?}");
+    }
+    let times_file = logs.join("times.json");
+    let mut times = read_times(&times_file);
+    order(&mut programs, &times);
+    let jobs = number("JOBS", default_jobs())?;
+    let limit = Duration::from_secs(number("TEST_LIMIT", LIMIT.as_secs())?);
+    say(&format!("{} test programs, {jobs} at a time, logs in {}", programs.len(), logs.display()));
+
+    let begun = Instant::now();
+    let mut ended = run_all(programs, jobs, limit, &logs)?;
+    for end in &ended {
+        times.insert(end.program.name.clone(), end.took.as_secs());
+    }
+    write_times(&times_file, &times)?;
+
+    let unsteady =
+        if number("RERUN", 0)? > 0 { rerun(&mut ended, limit, &logs)? } else { Vec::new() };
+    let failed: Vec<&Ended> = ended.iter().filter(|e| e.verdict != Verdict::Passed).collect();
+    for end in &failed {
+        show(end)?;
+    }
+    let total = begun.elapsed().as_secs();
+    say(&format!("{} of {} programs passed in {total} s", ended.len() - failed.len(), ended.len()));
+    for name in &unsteady {
+        say(&format!(
+            "UNSTEADY {name}: failed beside others, passed by itself; this is a bug to find"
+        ));
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = failed.iter().map(|e| e.program.name.as_str()).collect();
+    bail!("failed: {}", names.join(", "))
+}
+
+fn target_folder(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
+}
+
+fn default_jobs() -> u64 {
+    let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    u64::try_from(cores).unwrap_or(1).saturating_mul(2)
+}
+
+/// A whole number from the environment.
+fn number(name: &str, default: u64) -> Result<u64> {
+    match std::env::var(name) {
+        Ok(text) => text.parse().with_context(|| format!("{name}={text:?} is no whole number")),
+        Err(_) => Ok(default),
+    }
+}
+
+/// Builds all test programs, and the programs that tests start.
+fn build(root: &Path) -> Result<Vec<Program>> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let bins = Command::new(&cargo)
+        .args(["build", "--quiet", "--package", "rubelet", "--package", "testkit", "--bins"])
+        .current_dir(root)
+        .status()
+        .context("run cargo build")?;
+    if !bins.success() {
+        bail!("cargo build failed");
+    }
+    let tests = Command::new(&cargo)
+        .args(["test", "--workspace", "--no-run", "--quiet"])
+        .arg("--message-format=json-render-diagnostics")
+        .current_dir(root)
+        .stderr(Stdio::inherit())
+        .output()
+        .context("run cargo test --no-run")?;
+    if !tests.status.success() {
+        bail!("the tests do not build");
+    }
+    programs(&String::from_utf8_lossy(&tests.stdout))
+}
+
+/// The test programs among cargo's messages.
+fn programs(messages: &str) -> Result<Vec<Program>> {
+    let mut found = Vec::new();
+    for line in messages.lines().filter(|l| l.starts_with('{')) {
+        let message: Value = serde_json::from_str(line).context("read a message of cargo")?;
+        let (Some(path), Some(true)) =
+            (message["executable"].as_str(), message["profile"]["test"].as_bool())
+        else {
+            continue;
+        };
+        let manifest = message["manifest_path"].as_str().context("a program without a manifest")?;
+        let folder = Path::new(manifest).parent().context("a manifest without a folder")?;
+        let package = folder.file_name().unwrap_or_default().to_string_lossy();
+        let target = message["target"]["name"].as_str().unwrap_or_default();
+        let kind = message["target"]["kind"][0].as_str().unwrap_or_default();
+        let name = match kind {
+            "test" | "bin" if target != package => format!("{package}/{target}"),
+            _ => package.into_owned(),
+        };
+        found.push(Program { name, path: path.into(), folder: folder.into() });
+    }
+    Ok(found)
+}
+
+/// Slowest first by the last run; those never seen before all others.
+fn order(programs: &mut [Program], times: &BTreeMap<String, u64>) {
+    programs.sort_by_key(|p| {
+        let took = times.get(&p.name).copied().unwrap_or(u64::MAX);
+        (std::cmp::Reverse(took), p.name.clone())
+    });
+}
+
+fn run_all(programs: Vec<Program>, jobs: u64, limit: Duration, logs: &Path) -> Result<Vec<Ended>> {
+    let queue = Mutex::new(programs.into_iter());
+    let ended = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        let runners: Vec<_> = (0..jobs.max(1))
+            .map(|_| {
+                scope.spawn(|| -> Result<()> {
+                    loop {
+                        let next = queue.lock().ok().and_then(|mut q| q.next());
+                        let Some(program) = next else { return Ok(()) };
+                        let end = run_one(program, limit, logs)?;
+                        if let Ok(mut list) = ended.lock() {
+                            list.push(end);
+                        }
+                    }
+                })
+            })
+            .collect();
+        for runner in runners {
+            match runner.join() {
+                Ok(result) => result?,
+                Err(_) => bail!("a runner panicked"),
+            }
+        }
+        Ok(())
+    })?;
+    ended.into_inner().map_err(|_| anyhow::anyhow!("a runner panicked"))
+}
+
+fn run_one(program: Program, limit: Duration, logs: &Path) -> Result<Ended> {
+    let log = logs.join(format!("{}.log", program.name.replace('/', "-")));
+    let out = File::create(&log).with_context(|| format!("create {}", log.display()))?;
+    let err = out.try_clone().with_context(|| format!("write {}", log.display()))?;
+    let begun = Instant::now();
+    let mut child = Command::new(&program.path)
+        .current_dir(&program.folder)
+        .env("CARGO_MANIFEST_DIR", &program.folder)
+        .stdin(Stdio::null())
+        .stdout(out)
+        .stderr(err)
+        .process_group(0)
+        .spawn()
+        .with_context(|| format!("start {}", program.path.display()))?;
+    let verdict = match wait(&mut child, limit)? {
+        Some(status) if status.success() => Verdict::Passed,
+        Some(_) => Verdict::Failed,
+        None => Verdict::OverLimit,
+    };
+    let took = begun.elapsed();
+    let word = match verdict {
+        Verdict::Passed => "ok     ",
+        Verdict::Failed => "FAILED ",
+        Verdict::OverLimit => "TOO LONG",
+    };
+    say(&format!("{word} {:<28} {:>6.1} s  {}", program.name, took.as_secs_f64(), counted(&log)));
+    Ok(Ended { program, verdict, took, log })
+}
+
+/// Waits for the end; over the limit the whole process group is ended and there is no status.
+fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+    let begun = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().context("wait for a test program")? {
+            return Ok(Some(status));
+        }
+        if begun.elapsed() > limit {
+            let group = format!("-{}", child.id());
+            Command::new("kill").args(["-KILL", "--", &group]).status().context("run kill")?;
+            child.wait().context("wait for a test program")?;
+            return Ok(None);
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// What the program says about the number of its tests.
+fn counted(log: &Path) -> String {
+    let text = fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let line = text.lines().rev().find_map(|l| l.strip_prefix("test result: "));
+    let parts = line.unwrap_or_default().split(['.', ';']).map(str::trim);
+    parts
+        .filter(|p| p.ends_with(" passed") || p.ends_with(" failed") && !p.starts_with("0 "))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// Runs what failed once more, each by itself; gives the names of those that passed then.
+fn rerun(ended: &mut [Ended], limit: Duration, logs: &Path) -> Result<Vec<String>> {
+    let mut unsteady = Vec::new();
+    for end in ended.iter_mut().filter(|e| e.verdict != Verdict::Passed) {
+        show(end)?;
+        let name = end.program.name.clone();
+        say(&format!("again, by itself: {name}"));
+        *end = run_one(end.program.clone(), limit, logs)?;
+        if end.verdict == Verdict::Passed {
+            unsteady.push(name);
+        }
+    }
+    Ok(unsteady)
+}
+
+fn show(end: &Ended) -> Result<()> {
+    let text = fs::read(&end.log).with_context(|| format!("read {}", end.log.display()))?;
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().filter(|l| !l.ends_with(" ... ok")).collect();
+    let from = lines.len().saturating_sub(SHOWN);
+    say(&format!(
+        "──── {} ({:?}), the end of {}",
+        end.program.name,
+        end.verdict,
+        end.log.display()
+    ));
+    say(&lines.get(from..).unwrap_or_default().join("\n"));
+    Ok(())
+}
+
+fn read_times(file: &Path) -> BTreeMap<String, u64> {
+    let Ok(text) = fs::read_to_string(file) else { return BTreeMap::new() };
+    let Ok(Value::Object(times)) = serde_json::from_str(&text) else { return BTreeMap::new() };
+    times.into_iter().filter_map(|(name, took)| Some((name, took.as_u64()?))).collect()
+}
+
+fn write_times(file: &Path, times: &BTreeMap<String, u64>) -> Result<()> {
+    let text = serde_json::to_string_pretty(times).context("write the times")?;
+    fs::write(file, text).with_context(|| format!("write {}", file.display()))
+}
+
+fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    // Nobody reads: there is nobody to tell.
+    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(name: &str, script: &str, folder: &Path) -> Program {
+        let path = folder.join(name);
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        Command::new("chmod").arg("+x").arg(&path).status().unwrap();
+        Program { name: name.into(), path, folder: folder.into() }
+    }
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("suite-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_ended_with_its_children_and_counts_as_failed() {
+        let folder = folder("hang");
+        let hang = program("hang", "sleep 1000 & echo $! >child; wait", &folder);
+        let good =
+            program("good", "echo 'test result: ok. 3 passed; 0 failed; 0 ignored'", &folder);
+        let bad = program("bad", "exit 1", &folder);
+        let limit = Duration::from_secs(1);
+        let mut ended = run_all(vec![hang, good, bad], 3, limit, &folder).unwrap();
+        ended.sort_by(|a, b| a.program.name.cmp(&b.program.name));
+        let verdicts: Vec<Verdict> = ended.iter().map(|e| e.verdict).collect();
+        assert_eq!(verdicts, [Verdict::Failed, Verdict::Passed, Verdict::OverLimit]);
+        assert_eq!(counted(&ended[1].log), "3 passed");
+        let child = fs::read_to_string(folder.join("child")).unwrap();
+        let status = fs::read_to_string(format!("/proc/{}/stat", child.trim())).unwrap_or_default();
+        assert!(status.is_empty() || status.contains(") Z "), "the child lives: {status}");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn the_slowest_start_first_and_unknown_ones_before_them() {
+        let named = |name: &str| Program { name: name.into(), path: "".into(), folder: "".into() };
+        let mut programs = [named("quick"), named("slow"), named("new")];
+        order(&mut programs, &[("quick".into(), 1), ("slow".into(), 90)].into());
+        assert_eq!(programs.map(|p| p.name), ["new", "slow", "quick"]);
+    }
+
+    #[test]
+    fn only_test_programs_are_taken_from_cargos_messages() {
+        let messages = concat!(
+            r#"{"reason":"compiler-artifact","manifest_path":"/w/pods/Cargo.toml","target":{"kind":["lib"],"name":"pods"},"profile":{"test":true},"executable":"/t/pods-1"}"#,
+            "\n",
+            r#"{"reason":"compiler-artifact","manifest_path":"/w/pods/Cargo.toml","target":{"kind":["test"],"name":"life"},"profile":{"test":true},"executable":"/t/life-1"}"#,
+            "\n",
+            r#"{"reason":"compiler-artifact","manifest_path":"/w/x/Cargo.toml","target":{"kind":["bin"],"name":"x"},"profile":{"test":false},"executable":"/t/x"}"#,
+            "\n",
+        );
+        let names: Vec<String> = programs(messages).unwrap().into_iter().map(|p| p.name).collect();
+        assert_eq!(names, ["pods", "pods/life"]);
+    }
+}
