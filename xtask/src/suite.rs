@@ -7,7 +7,10 @@
 //! Most programs wait for real parts rather than compute, so more of them run at once than there are cores. What a
 //! program prints goes to a file and is shown only when it fails. A program over its limit is ended with its children
 //! and counts as failed: nothing can hold up the run for ever.
-#![expect(clippy::disallowed_methods, reason = "a developer's tool: it blocks, and names the paths itself")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a developer's tool: it blocks, and names the paths itself"
+)]
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
