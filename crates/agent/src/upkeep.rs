@@ -1,5 +1,5 @@
 //! Upkeep of what pods leave on the machine: image collection and log rotation; and what pods need of
-//! it: the plugins that know registries, user ids. And of our own heap.
+//! it: the plugins that know registries, user ids. And of our own memory.
 
 use crate::AgentError;
 use config::Config;
@@ -12,6 +12,8 @@ use pods::{UsernsConfig, host_ids};
 use ports::{Clock, OnExit, Roots, Tasks};
 use std::sync::Arc;
 use std::time::Duration;
+use telemetry::Chain;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Credential provider plugins as configured. A fault ends the start, as upstream.
@@ -59,7 +61,7 @@ pub(crate) fn start(
         Arc::clone(clock),
     )?;
     tasks.spawn("log rotation", OnExit::Fine, rotation.run(tasks.token()));
-    tasks.spawn("heap", OnExit::Fine, trim_heap(tasks.token()));
+    tasks.spawn("memory", OnExit::Fine, give_memory_back(tasks.token()));
     Ok(collector)
 }
 
@@ -67,15 +69,24 @@ pub(crate) fn start(
 /// when it has settled.
 const TRIM_PERIOD: Duration = Duration::from_secs(10);
 
-async fn trim_heap(stop: CancellationToken) {
-    let mut ticks = tokio::time::interval(TRIM_PERIOD);
-    loop {
+/// After how many trims the program's own pages are looked at too.
+const TRIMS_PER_UNMAP: u32 = 6;
+
+async fn give_memory_back(stop: CancellationToken) {
+    let mut ticks = tokio::time::interval_at(Instant::now() + TRIM_PERIOD, TRIM_PERIOD);
+    for round in (0..TRIMS_PER_UNMAP).cycle() {
         tokio::select! {
             () = stop.cancelled() => return, // cancel-safe: a token
             _ = ticks.tick() => {} // cancel-safe: a tick that is missed comes again
         }
-        if sys::blocking::run(sys::heap::trim).await.is_err() {
-            return;
+        let work = move || {
+            sys::heap::trim();
+            if round == 0 { sys::text::unmap_clean().map(|_bytes| ()) } else { Ok(()) }
+        };
+        match sys::blocking::run(work).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(err = %Chain(&error), "own pages are not unmapped"),
+            Err(_) => return,
         }
     }
 }

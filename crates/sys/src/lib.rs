@@ -26,5 +26,6 @@ mod readable;
 pub mod removal;
 pub mod stats;
 pub mod systemd;
+pub mod text;
 pub mod topology;
 pub mod watch;
