@@ -3,10 +3,11 @@
 //! Owns: the API's defaults and validation for pods that no API server saw, their identity, and when a mirror pod is
 //! still theirs.
 //!
-//! Promises: the same manifest in the same place is the same pod (UID) across restarts and releases: the UID is made
-//! of the manifest as written, before any default. A manifest that an API server would refuse is refused.
+//! Promises: the same manifest in the same place is the same pod (UID) across restarts, and the one that the Go
+//! kubelet makes of it. A manifest that an API server would refuse is refused.
 
 mod defaults;
+mod identity;
 mod references;
 #[cfg(test)]
 mod tests;
@@ -19,7 +20,7 @@ pub use validate::{Fault, Rules, faults};
 use crate::pod::{MIRROR_ANNOTATION, is_static};
 use api::core::v1::{Pod, PodStatus, Toleration};
 use api::machinery::apis::meta::v1::OwnerReference;
-use units::fnv1a_128;
+use identity::uid_of;
 
 /// Annotation with a static pod's identity; a mirror repeats it.
 pub const HASH_ANNOTATION: &str = "kubernetes.io/config.hash";
@@ -68,11 +69,11 @@ pub fn prepare(
     if given.is_empty() {
         return Err(StaticPodError::NoName);
     }
+    set_defaults(&mut pod);
     let uid = match pod.metadata.uid.clone().filter(|uid| !uid.is_empty()) {
         Some(uid) => uid,
         None => uid_of(&pod, origin, &settings.node_name),
     };
-    set_defaults(&mut pod);
     let meta = &mut pod.metadata;
     meta.name = Some(format!("{given}-{}", settings.node_name.to_lowercase()));
     if meta.namespace.as_deref().unwrap_or_default().is_empty() {
@@ -105,15 +106,6 @@ pub fn set_uid(pod: &mut Pod, uid: &str) {
         .annotations
         .get_or_insert_default()
         .insert(HASH_ANNOTATION.to_owned(), uid.to_owned());
-}
-
-fn uid_of(pod: &Pod, origin: &StaticOrigin<'_>, node: &str) -> String {
-    let content = serde_json::to_string(pod).unwrap_or_default();
-    let place = match origin {
-        StaticOrigin::File(path) => format!("host:{node}file:{path}"),
-        StaticOrigin::Url(url) => format!("url:{url}"),
-    };
-    format!("{:032x}", fnv1a_128(format!("{content}{place}").as_bytes()))
 }
 
 fn tolerate_everything(tolerations: &mut Vec<Toleration>) {

@@ -1,8 +1,8 @@
-//! Manifests, good and bad, as the Go kubelet's own validation judged them: we accept the same ones and name the same
-//! faults in the same words.
+//! Manifests, good and bad, as the Go kubelet's own validation judged them: we accept the same ones, give them the
+//! same UIDs and name the same faults in the same words.
 //!
 //! `fixtures/golden/static-pods/` has some manifests (`bases.json`) and on each line of `cases.jsonl` changes to one of
-//! them with the faults that were recorded for the outcome.
+//! them with the faults, or the UID, that were recorded for the outcome.
 #![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test binary")]
 
 use engine::static_pod::{Rules, StaticOrigin, StaticPodError, StaticSettings, prepare};
@@ -16,6 +16,22 @@ struct Case {
     /// JSON pointers with what is put there; `null` takes the entry away.
     changes: Vec<(String, Value)>,
     faults: Vec<String>,
+    /// Who the Go kubelet says the pod is, where there are no faults.
+    #[serde(default)]
+    uid: String,
+}
+
+/// What became of a manifest.
+#[derive(Debug, Default, PartialEq)]
+struct Judgement {
+    faults: BTreeSet<String>,
+    uid: String,
+}
+
+impl Judgement {
+    fn fault(text: String) -> Self {
+        Self { faults: [text].into(), uid: String::new() }
+    }
 }
 
 fn change(manifest: &mut Value, pointer: &str, value: &Value) {
@@ -29,10 +45,10 @@ fn change(manifest: &mut Value, pointer: &str, value: &Value) {
     }
 }
 
-fn judge(manifest: &Value) -> BTreeSet<String> {
+fn judge(manifest: &Value) -> Judgement {
     let pod = match serde_json::from_value(manifest.clone()) {
         Ok(pod) => pod,
-        Err(_) => return ["unreadable".to_owned()].into(),
+        Err(_) => return Judgement::fault("unreadable".to_owned()),
     };
     let settings = StaticSettings {
         node_name: "node1".to_owned(),
@@ -40,12 +56,13 @@ fn judge(manifest: &Value) -> BTreeSet<String> {
         rules: Rules::default(),
     };
     match prepare(pod, &StaticOrigin::File("/manifests/a.yaml"), &settings) {
-        Ok(_) => BTreeSet::new(),
-        Err(StaticPodError::NoName) => ["name is needed for the pod".to_owned()].into(),
+        Ok(pod) => Judgement { faults: BTreeSet::new(), uid: pod.metadata.uid.unwrap_or_default() },
+        Err(StaticPodError::NoName) => Judgement::fault("name is needed for the pod".to_owned()),
         Err(StaticPodError::Invalid(faults)) => {
-            faults.iter().map(|fault| without_structures(&fault.to_string())).collect()
+            let faults = faults.iter().map(|fault| without_structures(&fault.to_string()));
+            Judgement { faults: faults.collect(), uid: String::new() }
         }
-        Err(other) => [other.to_string()].into(),
+        Err(other) => Judgement::fault(other.to_string()),
     }
 }
 
@@ -74,8 +91,9 @@ fn manifests_are_judged_as_the_go_kubelet_judges_them() {
         count += 1;
         // What Go could not even read has no list of faults: quantities we read later than Go does.
         let unread = case.faults.iter().any(|fault| fault.starts_with("DECODE "));
-        let recorded = case.faults.iter().map(|fault| without_structures(fault)).collect();
-        if (unread && found.is_empty()) || (!unread && found != recorded) {
+        let faults = case.faults.iter().map(|fault| without_structures(fault)).collect();
+        let recorded = Judgement { faults, uid: case.uid.clone() };
+        if (unread && found.faults.is_empty()) || (!unread && found != recorded) {
             wrong.push(format!("{line}\n  ours: {found:?}"));
         }
     }

@@ -7,7 +7,12 @@
 //! Go's `Cmp`, whatever the format.
 //!
 //! Deliberately absent: Go's cache of the original spelling. Go prints `+1` or `1.500` as they
-//! were written when it judges them canonical; here the text form is always the canonical one.
+//! were written when it judges them canonical; here the text form is always the canonical one
+//! ([`HeldQuantity`] has the other).
+
+mod held;
+
+pub use held::HeldQuantity;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::cmp::Ordering;

@@ -82,6 +82,9 @@ fn default_variable(variable: &mut EnvVar) {
     if let Some(EnvVarSource { field_ref: Some(field), .. }) = &mut variable.value_from {
         text(&mut field.api_version, "v1");
     }
+    if let Some(EnvVarSource { file_key_ref: Some(file), .. }) = &mut variable.value_from {
+        file.optional.get_or_insert(false);
+    }
 }
 
 fn default_requests(resources: &mut ResourceRequirements) {
