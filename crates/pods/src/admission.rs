@@ -91,7 +91,7 @@ impl Admission {
         shared: &Shared,
     ) -> Admitted {
         let uid = uid_of(pod);
-        let allocated = match shared.allocated.get(&uid).and_then(|e| e.applied_to(pod)) {
+        let allocated = match shared.allocated.applied_to(pod) {
             Some(changed) => Arc::new(changed),
             None => Arc::clone(pod),
         };

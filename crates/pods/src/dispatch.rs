@@ -430,7 +430,7 @@ impl DispatchTask {
 
     /// The pod with the resources that were admitted.
     pub(crate) fn allocated(&self, pod: &Arc<Pod>) -> Arc<Pod> {
-        match self.shared.allocated.get(&uid_of(pod)).and_then(|entry| entry.applied_to(pod)) {
+        match self.shared.allocated.applied_to(pod) {
             Some(changed) => Arc::new(changed),
             None => Arc::clone(pod),
         }

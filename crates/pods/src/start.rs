@@ -58,8 +58,9 @@ pub async fn start(
     let clock = deps.clock;
     let chance = Chance::seeded(config.seed);
     let root = config.roots.kubelet.clone();
-    let allocated = ResourceStore::open(root.join(ALLOCATED), "allocated-state", tasks)?;
-    let actuated = ResourceStore::open(root.join(ACTUATED), "actuated-state", tasks)?;
+    let allocated =
+        ResourceStore::open(root.join(ALLOCATED), "allocated-state", config.gates, tasks)?;
+    let actuated = ResourceStore::open(root.join(ACTUATED), "actuated-state", config.gates, tasks)?;
     let life = LifeConfig { sync_frequency: config.sync_frequency, ..LifeConfig::default() };
     let lives = Lives::new(life, Arc::clone(&clock), chance.clone());
     let status = StatusCache::new(

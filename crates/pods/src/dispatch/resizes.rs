@@ -35,7 +35,7 @@ impl DispatchTask {
     /// Notes whether a pod wishes other resources than it has.
     pub(super) fn note_wish(&mut self, pod: &Arc<Pod>) {
         let uid = uid_of(pod);
-        let differs = self.shared.allocated.get(&uid).is_some_and(|e| e.applied_to(pod).is_some());
+        let differs = self.shared.allocated.applied_to(pod).is_some();
         if differs {
             self.resizing.insert(uid);
         } else if self.resizing.remove(&uid) {

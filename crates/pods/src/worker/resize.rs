@@ -228,8 +228,10 @@ fn staged(pod: &Pod, old: &Actuated, taken: &Taken) -> Pod {
             container.resources = Some(mixed(before, container.resources.as_ref(), taken));
         }
     }
-    if let Some(before) = &old.pod_level {
-        spec.resources = Some(mixed(before, spec.resources.as_ref(), taken));
+    // A pod that has none of its own so far may get some.
+    if spec.resources.is_some() || old.pod_level.is_some() {
+        let before = old.pod_level.clone().unwrap_or_default();
+        spec.resources = Some(mixed(&before, spec.resources.as_ref(), taken));
     }
     pod
 }
@@ -283,6 +285,20 @@ mod tests {
         assert_eq!(moves(&values(0, 2), &values(10_000, 2), cpu_limit), Some(Way::Down));
         assert_eq!(moves(&values(10_000, 2), &values(20_000, 2), cpu_limit), Some(Way::Up));
         assert_eq!(moves(&values(10_000, 2), &values(0, 2), cpu_limit), None);
+    }
+
+    #[test]
+    fn the_first_resources_of_the_pod_itself_are_a_change() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({"spec": {
+            "containers": [{"name": "c", "resources": {"requests": {"cpu": "2m"}}}],
+            "resources": {"requests": {"cpu": "5m"}, "limits": {"cpu": "25m"}},
+        }}))
+        .unwrap();
+        let old = Actuated::default();
+        let own = |taken| staged(&pod, &old, &taken).spec.unwrap().resources.unwrap();
+        assert_eq!(own(Taken::new()), ResourceRequirements::default());
+        let cpu = Taken::from([(Side::Limits, "cpu"), (Side::Requests, "cpu")]);
+        assert_eq!(own(cpu), pod.spec.clone().unwrap().resources.unwrap());
     }
 
     #[test]

@@ -84,9 +84,8 @@ impl PodWorker {
     /// Whether a resize is under way and this is the pod with the resources that it granted: one that was
     /// granted after this look began is not over because nothing is to do yet.
     fn has_what_was_granted(&self, pod: &Pod) -> bool {
-        let granted = || self.shared.allocated.get(&self.uid);
         self.shared.resizes.is_under_way(&self.uid)
-            && granted().is_none_or(|granted| granted.applied_to(pod).is_none())
+            && self.shared.allocated.applied_to(pod).is_none()
     }
 
     /// Counts the time from the first sight of a pod to its first running moment.
