@@ -48,6 +48,12 @@ server-compare: parts
 	cargo build --package rubelet
 	ASKS=$${ASKS:-5000} cargo test --package tests --test server_compare -- --nocapture
 
+## make config-compare  give the Go kubelet and rubelet the same command lines and files; CASES=n, SEED=n
+.PHONY: config-compare
+config-compare: parts
+	cargo build --package rubelet
+	CASES=$${CASES:-3000} cargo test --package tests --test config_compare -- --nocapture
+
 ## make log-flood   follow a million numbered lines while the log rotates (5 minutes)
 .PHONY: log-flood
 log-flood: parts

@@ -7,6 +7,7 @@ pub mod ask;
 pub mod bed;
 pub mod cluster;
 pub mod compare;
+pub mod config_case;
 pub mod differences;
 pub mod exposition;
 pub mod golden;

@@ -3,7 +3,7 @@
 //! Promises: decoding is strict, validation tells every fault in upstream's words. Whether the
 //! programs exist is for the caller to check.
 
-use crate::document::{self, DocumentType};
+use crate::document::{self, Document};
 use crate::text::url_fault;
 use crate::validate::names::qualified_name_faults;
 use crate::value::{Decoder, FieldShape, GoValue, Leaf, Reading, go_struct};
@@ -91,35 +91,49 @@ impl CredentialProviderConfig {
 /// Decodes one file.
 pub fn decode(data: &[u8]) -> Result<CredentialProviderConfig, String> {
     let document = document::read(data)?;
-    let DocumentType { api_version, kind } = document::document_type(&document)?;
+    let found = document::document_type(&document)?;
     let body = String::from_utf8_lossy(data);
-    if kind.is_empty() {
+    if found.kind.is_empty() {
         return Err(format!("Object 'Kind' is missing in '{body}'"));
     }
-    if api_version.is_empty() {
+    if found.versionless() {
         return Err(format!("Object 'apiVersion' is missing in '{body}'"));
     }
-    let version = api_version
+    let version = found
+        .api_version
         .strip_prefix(GROUP)
         .and_then(|rest| rest.strip_prefix('/'))
         .filter(|version| ["v1", "v1beta1", "v1alpha1"].contains(version));
-    let known = version.is_some() && kind == "CredentialProviderConfig";
+    let known = version.is_some() && found.kind == "CredentialProviderConfig";
     if !known {
         return Err(format!(
             "no kind {} is registered for version {} in scheme \"pkg/runtime/scheme.go:111\"",
-            quote(&kind),
-            quote(&api_version)
+            quote(&found.kind),
+            quote(found.version())
         ));
     }
+    let (config, objections) = read(&document, version.unwrap_or_default())?;
+    if objections.is_empty() {
+        Ok(config)
+    } else {
+        Err(format!("strict decoding error: {}", objections.join(", ")))
+    }
+}
+
+/// Reads a document of this version; also answers what a strict reader objects to.
+pub(crate) fn read(
+    document: &Document,
+    version: &str,
+) -> Result<(CredentialProviderConfig, Vec<String>), String> {
     let reading = if document.json { Reading::Json } else { Reading::Yaml };
     let mut decoder = Decoder::new(reading);
     let mut config = CredentialProviderConfig::default();
     config.decode(&document.value, "", &mut decoder);
-    if let Some(error) = decoder.error {
-        return Err(error);
+    if let Some(error) = decoder.error() {
+        return Err(error.clone());
     }
-    let mut objections = document.duplicates;
-    if version != Some("v1") {
+    let mut objections = document.duplicates.clone();
+    if version != "v1" {
         // Token attributes are a field of v1 alone.
         for (index, provider) in config.providers.iter_mut().enumerate() {
             if provider.token_attributes.take().is_some() {
@@ -128,11 +142,7 @@ pub fn decode(data: &[u8]) -> Result<CredentialProviderConfig, String> {
         }
     }
     objections.extend(decoder.unknown.iter().map(|p| format!("unknown field {}", quote(p))));
-    if objections.is_empty() {
-        Ok(config)
-    } else {
-        Err(format!("strict decoding error: {}", objections.join(", ")))
-    }
+    Ok((config, objections))
 }
 
 /// Joins the files of a folder; a provider named twice is an error.

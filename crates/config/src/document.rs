@@ -16,6 +16,8 @@ pub(crate) struct Document {
     pub(crate) value: Value,
     /// Whether it was written as JSON.
     pub(crate) json: bool,
+    /// The members of the outermost object in the order they are read; a key may come twice.
+    pub(crate) members: Vec<(String, Value)>,
     /// What a strict reader objects to: duplicate keys.
     pub(crate) duplicates: Vec<String>,
 }
@@ -33,16 +35,25 @@ impl DocumentType {
         let slash = if self.api_version.contains('/') { "" } else { "/" };
         format!("{slash}{}, Kind={}", self.api_version, self.kind)
     }
+
+    /// Whether there is no version, with or without a group.
+    pub(crate) fn versionless(&self) -> bool {
+        self.api_version.rsplit('/').next().unwrap_or_default().is_empty()
+    }
+
+    /// Group and version as Go joins them: no slash without a group.
+    pub(crate) fn version(&self) -> &str {
+        self.api_version.strip_prefix('/').unwrap_or(&self.api_version)
+    }
 }
 
 /// Reads a file's content.
 pub(crate) fn read(data: &[u8]) -> Result<Document, String> {
     let text = String::from_utf8_lossy(data);
-    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     if text.trim_start().starts_with('{') {
-        return read_json(text);
+        return read_json(&text);
     }
-    read_yaml(text)
+    read_yaml(data)
 }
 
 /// Reads the type of a document.
@@ -60,16 +71,35 @@ pub(crate) fn document_type(document: &Document) -> Result<DocumentType, String>
             ));
         }
     };
-    let text = |name: &str| match object.get(name) {
-        None | Some(Value::Null) => Ok(String::new()),
-        Some(Value::String(text)) => Ok(text.clone()),
-        Some(other) => Err(format!(
-            "couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go \
-             struct field .{name} of type string",
-            kind_of(other)
-        )),
-    };
-    let found = DocumentType { api_version: text("apiVersion")?, kind: text("kind")? };
+    let mut found = DocumentType::default();
+    let mut fault = None;
+    // Whatever the case of the key; of several the last counts.
+    debug_assert!(object.len() <= document.members.len(), "members are those of the object");
+    for (key, value) in &document.members {
+        let (name, place) = if key.eq_ignore_ascii_case("apiVersion") {
+            ("apiVersion", &mut found.api_version)
+        } else if key.eq_ignore_ascii_case("kind") {
+            ("kind", &mut found.kind)
+        } else {
+            continue;
+        };
+        match value {
+            Value::Null => {}
+            Value::String(text) => place.clone_from(text),
+            other => {
+                let kind = kind_of(other);
+                fault.get_or_insert_with(|| {
+                    format!(
+                        "couldn't get version/kind; json parse error: json: cannot unmarshal \
+                         {kind} into Go struct field .{name} of type string"
+                    )
+                });
+            }
+        }
+    }
+    if let Some(fault) = fault {
+        return Err(fault);
+    }
     if found.api_version.matches('/').count() > 1 {
         return Err(format!("unexpected GroupVersion string: {}", found.api_version));
     }
@@ -78,8 +108,9 @@ pub(crate) fn document_type(document: &Document) -> Result<DocumentType, String>
 
 fn read_json(text: &str) -> Result<Document, String> {
     let duplicates = RefCell::new(Vec::new());
+    let members = RefCell::new(Vec::new());
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let seed = Collect { path: String::new(), duplicates: &duplicates };
+    let seed = Collect { path: String::new(), duplicates: &duplicates, members: Some(&members) };
     let value = seed
         .deserialize(&mut deserializer)
         .and_then(|value| deserializer.end().map(|()| value))
@@ -87,64 +118,26 @@ fn read_json(text: &str) -> Result<Document, String> {
             let fault = units::gojson::syntax_fault(text).unwrap_or_else(|| e.to_string());
             format!("couldn't get version/kind; json parse error: {fault}")
         })?;
-    Ok(Document { value, json: true, duplicates: duplicates.into_inner() })
+    let (members, duplicates) = (members.into_inner(), duplicates.into_inner());
+    Ok(Document { value, json: true, members, duplicates })
 }
 
-fn read_yaml(text: &str) -> Result<Document, String> {
-    let strict = first_document(text, serde_saphyr::DuplicateKeyPolicy::Error);
-    match strict {
-        Ok(value) => Ok(Document { value, json: false, duplicates: Vec::new() }),
-        Err(error) => {
-            let Some(told) = duplicate_key(&error) else { return Err(yaml_error(&error)) };
-            let value = first_document(text, serde_saphyr::DuplicateKeyPolicy::LastWins)
-                .map_err(|e| yaml_error(&e))?;
-            Ok(Document { value, json: false, duplicates: vec![told] })
-        }
-    }
-}
-
-fn first_document(
-    text: &str,
-    duplicate_keys: serde_saphyr::DuplicateKeyPolicy,
-) -> Result<Value, serde_saphyr::Error> {
-    let options = serde_saphyr::options! {
-        duplicate_keys: duplicate_keys,
-        legacy_octal_numbers: true,
-        with_snippet: false,
+fn read_yaml(data: &[u8]) -> Result<Document, String> {
+    let document = units::yaml::read(data).map_err(|e| e.to_string())?;
+    let duplicates = document.objection.into_iter().collect();
+    let members = match &document.value {
+        Value::Object(object) => object.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
+        _ => Vec::new(),
     };
-    let mut reader = text.as_bytes();
-    let mut documents = serde_saphyr::read_with_options(&mut reader, options);
-    documents.next().unwrap_or(Ok(Value::Null))
-}
-
-fn line_of(error: &serde_saphyr::Error) -> Option<u64> {
-    error.location().map(|location| location.line()).filter(|line| *line > 0)
-}
-
-fn duplicate_key(error: &serde_saphyr::Error) -> Option<String> {
-    let serde_saphyr::Error::DuplicateMappingKey { key, .. } = error.without_snippet() else {
-        return None;
-    };
-    let line = line_of(error).unwrap_or_default();
-    let key = key.as_deref().unwrap_or_default();
-    Some(format!("yaml: unmarshal errors:\n  line {line}: key {} already set in map", quote(key)))
-}
-
-/// As Go's YAML reader words it: the line is left out for the first one.
-fn yaml_error(error: &serde_saphyr::Error) -> String {
-    let text = error.without_snippet().to_string();
-    let first = text.lines().next().unwrap_or_default();
-    let first = first.split(" at line ").next().unwrap_or_default();
-    match line_of(error) {
-        Some(line) if line > 1 => format!("yaml: line {line}: {first}"),
-        _ => format!("yaml: {first}"),
-    }
+    Ok(Document { value: document.value, json: false, members, duplicates })
 }
 
 /// Builds a value; duplicate keys are noted with their path.
 struct Collect<'a> {
     path: String,
     duplicates: &'a RefCell<Vec<String>>,
+    /// Where the members of the outermost object go.
+    members: Option<&'a RefCell<Vec<(String, Value)>>>,
 }
 
 impl<'de> DeserializeSeed<'de> for Collect<'_> {
@@ -190,7 +183,7 @@ impl<'de> Visitor<'de> for Collect<'_> {
         let mut items = Vec::new();
         loop {
             let path = format!("{}[{}]", self.path, items.len());
-            let seed = Collect { path, duplicates: self.duplicates };
+            let seed = Collect { path, duplicates: self.duplicates, members: None };
             match seq.next_element_seed(seed)? {
                 Some(item) => items.push(item),
                 None => return Ok(Value::Array(items)),
@@ -206,8 +199,12 @@ impl<'de> Visitor<'de> for Collect<'_> {
             if object.contains_key(&key) {
                 self.duplicates.borrow_mut().push(format!("duplicate field {}", quote(&path)));
             }
-            let seed = Collect { path, duplicates: self.duplicates };
-            object.insert(key, map.next_value_seed(seed)?);
+            let seed = Collect { path, duplicates: self.duplicates, members: None };
+            let value = map.next_value_seed(seed)?;
+            if let Some(members) = self.members {
+                members.borrow_mut().push((key.clone(), value.clone()));
+            }
+            object.insert(key, value);
         }
         Ok(Value::Object(object))
     }
@@ -217,26 +214,6 @@ impl<'de> Visitor<'de> for Collect<'_> {
 mod tests {
     use super::*;
     use serde_json::json;
-
-    fn value(text: &str) -> Value {
-        read(text.as_bytes()).unwrap().value
-    }
-
-    #[test]
-    fn yaml_scalars_are_those_of_yaml_1_1() {
-        assert_eq!(
-            value("a: yes\nb: off\nc: y\nd: 0644\ne: ~\nf: '1'\ng: 10250.0\nh: 1.5\ni: text\nj:\n"),
-            json!({"a": true, "b": false, "c": true, "d": 420, "e": null, "f": "1",
-                   "g": 10250.0, "h": 1.5, "i": "text", "j": null})
-        );
-    }
-
-    #[test]
-    fn only_the_first_document_counts() {
-        assert_eq!(value("---\na: 1\n---\nb: 2\n"), json!({"a": 1}));
-        assert_eq!(value("\u{feff}a: 1\n"), json!({"a": 1}));
-        assert_eq!(value("# nothing\n"), Value::Null);
-    }
 
     #[test]
     fn duplicate_keys_are_told_and_the_last_wins() {
@@ -249,14 +226,6 @@ mod tests {
         let json = read(br#"{"a": {"b": 1, "b": 2}}"#).unwrap();
         assert_eq!(json.value, json!({"a": {"b": 2}}));
         assert_eq!(json.duplicates, ["duplicate field \"a.b\""]);
-    }
-
-    #[test]
-    fn anchors_and_merge_keys_work() {
-        assert_eq!(
-            value("x: &x {a: 1}\ny:\n  <<: *x\n  b: 2\n"),
-            json!({"x": {"a": 1}, "y": {"a": 1, "b": 2}})
-        );
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub use help::help;
 pub use parse::{FlagUse, ParsedArgs, parse};
 pub use set::{KubeletFlags, VersionRequest};
 
-pub(crate) use apply::{apply, shown, validate_uses};
+pub(crate) use apply::{apply, mask, shown, validate_uses};
 
 /// One flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -307,6 +307,17 @@ impl KubeletConfiguration {
         (configuration, decoder)
     }
 
+    /// Reads a file's document: as [`Self::read`], member by member in their order.
+    pub(crate) fn read_members(members: &[(String, Value)], reading: Reading) -> (Self, Decoder) {
+        let mut decoder = Decoder::new(reading);
+        let mut configuration = Self::default();
+        for (key, value) in members {
+            let member = Value::Object([(key.clone(), value.clone())].into_iter().collect());
+            configuration.decode(&member, "", &mut decoder);
+        }
+        (configuration, decoder)
+    }
+
     /// The JSON form with its type, as `/configz` shows it.
     pub fn to_json(&self) -> Value {
         let mut typed = self.clone();

@@ -8,7 +8,8 @@
 //! until then are handed out in every case.
 
 use crate::ConfigFiles;
-use crate::document::{self, DocumentType};
+use crate::credentials;
+use crate::document::{self, Document, DocumentType};
 use crate::dropins;
 use crate::flags::{self, FlagUse, KubeletFlags, ParsedArgs, VersionRequest};
 use crate::gates::Gates;
@@ -138,9 +139,18 @@ impl Loader<'_> {
             return Err(format!("failed to validate kubelet flags: {fault}"));
         }
         let flag_gates = kubelet.feature_gates.keys().cloned().collect();
-        let flag_values = flags::shown(&parsed.uses, &mut kubelet.clone(), &mut own.clone());
-        let mut layers =
-            Layers { uses: &parsed.uses, flag_gates, flag_values, ..Layers::default() };
+        let shown = |kubelet: &KubeletConfiguration| {
+            let mut values = flags::shown(&parsed.uses, &mut kubelet.clone(), &mut own.clone());
+            // Unlike upstream, which logs them.
+            flags::mask(&mut values);
+            values
+        };
+        let mut layers = Layers {
+            uses: &parsed.uses,
+            flag_gates,
+            flag_values: shown(&kubelet),
+            ..Layers::default()
+        };
         if !own.config.is_empty() {
             let (loaded, said) = self.file(&own.config).map_err(|fault| {
                 format!("failed to load kubelet config file, path: {}, error: {fault}", own.config)
@@ -157,7 +167,15 @@ impl Loader<'_> {
             skipped = found.skipped;
         }
         if !own.config.is_empty() || !own.config_dir.is_empty() {
+            // Nobody knows that flag the second time, whatever its value: that asks for help.
+            if parsed.uses.iter().any(|u| u.flag.name == "help") {
+                return Ok(Request::Print(String::new()));
+            }
             self.reapply(&parsed.uses, &mut kubelet)?;
+            // Drop-ins alone change what the flags are bound to.
+            if own.config.is_empty() {
+                layers.flag_values = shown(&kubelet);
+            }
         }
         self.finish(kubelet, own, &layers, skipped)
     }
@@ -204,14 +222,33 @@ impl Loader<'_> {
         let undecoded = |e: String| format!("failed to decode: {e}");
         let document = document::read(&data).map_err(undecoded)?;
         let found = document::document_type(&document).map_err(undecoded)?;
-        check_type(&found, &data)?;
+        if let Some(kind) = other_kind(&found, &data).map_err(undecoded)? {
+            let objections = kind.objections(&document).map_err(undecoded)?;
+            if !objections.is_empty() && kind.version != "v1beta1" {
+                let objections = objections.join(", ");
+                return Err(format!(
+                    "failed lenient decoding: strict decoding error: {objections}"
+                ));
+            }
+            self.tell(&objections);
+            return Err(format!(
+                "failed to cast object to KubeletConfiguration, unexpected type: {}",
+                found.shown()
+            ));
+        }
         let reading = if document.json { Reading::Json } else { Reading::Yaml };
-        let (kubelet, decoder) = KubeletConfiguration::read(&document.value, reading);
-        if let Some(error) = decoder.error {
-            return Err(undecoded(error));
+        let (kubelet, decoder) = KubeletConfiguration::read_members(&document.members, reading);
+        if let Some(error) = decoder.error() {
+            return Err(undecoded(error.clone()));
         }
         let mut objections = document.duplicates;
         objections.extend(decoder.unknown.iter().map(|p| format!("unknown field {}", quote(p))));
+        self.tell(&objections);
+        Ok((kubelet, document.value))
+    }
+
+    /// What a strict reader objects to is told, no more.
+    fn tell(&mut self, objections: &[String]) {
         if !objections.is_empty() {
             let error = format!("strict decoding error: {}", objections.join(", "));
             self.lines.push(
@@ -219,7 +256,6 @@ impl Loader<'_> {
                     .with("err", error),
             );
         }
-        Ok((kubelet, document.value))
     }
 
     /// Fills defaults under the gates of flags and of the object itself.
@@ -248,7 +284,7 @@ impl Loader<'_> {
             dropins::merge(&mut merged, patch);
         }
         let (mut decoded, decoder) = KubeletConfiguration::read(&merged, Reading::Merged);
-        if let Some(error) = decoder.error {
+        if let Some(error) = decoder.error() {
             return Err(format!(
                 "failed to unmarshal merged JSON into kubelet configuration: {error}"
             ));
@@ -333,41 +369,57 @@ impl Loader<'_> {
     }
 }
 
-/// Kinds of our group that are no configuration.
-const OTHER_KINDS: [(&str, &[&str]); 4] = [
-    ("CredentialProviderConfig", &["v1alpha1", "v1beta1", "v1"]),
-    ("ImagePullIntent", &["v1beta1"]),
-    ("ImagePulledRecord", &["v1beta1"]),
-    ("SerializedNodeConfigSource", &["v1beta1"]),
+/// A kind of our group that is no configuration of a kubelet.
+struct OtherKind {
+    version: &'static str,
+    fields: &'static [&'static str],
+}
+
+impl OtherKind {
+    /// What a strict reader objects to.
+    fn objections(&self, document: &Document) -> Result<Vec<String>, String> {
+        if self.fields.is_empty() {
+            return Ok(credentials::read(document, self.version)?.1);
+        }
+        let known = |key: &str| ["apiVersion", "kind"].contains(&key) || self.fields.contains(&key);
+        let unknown = document.members.iter().filter(|(key, _)| !known(key));
+        let unknown = unknown.map(|(key, _)| format!("unknown field {}", quote(key)));
+        Ok(document.duplicates.iter().cloned().chain(unknown).collect())
+    }
+}
+
+/// Kinds of our group that are no configuration; one that is read elsewhere has no fields here.
+const OTHER_KINDS: [(&str, &str, &[&str]); 6] = [
+    ("CredentialProviderConfig", "v1alpha1", &[]),
+    ("CredentialProviderConfig", "v1beta1", &[]),
+    ("CredentialProviderConfig", "v1", &[]),
+    ("ImagePullIntent", "v1beta1", &["image"]),
+    ("ImagePulledRecord", "v1beta1", &["lastUpdatedTime", "imageRef", "credentialMapping"]),
+    ("SerializedNodeConfigSource", "v1beta1", &["source"]),
 ];
 
-fn check_type(found: &DocumentType, data: &[u8]) -> Result<(), String> {
+/// None for a configuration; the error is upstream's for a kind that nobody knows.
+fn other_kind(found: &DocumentType, data: &[u8]) -> Result<Option<OtherKind>, String> {
     let body = || String::from_utf8_lossy(data);
     if found.kind.is_empty() {
-        return Err(format!("failed to decode: Object 'Kind' is missing in '{}'", body()));
+        return Err(format!("Object 'Kind' is missing in '{}'", body()));
     }
-    if found.api_version.is_empty() {
-        return Err(format!("failed to decode: Object 'apiVersion' is missing in '{}'", body()));
+    if found.versionless() {
+        return Err(format!("Object 'apiVersion' is missing in '{}'", body()));
     }
     if found.api_version == API_VERSION && found.kind == KIND {
-        return Ok(());
+        return Ok(None);
     }
     let version = found.api_version.strip_prefix("kubelet.config.k8s.io/").unwrap_or_default();
-    let other = OTHER_KINDS
-        .iter()
-        .any(|(kind, versions)| *kind == found.kind && versions.contains(&version));
-    if other {
-        return Err(format!(
-            "failed to cast object to KubeletConfiguration, unexpected type: {}",
-            found.shown()
-        ));
+    let other = OTHER_KINDS.iter().find(|(kind, of, _)| *kind == found.kind && *of == version);
+    match other {
+        Some((_, version, fields)) => Ok(Some(OtherKind { version, fields })),
+        None => Err(format!(
+            "no kind {} is registered for version {} in scheme \"pkg/runtime/scheme.go:111\"",
+            quote(&found.kind),
+            quote(found.version())
+        )),
     }
-    Err(format!(
-        "failed to decode: no kind {} is registered for version {} in scheme \
-         \"pkg/runtime/scheme.go:111\"",
-        quote(&found.kind),
-        quote(&found.api_version)
-    ))
 }
 
 /// Paths of a configuration file are relative to its folder.

@@ -72,7 +72,7 @@ pub(crate) fn url_fault(url: &str) -> Option<String> {
         return Some(format!("parse {shown}: invalid character {bad} in host name"));
     }
     let after_v6 = host.rsplit_once(']').map_or(host, |(_, after)| after);
-    let port = after_v6.split_once(':').map_or("", |(_, port)| port);
+    let port = after_v6.rsplit_once(':').map_or("", |(_, port)| port);
     if !port.bytes().all(|b| b.is_ascii_digit()) {
         let port = quote(&format!(":{port}"));
         return Some(format!("parse {shown}: invalid port {port} after host"));

@@ -84,33 +84,54 @@ pub(crate) struct Decoder {
     /// Paths of fields nobody knows, in document order.
     pub(crate) unknown: Vec<String>,
     /// The first type error, in Go's words.
-    pub(crate) error: Option<String>,
+    error: Option<String>,
+    /// The first error of a type that reads itself: it ends the decode and is told before others.
+    fatal: Option<String>,
 }
 
 impl Decoder {
     pub(crate) fn new(reading: Reading) -> Self {
-        Self { reading, path: String::new(), structs: Vec::new(), unknown: Vec::new(), error: None }
+        Self {
+            reading,
+            path: String::new(),
+            structs: Vec::new(),
+            unknown: Vec::new(),
+            error: None,
+            fatal: None,
+        }
     }
 
     pub(crate) fn fail(&mut self, text: String) {
-        self.error.get_or_insert(text);
+        self.fatal.get_or_insert(text);
+    }
+
+    /// The error to tell.
+    pub(crate) fn error(&self) -> Option<&String> {
+        self.fatal.as_ref().or(self.error.as_ref())
     }
 
     /// A type mismatch: `json: cannot unmarshal string into Go struct field T.path of type int32`.
     fn mismatch(&mut self, value: &Value, go_type: &str) {
+        let text = self.mismatch_text(value, go_type);
+        self.error.get_or_insert(text);
+    }
+
+    fn mismatch_text(&self, value: &Value, go_type: &str) -> String {
         let kind = match value {
-            Value::Number(number) if integer_type(go_type) => format!("number {number}"),
+            Value::Number(number) if integer_type(go_type) => match self.reading {
+                Reading::Json => format!("number {number}"),
+                Reading::Yaml | Reading::Merged => format!("number {}", text::compact_json(value)),
+            },
             other => kind_of(other).to_owned(),
         };
         let go_type = printed_type(go_type);
-        let text = match self.structs.last() {
+        match self.structs.last() {
             Some(name) => format!(
                 "json: cannot unmarshal {kind} into Go struct field {name}.{} of type {go_type}",
                 printed_path(&self.path)
             ),
             None => format!("json: cannot unmarshal {kind} into Go value of type {go_type}"),
-        };
-        self.fail(text);
+        }
     }
 
     /// Decodes the members of an object through `take`, which returns false for an unknown key.
@@ -279,7 +300,10 @@ impl GoValue for GoDuration {
                 Ok(duration) => *self = duration,
                 Err(error) => decoder.fail(error.to_string()),
             },
-            other => decoder.mismatch(other, "string"),
+            other => {
+                let text = decoder.mismatch_text(other, "string");
+                decoder.fail(text);
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use config::ConfigFiles;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The machine's files.
 #[derive(Debug, Clone, Copy)]
@@ -11,8 +11,9 @@ pub(crate) struct Disk;
 impl ConfigFiles for Disk {
     fn read(&self, path: &str) -> Result<Vec<u8>, String> {
         sys::fs::read(path).map_err(|error| {
-            let call =
-                if error.source.kind() == io::ErrorKind::IsADirectory { "read" } else { "open" };
+            // What can be opened but not read: a folder, or a device that has nothing.
+            let opened = std::fs::File::open(path).is_ok();
+            let call = if opened { "read" } else { "open" };
             format!("{call} {path}: {}", go_error(&error.source))
         })
     }
@@ -38,7 +39,10 @@ fn walk(path: &str, found: &mut Vec<String>) -> Result<(), String> {
     let names =
         sys::fs::list_dir(path).map_err(|e| format!("open {path}: {}", go_error(&e.source)))?;
     for name in names {
-        walk(&Path::new(path).join(name).to_string_lossy(), found)?;
+        // Go's `Join` cleans.
+        let below: PathBuf = Path::new(path).join(name).components().collect();
+        let below = below.strip_prefix(".").unwrap_or(&below);
+        walk(&below.to_string_lossy(), found)?;
     }
     Ok(())
 }

@@ -17,6 +17,7 @@ pub mod quantity;
 pub mod release;
 pub mod spew;
 pub mod strconv;
+pub mod yaml;
 
 pub use cpuset::{CpuSet, CpuSetError};
 pub use duration::{DurationError, GoDuration};

@@ -53,8 +53,8 @@ fn apply_counted(
     (uses.len(), None)
 }
 
-/// Every flag with its value as pflag shows it; `kubelet` and `flags` are what the command line
-/// alone came to.
+/// Every flag with its value as pflag shows it; `kubelet` and `flags` are what the flags are bound
+/// to.
 pub(crate) fn shown(
     uses: &[FlagUse],
     kubelet: &mut KubeletConfiguration,
@@ -64,17 +64,32 @@ pub(crate) fn shown(
     for flag in super::all() {
         let given =
             || uses.iter().rev().find(|u| u.flag.name == flag.name).map(|u| u.value.clone());
-        // A flag without effect keeps its value nowhere; headers may be secret.
-        let value = match (flag.deprecation, flag.kind) {
-            (Deprecation::CadvisorLeak | Deprecation::RemovalForCsi, _) => {
-                given().unwrap_or_else(|| flag.default.to_owned())
+        // A flag without effect keeps its value nowhere.
+        let mut ignored = Ignored::default();
+        let without_effect =
+            matches!(flag.deprecation, Deprecation::CadvisorLeak | Deprecation::RemovalForCsi);
+        let value = match target(flag.name, kubelet, flags, &mut ignored) {
+            Some(target) if without_effect => {
+                let manner = Manner { kind: flag.kind, registry: flag.registry, first: true };
+                let raw = given().unwrap_or_else(|| flag.default.to_owned());
+                match target.assign(&raw, manner) {
+                    Ok(()) => target.show(flag.kind),
+                    Err(_) => raw,
+                }
             }
-            (_, Kind::Headers) => given().map(|_| "<masked>".to_owned()).unwrap_or_default(),
-            _ => target(flag.name, kubelet, flags, &mut Ignored::default())
-                .map(|target| target.show(flag.kind))
-                .unwrap_or_default(),
+            Some(target) => target.show(flag.kind),
+            None => String::new(),
         };
         values.insert(flag.name, value);
     }
     values
+}
+
+/// Takes away what may be secret: headers.
+pub(crate) fn mask(values: &mut BTreeMap<&'static str, String>) {
+    for flag in super::all().iter().filter(|flag| flag.kind == Kind::Headers) {
+        if let Some(value) = values.get_mut(flag.name).filter(|value| !value.is_empty()) {
+            "<masked>".clone_into(value);
+        }
+    }
 }

@@ -427,56 +427,79 @@ fn csv_field(field: &str) -> String {
     if quoted { format!("\"{}\"", field.replace('"', "\"\"")) } else { field.to_owned() }
 }
 
-/// One line of comma separated values (Go: `encoding/csv`).
+/// The first record of comma separated values; a quoted field may go over lines (Go:
+/// `encoding/csv`).
 fn csv(text: &str) -> Result<Vec<String>, String> {
     if text.is_empty() {
         return Ok(Vec::new());
     }
-    let line = text.lines().find(|line| !line.is_empty()).ok_or("EOF")?;
+    let text = text.replace("\r\n", "\n");
+    let mut lines = text.split_inclusive('\n').enumerate();
+    let bare = |line: &str| line.strip_suffix('\n').unwrap_or(line).to_owned();
+    let (mut number, mut line) = lines
+        .by_ref()
+        .map(|(number, line)| (number + 1, bare(line)))
+        .find(|(_, line)| !line.is_empty())
+        .ok_or("EOF")?;
+    let start = number;
+    let mut at = 0;
     let mut fields = Vec::new();
-    let mut rest = line;
-    let column = |rest: &str| line.len() - rest.len() + 1;
-    let fault =
-        |column: usize, what: &str| format!("parse error on line 1, column {column}: {what}");
+    let fault = |number: usize, column: usize, what: &str| {
+        let record = if number == start {
+            format!("parse error on line {number}")
+        } else {
+            format!("record on line {start}; parse error on line {number}")
+        };
+        Err(format!("{record}, column {}: {what}", column + 1))
+    };
+    const EXTRANEOUS: &str = "extraneous or missing \" in quoted-field";
     loop {
-        let Some(quoted) = rest.strip_prefix('"') else {
-            let (field, after) = match rest.split_once(',') {
-                Some((field, after)) => (field, Some(after)),
-                None => (rest, None),
-            };
-            if let Some(at) = field.find('"') {
-                return Err(fault(column(rest) + at, "bare \" in non-quoted-field"));
+        let rest = line.get(at..).unwrap_or_default();
+        if !rest.starts_with('"') {
+            let end = rest.find(',').unwrap_or(rest.len());
+            let field = rest.get(..end).unwrap_or_default();
+            if let Some(mark) = field.find('"') {
+                return fault(number, at + mark, "bare \" in non-quoted-field");
             }
             fields.push(field.to_owned());
-            match after {
-                Some(after) => rest = after,
-                None => return Ok(fields),
-            }
-            continue;
-        };
-        let mut field = String::new();
-        let mut inside = quoted;
-        loop {
-            let Some((part, after)) = inside.split_once('"') else {
-                let at = line.len() + 1;
-                return Err(fault(at, "extraneous or missing \" in quoted-field"));
-            };
-            field.push_str(part);
-            if let Some(after) = after.strip_prefix('"') {
-                field.push('"');
-                inside = after;
-                continue;
-            }
-            fields.push(field);
-            if after.is_empty() {
+            if end == rest.len() {
                 return Ok(fields);
             }
-            let Some(after_comma) = after.strip_prefix(',') else {
-                let at = column(after) - 1;
-                return Err(fault(at, "extraneous or missing \" in quoted-field"));
+            at += end + 1;
+            continue;
+        }
+        at += 1;
+        let mut field = String::new();
+        loop {
+            let rest = line.get(at..).unwrap_or_default().to_owned();
+            let Some(mark) = rest.find('"') else {
+                // The field goes on in the next line.
+                field.push_str(&rest);
+                let Some((index, next)) = lines.next() else {
+                    return fault(number, line.len(), EXTRANEOUS);
+                };
+                field.push('\n');
+                (number, line, at) = (index + 1, bare(next), 0);
+                continue;
             };
-            rest = after_comma;
-            break;
+            field.push_str(rest.get(..mark).unwrap_or_default());
+            at += mark + 1;
+            match line.as_bytes().get(at) {
+                Some(b'"') => {
+                    field.push('"');
+                    at += 1;
+                }
+                Some(b',') => {
+                    fields.push(field);
+                    at += 1;
+                    break;
+                }
+                None => {
+                    fields.push(field);
+                    return Ok(fields);
+                }
+                Some(_) => return fault(number, at - 1, EXTRANEOUS),
+            }
         }
     }
 }

@@ -65,8 +65,12 @@ pub(super) fn name_certificate(k: &mut KubeletConfiguration, flags: &KubeletFlag
     let self_signed =
         !k.server_tls_bootstrap && k.tls_cert_file.is_empty() && k.tls_private_key_file.is_empty();
     if self_signed {
-        k.tls_cert_file = clean_path(&format!("{}/kubelet.crt", flags.cert_dir));
-        k.tls_private_key_file = clean_path(&format!("{}/kubelet.key", flags.cert_dir));
+        let joined = |name: &str| match flags.cert_dir.as_str() {
+            "" => name.to_owned(),
+            folder => clean_path(&format!("{folder}/{name}")),
+        };
+        k.tls_cert_file = joined("kubelet.crt");
+        k.tls_private_key_file = joined("kubelet.key");
     }
     self_signed
 }
@@ -484,6 +488,7 @@ pub(super) fn check_callers(k: &KubeletConfiguration, flags: &KubeletFlags) -> R
             Err("no client provided, cannot use webhook authorization".to_owned())
         }
         "Webhook" => Ok(()),
+        "" => Err("no authorization mode specified".to_owned()),
         other => Err(format!("unknown authorization mode {other}")),
     }
 }

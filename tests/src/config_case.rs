@@ -1,0 +1,81 @@
+//! Command lines and configuration files to put to both kubelets, and what each makes of them.
+//!
+//! A [`Case`] is what is handed in; [`Bench`] runs one kubelet on it in namespaces of its own;
+//! [`Answer`] is what can be compared: exit code, printed text, notices, log lines, the fatal
+//! error, flags as shown, and the settings in force. A good configuration ends at the runtime's
+//! socket, which is not there.
+
+mod answer;
+mod bench;
+mod chance;
+mod documents;
+mod fields;
+mod lines;
+mod pools;
+
+pub use answer::{Answer, differences};
+pub use bench::Bench;
+pub use chance::Dice;
+pub use lines::make;
+
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+/// Arguments that come before those of every case.
+pub const COMMON: [&str; 5] = [
+    "-v=5",
+    "--root-dir=/mnt/root",
+    "--cert-dir=/mnt/pki",
+    "--fail-cgroupv1=false",
+    "--container-runtime-endpoint=unix:///mnt/none.sock",
+];
+
+/// What is handed to a kubelet.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Case {
+    /// The arguments after [`COMMON`].
+    pub args: Vec<String>,
+    /// Files by their path below the working folder, which is `/mnt`. A path that ends in a slash
+    /// is a folder, one that begins with `!` is executable.
+    pub files: BTreeMap<String, Vec<u8>>,
+}
+
+impl Case {
+    /// Only arguments.
+    #[must_use]
+    pub fn of(args: &[&str]) -> Case {
+        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        Case { args, files: BTreeMap::new() }
+    }
+
+    /// With one more file.
+    #[must_use]
+    pub fn file(mut self, path: &str, content: impl Into<Vec<u8>>) -> Case {
+        self.files.insert(path.to_owned(), content.into());
+        self
+    }
+
+    /// With one more argument.
+    #[must_use]
+    pub fn arg(mut self, arg: impl Into<String>) -> Case {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// As one JSON object; content that is no text is a list of bytes.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let files: Map<String, Value> = self
+            .files
+            .iter()
+            .map(|(path, content)| {
+                let value = match std::str::from_utf8(content) {
+                    Ok(text) => json!(text),
+                    Err(_) => json!(content),
+                };
+                (path.clone(), value)
+            })
+            .collect();
+        json!({"args": self.args, "files": files})
+    }
+}

@@ -1,0 +1,567 @@
+//! Configuration files by chance: fields with values of all sorts, then bent as a whole.
+
+use super::chance::Dice;
+use super::fields;
+use std::collections::BTreeMap;
+
+/// What every configuration begins with.
+pub(super) const HEAD: &str =
+    "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+/// Lets a configuration do without an API server.
+pub(super) const ALONE: &str =
+    "authentication:\n  webhook:\n    enabled: false\nauthorization:\n  mode: AlwaysAllow\n";
+
+/// A tree of fields whose leaves are YAML in one line.
+#[derive(Debug, Default)]
+struct Tree {
+    order: Vec<String>,
+    inner: BTreeMap<String, Tree>,
+    leaf: Option<String>,
+}
+
+impl Tree {
+    fn set(&mut self, path: &str, value: String) {
+        let (first, rest) = path.split_once('.').map_or((path, None), |(a, b)| (a, Some(b)));
+        if !self.inner.contains_key(first) {
+            self.order.push(first.to_owned());
+        }
+        let below = self.inner.entry(first.to_owned()).or_default();
+        match rest {
+            Some(rest) => below.set(rest, value),
+            None => below.leaf = Some(value),
+        }
+    }
+
+    fn write(&self, depth: usize, text: &mut String) {
+        let indent = "  ".repeat(depth);
+        for name in &self.order {
+            let Some(below) = self.inner.get(name) else { continue };
+            let bare = name.trim_end_matches("[]");
+            if let Some(leaf) = below.leaf.as_ref().filter(|_| below.inner.is_empty()) {
+                text.push_str(&format!("{indent}{bare}: {leaf}\n"));
+            } else if name.ends_with("[]") {
+                let mut inside = String::new();
+                below.write(depth + 1, &mut inside);
+                let inside = inside.replacen(&format!("{indent}  "), &format!("{indent}- "), 1);
+                text.push_str(&format!("{indent}{bare}:\n{inside}"));
+            } else {
+                text.push_str(&format!("{indent}{bare}:\n"));
+                below.write(depth + 1, text);
+            }
+        }
+    }
+}
+
+/// A document with so many fields set by chance.
+pub(super) fn with_fields(count: usize, alone: bool, dice: &mut Dice) -> String {
+    let mut tree = Tree::default();
+    if alone {
+        tree.set("authentication.webhook.enabled", "false".to_owned());
+        tree.set("authorization.mode", "AlwaysAllow".to_owned());
+    }
+    for _ in 0..count {
+        let field = &fields::fields()[dice.below(fields::fields().len())];
+        tree.set(field.path, fields::field_value(field, dice));
+    }
+    let mut text = HEAD.to_owned();
+    tree.write(0, &mut text);
+    text
+}
+
+/// A document with this one field set.
+pub(super) fn with_field(field: &fields::Field, dice: &mut Dice) -> String {
+    let mut tree = Tree::default();
+    tree.set("authentication.webhook.enabled", "false".to_owned());
+    tree.set("authorization.mode", "AlwaysAllow".to_owned());
+    tree.set(field.path, fields::field_value(field, dice));
+    let mut text = HEAD.to_owned();
+    tree.write(0, &mut text);
+    text
+}
+
+/// Lines that make a document odd without breaking it, or do.
+const EXTRA: &[&str] = &[
+    "bogus: 1",
+    "bogus: {a: b}",
+    "Port: 5",
+    "port: 10250\nport: 10251",
+    "maxPods: 5\nmaxPods: 5\nmaxPods: 6",
+    "authentication: {webhook: {enabled: false}, bogus: 1}",
+    "authentication: {x509: {bogus: 1}}",
+    "evictionHard: {memory.available: 5%, memory.available: 6%}",
+    "kind: KubeletConfiguration",
+    "kind: Other",
+    "apiVersion: v1",
+    "---\nport: 1",
+    "...\nport: 1",
+    "# a note",
+    "x: &x 5\nmaxPods: *x",
+    "maxPods: *nobody",
+    "a: &a [*a]",
+    "<<: {maxPods: 5}",
+    "<<: [{maxPods: 5}, {port: 7}]",
+    "<<: 5",
+    "x: &x {maxPods: 5}\n<<: *x",
+    "\tport: 5",
+    "port:\t5",
+    "port: 5\t",
+    " port: 5",
+    "port: 5\n  x: 1",
+    "clusterDomain: |\n  a\n  b",
+    "clusterDomain: >-\n  a\n  b",
+    "clusterDomain: |2\n  a",
+    "clusterDomain: \"a\n  b\"",
+    "clusterDomain: a\n  b",
+    "clusterDomain: 'a",
+    "clusterDomain: \"a",
+    "clusterDomain: \"\\q\"",
+    "clusterDNS: [a, b",
+    "clusterDNS: [a, b]]",
+    "clusterDNS: [a b, c,]",
+    "clusterDNS: [,]",
+    "clusterDNS:\n- a\n- b",
+    "clusterDNS:\n  - a\n - b",
+    "clusterDNS:\n  -a\n  -b",
+    "evictionHard: {a: b",
+    "evictionHard: {a}",
+    "evictionHard: {a: b, }",
+    "evictionHard: {a:b}",
+    "? port\n: 5",
+    "? [a]\n: 5",
+    "5: 5",
+    "true: 5",
+    "~: 5",
+    "1.5: x",
+    "{a: b}: 5",
+    "port",
+    "port 5",
+    "port:5",
+    "- port",
+    ": 5",
+    "!!str port: 5",
+    "port: !!str 5",
+    "\"port\": 5",
+    "'port': 5",
+    "port: 5 # note",
+    "port: 5#note",
+    "port: #note",
+    "%YAML 1.1",
+    "@port: 5",
+    "port: @5",
+    "port: `5`",
+    "port: %5",
+    "port: &a",
+    "port: *",
+    "port: !",
+    "port: - 5",
+    "port: a: b",
+    "port: [5",
+    "staticPodURLHeader: {a: [b], a: [c]}",
+    "registerWithTaints: [{key: a, effect: NoSchedule, bogus: 1}]",
+    "reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}, {numaNode: 0, limits: {memory: 1Gi}}]",
+    "shutdownGracePeriodByPodPriority: [{priority: 1, shutdownGracePeriodSeconds: 5, x: y}]",
+    "tracing: {}",
+    "tracing: null",
+    "tracing: {samplingRatePerMillion: -1}",
+    "logging: {format: json}",
+    "logging: {vmodule: [{filePattern: a, verbosity: 1}], format: json}",
+    "logging: {options: {text: {splitStream: true}}}",
+    "logging: {flushFrequency: 5}",
+    "logging: {flushFrequency: 5s}",
+    "userNamespaces: {idsPerPod: 65536}",
+    "metadata: {name: x}",
+    "memorySwap: null",
+];
+
+const TYPES: &[&str] = &[
+    "",
+    "apiVersion: kubelet.config.k8s.io/v1beta1\n",
+    "kind: KubeletConfiguration\n",
+    "apiVersion: v1\nkind: KubeletConfiguration\n",
+    "apiVersion: kubelet.config.k8s.io/v1\nkind: KubeletConfiguration\n",
+    "apiVersion: kubelet.config.k8s.io/v1alpha1\nkind: KubeletConfiguration\n",
+    "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: Bogus\n",
+    "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: CredentialProviderConfig\n",
+    "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: SerializedNodeConfigSource\n",
+    "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\n",
+    "apiVersion: a/b/c\nkind: KubeletConfiguration\n",
+    "apiVersion: 5\nkind: KubeletConfiguration\n",
+    "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: [a]\n",
+    "apiVersion: kubelet.config.k8s.io/v1beta1\nKind: KubeletConfiguration\n",
+    "APIVERSION: kubelet.config.k8s.io/v1beta1\nKIND: KubeletConfiguration\n",
+    "apiVersion: ''\nkind: ''\n",
+    "apiVersion: null\nkind: null\n",
+    "apiVersion: kubelet.config.k8s.io\nkind: KubeletConfiguration\n",
+    "apiVersion: kubelet.config.k8s.io/\nkind: KubeletConfiguration\n",
+    "apiVersion: /v1beta1\nkind: KubeletConfiguration\n",
+];
+
+const WHOLE: &[&str] = &[
+    "",
+    " ",
+    "\n",
+    "# only a note\n",
+    "---\n",
+    "---\n---\n",
+    "null",
+    "~\n",
+    "[]",
+    "[a, b]",
+    "- a\n- b\n",
+    "5",
+    "text",
+    "\"text\"",
+    "{}",
+    "{",
+    "{}}",
+    "{} x",
+    "[",
+    "}",
+    "%YAML 1.1\n---\n",
+    "%YAML 1.2\n---\na: b\n",
+    "%YAML 3.0\n---\na: b\n",
+    "%TAG ! x\n---\na: b\n",
+    "%BOGUS\n---\na: b\n",
+    "...\n",
+    "\t",
+    "\u{0}",
+    "{\"a\": }",
+    "{\"a\" 1}",
+    "{\"a\": 1,}",
+    "{'a': 1}",
+    "{a: 1}",
+    "{\"a\": 01}",
+    "{\"a\": \"\\x\"}",
+    "{\"a\": tru}",
+    "{\"apiVersion\": 5}",
+    "{\"kind\": {}}",
+    "true",
+    "!!map {}",
+    "&a\n",
+    "*a\n",
+    "? \n",
+    "|\n  a\n",
+];
+
+const MARKS: &[&str] = &[
+    ":",
+    " ",
+    "\n",
+    "\t",
+    "-",
+    "- ",
+    "#",
+    " #",
+    "[",
+    "]",
+    "{",
+    "}",
+    ",",
+    "\"",
+    "'",
+    "&",
+    "*",
+    "!",
+    "|",
+    ">",
+    "%",
+    "@",
+    "`",
+    "?",
+    "? ",
+    ": ",
+    "~",
+    "\r",
+    "\r\n",
+    "\u{feff}",
+    "\u{0}",
+    "\u{7}",
+    "\u{85}",
+    "\u{2028}",
+    "é",
+    "\u{1f600}",
+    "---\n",
+    "...\n",
+    "  ",
+    "<<: ",
+    "\\",
+    "0",
+    "a",
+    "\u{a0}",
+    "\u{7f}",
+    "\u{80}",
+    "|+\n",
+];
+
+/// Bends a document's text in one place.
+fn bend(text: &str, dice: &mut Dice) -> Vec<u8> {
+    let ends: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
+    let at = ends.get(dice.below(ends.len())).copied().unwrap_or(0);
+    let after = text[at..].chars().next().map_or(at, |c| at + c.len_utf8());
+    let mark = dice.of(MARKS);
+    match dice.below(8) {
+        0 => format!("{}{}", &text[..at], &text[after..]).into_bytes(),
+        1 => text.as_bytes()[..at].to_vec(),
+        2 => {
+            let mut bytes = text.as_bytes().to_vec();
+            let odd: &[u8] =
+                [&b"\xff"[..], b"\xc3", b"\xed\xa0\x80", b"\xf8", b"\x80"][dice.below(5)];
+            bytes.splice(at..at, odd.iter().copied());
+            bytes
+        }
+        3 | 4 => format!("{}{mark}{}", &text[..at], &text[after..]).into_bytes(),
+        _ => format!("{}{mark}{}", &text[..at], &text[at..]).into_bytes(),
+    }
+}
+
+/// The same document as JSON, when it can be had as such.
+fn as_json(dice: &mut Dice) -> String {
+    let mut members = vec![
+        "\"apiVersion\": \"kubelet.config.k8s.io/v1beta1\"".to_owned(),
+        "\"kind\": \"KubeletConfiguration\"".to_owned(),
+        "\"authentication\": {\"webhook\": {\"enabled\": false}}".to_owned(),
+        "\"authorization\": {\"mode\": \"AlwaysAllow\"}".to_owned(),
+    ];
+    for _ in 0..dice.below(4) {
+        let field = &fields::fields()[dice.below(fields::fields().len())];
+        let (first, rest) = field.path.split_once('.').map_or((field.path, ""), |(a, b)| (a, b));
+        let value = dice.of(&[
+            "5",
+            "-1",
+            "1.5",
+            "10.0",
+            "1e2",
+            "\"x\"",
+            "\"\"",
+            "true",
+            "null",
+            "[]",
+            "{}",
+            "[\"a\"]",
+            "\"5s\"",
+            "{\"a\": \"b\"}",
+            "{\"a\": 1, \"a\": 2}",
+            "9223372036854775808",
+            "01",
+            "+1",
+            "'x'",
+            "tru",
+            "\"\\u00e9\"",
+            "\"\\x\"",
+            "1.",
+            "-",
+            "{\"a\": true}",
+            "1E400",
+            "\"a\nb\"",
+            "{",
+            "nan",
+        ]);
+        let value = if rest.is_empty() || dice.once_in(4) {
+            value.to_owned()
+        } else {
+            let mut value = value.to_owned();
+            for part in rest.rsplit('.') {
+                value = format!("{{\"{}\": {value}}}", part.trim_end_matches("[]"));
+            }
+            if first.ends_with("[]") { format!("[{value}]") } else { value }
+        };
+        members.push(format!("\"{}\": {value}", first.trim_end_matches("[]")));
+    }
+    if dice.once_in(4) {
+        members.push("\"bogus\": 1".to_owned());
+    }
+    if dice.once_in(6) {
+        members.swap(0, 1);
+    }
+    let between = dice.of(&[", ", ",\n  ", ","]);
+    let text = format!("{{{}}}", members.join(between));
+    if dice.once_in(6) {
+        format!("{text}{}", dice.of(&[",", "}", " x", "\n---\n", "\n{}", "\n"]))
+    } else {
+        text
+    }
+}
+
+/// A document of any kind.
+pub(super) fn any(dice: &mut Dice) -> Vec<u8> {
+    match dice.below(20) {
+        0..=5 => {
+            let field = &fields::fields()[dice.below(fields::fields().len())];
+            with_field(field, dice).into_bytes()
+        }
+        6..=8 => {
+            let count = 2 + dice.below(5);
+            let alone = dice.below(8) > 0;
+            with_fields(count, alone, dice).into_bytes()
+        }
+        9..=11 => {
+            let mut text = HEAD.to_owned();
+            if dice.once_in(2) {
+                text.push_str(ALONE);
+            }
+            for _ in 0..=dice.below(2) {
+                text.push_str(dice.of(EXTRA));
+                text.push('\n');
+            }
+            if dice.once_in(4) {
+                text = text.replace('\n', "\r\n");
+            }
+            text.into_bytes()
+        }
+        12 => format!("{}{ALONE}", dice.of(TYPES)).into_bytes(),
+        13 => dice.of(WHOLE).as_bytes().to_vec(),
+        14 => {
+            let mut text = dice
+                .of(&["\u{feff}", "---\n", "# x\n", "\n\n", "%YAML 1.1\n---\n", " "])
+                .to_owned();
+            text.push_str(&with_fields(1, true, dice));
+            text.into_bytes()
+        }
+        15 | 16 => {
+            let json = as_json(dice);
+            if dice.once_in(4) { bend(&json, dice) } else { json.into_bytes() }
+        }
+        _ => {
+            let count = dice.below(4);
+            let text = with_fields(count, true, dice);
+            let mut bytes = bend(&text, dice);
+            if dice.once_in(2)
+                && let Ok(text) = String::from_utf8(bytes.clone())
+            {
+                bytes = bend(&text, dice);
+            }
+            bytes
+        }
+    }
+}
+
+/// The content of a drop-in.
+pub(super) fn drop_in(dice: &mut Dice) -> Vec<u8> {
+    if dice.once_in(6) {
+        return any(dice);
+    }
+    let count = 1 + dice.below(3);
+    let text = with_fields(count, false, dice);
+    if dice.once_in(6) {
+        let mut text = text;
+        text.push_str(dice.of(EXTRA));
+        text.push('\n');
+        return text.into_bytes();
+    }
+    text.into_bytes()
+}
+
+/// A configuration of credential providers.
+pub(super) fn providers(dice: &mut Dice) -> String {
+    let version = if dice.once_in(5) {
+        dice.of(&[
+            "kubelet.config.k8s.io/v1beta1",
+            "kubelet.config.k8s.io/v1alpha1",
+            "kubelet.config.k8s.io/v2",
+            "v1",
+            "",
+        ])
+    } else {
+        "kubelet.config.k8s.io/v1"
+    };
+    let kind = if dice.once_in(12) {
+        dice.of(&["KubeletConfiguration", "Bogus", ""])
+    } else {
+        "CredentialProviderConfig"
+    };
+    let mut text = format!("apiVersion: {version}\nkind: {kind}\n");
+    let count = if dice.once_in(8) { 0 } else { 1 + dice.below(2) };
+    if count == 0 {
+        text.push_str(dice.of(&[
+            "",
+            "providers: []\n",
+            "providers: x\n",
+            "providers: null\n",
+            "providers: [null]\n",
+            "bogus: 1\n",
+        ]));
+        return text;
+    }
+    text.push_str("providers:\n");
+    for _ in 0..count {
+        let mut pick = |often: &'static str, odd: &[&'static str]| {
+            if dice.once_in(4) { dice.of(odd) } else { often }
+        };
+        let name = pick(
+            "good",
+            &["missing", "''", "a/b", "a b", ".", "..", "5", "plain", "good2", "folder"],
+        );
+        let api = pick(
+            "credentialprovider.kubelet.k8s.io/v1",
+            &[
+                "credentialprovider.kubelet.k8s.io/v1beta1",
+                "credentialprovider.kubelet.k8s.io/v1alpha1",
+                "x",
+                "''",
+                "v1",
+            ],
+        );
+        let images = pick(
+            "['*.example.com']",
+            &[
+                "[]",
+                "['']",
+                "x",
+                "['http://a']",
+                "['a b']",
+                "[a, a]",
+                "['*.*.io']",
+                "['a:b']",
+                "['%']",
+                "[\"*:5000/x\"]",
+                "null",
+                "['[::1']",
+                "['a/b?c']",
+                "['*']",
+            ],
+        );
+        let cache = pick("1m", &["0s", "-1s", "x", "5", "null", "''"]);
+        text.push_str(&format!(
+            "- name: {name}\n  apiVersion: {api}\n  matchImages: {images}\n  defaultCacheDuration: {cache}\n"
+        ));
+        if dice.once_in(3) {
+            text.push_str(dice.of(&[
+                "  args: [a]\n",
+                "  args: a\n",
+                "  env: [{name: A, value: b}]\n",
+                "  env: [{name: A, value: 5}]\n",
+                "  env: [{name: '', value: b}]\n",
+                "  bogus: 1\n",
+                "  name: twice\n",
+                "  tokenAttributes: {}\n",
+                "  tokenAttributes: {serviceAccountTokenAudience: a, requireServiceAccount: true, cacheType: Token}\n",
+                "  tokenAttributes: {serviceAccountTokenAudience: a, requireServiceAccount: false, cacheType: ServiceAccount, requiredServiceAccountAnnotationKeys: [a]}\n",
+                "  tokenAttributes: {serviceAccountTokenAudience: a, requireServiceAccount: true, cacheType: X, requiredServiceAccountAnnotationKeys: [a, a], optionalServiceAccountAnnotationKeys: [a]}\n",
+                "  tokenAttributes: {serviceAccountTokenAudience: '', cacheType: ''}\n",
+                "  tokenAttributes: {serviceAccountTokenAudience: a, requireServiceAccount: true, cacheType: Token, requiredServiceAccountAnnotationKeys: ['a b', '/'], optionalServiceAccountAnnotationKeys: ['', 'B/c/d']}\n",
+                "  tokenAttributes: {bogus: 1}\n",
+            ]));
+        }
+    }
+    text
+}
+
+/// A kubeconfig.
+pub(super) fn kubeconfig(dice: &mut Dice) -> String {
+    const GOOD: &str = "apiVersion: v1\nkind: Config\nclusters:\n- name: c\n  cluster:\n    server: https://127.0.0.1:1\nusers:\n- name: u\n  user:\n    token: t\ncontexts:\n- name: x\n  context:\n    cluster: c\n    user: u\ncurrent-context: x\n";
+    match dice.below(14) {
+        0 | 1 => GOOD.to_owned(),
+        2 => GOOD.replace("current-context: x", "current-context: y"),
+        3 => GOOD.replace("cluster: c\n", "cluster: d\n"),
+        4 => GOOD.replace("user: u\n", "user: v\n"),
+        5 => GOOD.replace("https://127.0.0.1:1", dice.of(&["", "::", "127.0.0.1:1", "ftp://x", "http://a b", "https://[::1", "https://x:y", "/"])),
+        6 => GOOD.replace("    token: t\n", dice.of(&["    client-certificate: none.crt\n    client-key: none.key\n", "    client-certificate-data: eA==\n", "    client-certificate-data: '!'\n", "    client-certificate-data: eA==\n    client-key-data: eA==\n", "    username: a\n", "    username: a\n    password: b\n    token: c\n", "    tokenFile: none\n", "    exec: {command: x}\n", "    exec: {apiVersion: client.authentication.k8s.io/v1, command: x, interactiveMode: Never}\n", "    auth-provider: {name: gcp}\n", "    as: x\n", "    bogus: 1\n", "    token: 5\n", "    token: [a]\n", "    as-user-extra: {a: [b]}\n"])),
+        7 => GOOD.replace("kind: Config", dice.of(&["kind: Pod", "kind: ''", "", "kind: Config\nkind: Config"])),
+        8 => GOOD.replace("apiVersion: v1", dice.of(&["apiVersion: v2", "apiVersion: ''", "", "apiVersion: a/b/c"])),
+        9 => GOOD.replace("    server: https://127.0.0.1:1\n", dice.of(&["    server: https://127.0.0.1:1\n    certificate-authority: none.crt\n", "    server: https://127.0.0.1:1\n    certificate-authority-data: eA==\n", "    server: https://127.0.0.1:1\n    certificate-authority-data: '!'\n", "    server: https://127.0.0.1:1\n    insecure-skip-tls-verify: true\n    certificate-authority-data: eA==\n", "    server: https://127.0.0.1:1\n    proxy-url: '::'\n", "    server: https://127.0.0.1:1\n    proxy-url: ftp://x\n", "    server: https://127.0.0.1:1\n    tls-server-name: x\n", "    bogus: 1\n", "    server: https://127.0.0.1:1\n    server: https://127.0.0.1:2\n"])),
+        10 => dice.of(&["", "{}", "[]", "x", "null", "\t", "a: b: c", "{\"kind\": \"Config\"}", "kind: Config\napiVersion: v1\n", "# x\n"]).to_owned(),
+        11 => GOOD.replace("clusters:", dice.of(&["clusters: []\nx:", "clusters: x\ny:", "Clusters:", "clusters:\n- name: c\n  cluster: {server: 'http://z'}"])),
+        12 => String::from_utf8_lossy(&bend(GOOD, dice)).into_owned(),
+        _ => GOOD.replace("current-context: x\n", dice.of(&["", "current-context: ''\n", "current-context: [x]\n", "current-context: x\nbogus: 1\n"])),
+    }
+}

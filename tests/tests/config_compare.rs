@@ -1,0 +1,73 @@
+//! Command lines and configuration files, put to the Go kubelet and to ours: exit code, texts, log
+//! lines and settings in force must be the same.
+//!
+//! `make config-compare` makes thousands (`CASES=n`, `SEED=n`); within `make test` it is fewer.
+//! `FIRST=n` begins at that case, `REPORT=file` writes what differs to a file. `RECORD=file` asks the
+//! Go kubelet alone and writes its answers, which `crates/config` replays.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test on the real machine")]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use testkit::real::{KubeletKind, Parts};
+use tests::config_case::{Bench, differences, make};
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+#[test]
+fn both_kubelets_make_the_same_of_a_configuration() {
+    let parts = Parts::find().unwrap();
+    let go = KubeletKind::Go.program(&parts).unwrap();
+    let ours = KubeletKind::Rubelet.program(&parts).unwrap();
+    let (seed, first) = (number("SEED", 1), number("FIRST", 0));
+    let count = number("CASES", 200);
+    let next = AtomicU64::new(first);
+    let found: Mutex<BTreeMap<u64, String>> = Mutex::new(BTreeMap::new());
+    let record = std::env::var_os("RECORD");
+    std::thread::scope(|scope| {
+        for _ in 0..number("WORKERS", 2) {
+            scope.spawn(|| {
+                let bench = Bench::new().unwrap();
+                loop {
+                    let n = next.fetch_add(1, Ordering::Relaxed);
+                    if n >= first + count {
+                        break;
+                    }
+                    let case = make(seed, n);
+                    let theirs = bench.ask(&go, &case).unwrap();
+                    if record.is_some() {
+                        let mut whole = case.to_json();
+                        whole["answer"] = theirs.to_json();
+                        found.lock().unwrap().insert(n, format!("{whole}\n"));
+                        continue;
+                    }
+                    let answer = bench.ask(&ours, &case).unwrap();
+                    let differ = differences(&theirs, &answer);
+                    if !differ.is_empty() {
+                        let mut text = format!("case {n}: {}\n", case.to_json());
+                        for difference in differ {
+                            let _ = writeln!(text, "    {difference}");
+                        }
+                        found.lock().unwrap().insert(n, text);
+                    }
+                }
+            });
+        }
+    });
+    let found = found.into_inner().unwrap();
+    let report: String = found.values().map(String::as_str).collect();
+    if let Some(file) = record {
+        std::fs::write(file, &report).unwrap();
+        return;
+    }
+    if let Some(file) = std::env::var_os("REPORT") {
+        std::fs::write(file, &report).unwrap();
+    }
+    println!("{count} cases of seed {seed}, {} differ", found.len());
+    let shown: String = report.chars().take(20_000).collect();
+    assert!(found.is_empty(), "{} of {count} cases differ:\n{shown}", found.len());
+}
