@@ -70,6 +70,9 @@ pub enum AgentError {
     /// The node's resources: reservation, kernel settings, enforcement.
     #[error("Failed to start ContainerManager: {0}")]
     ContainerManager(String),
+    /// A setting that is found to be wrong once the runtime has answered.
+    #[error("{0}")]
+    Setting(String),
     /// Eviction thresholds.
     #[error(transparent)]
     Thresholds(#[from] engine::eviction::ThresholdError),

@@ -34,16 +34,19 @@ pub(crate) async fn connect(
 ) -> Result<RuntimeClient, RuntimeError> {
     let endpoint = Endpoint::parse(&config.runtime.endpoint)?;
     let image = match config.runtime.image_endpoint.as_str() {
-        "" => None,
-        text => Some(Endpoint::parse(text)?),
+        "" => Ok(None),
+        text => Endpoint::parse(text).map(Some),
     };
     let client_config = ClientConfig {
         request_timeout: config.runtime.request_timeout,
         list_streaming: config.gates.enabled("CRIListStreaming"),
         observer,
     };
-    let client = RuntimeClient::new(client_config, &endpoint, image.as_ref());
+    // The runtime comes first: a bad image endpoint is told once the runtime has answered.
+    let known = image.as_ref().ok().and_then(Option::as_ref);
+    let client = RuntimeClient::new(client_config, &endpoint, known);
     client.validate().await?;
+    image?;
     Ok(client)
 }
 

@@ -64,6 +64,11 @@ pub(crate) fn start<'a>(
     Box::pin(start_all(config, logs, tasks))
 }
 
+/// Ends the start for a fault that was found in the settings.
+fn good(fault: Option<&String>) -> Result<(), AgentError> {
+    fault.map_or(Ok(()), |fault| Err(AgentError::Setting(fault.clone())))
+}
+
 async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<Started, AgentError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let began = clock.now();
@@ -71,9 +76,11 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
     let registry = Registry::new();
     let probe_registry = Registry::new();
     let mut host = Host::read(config, &roots)?;
-    let thresholds = protect::thresholds(config)?;
     let client = runtime::connect(config, Arc::new(RuntimeOperations::new(&registry))).await?;
     let driver = runtime::cgroup_driver(&client, configured_driver(config)).await?;
+    good(config.faults.reserved.as_ref())?;
+    let thresholds = protect::thresholds(config)?;
+    good(config.faults.construction.as_ref())?;
     let host_network_users = config.gates.enabled("UserNamespacesHostNetworkSupport")
         && runtime::user_namespaces_on_host_network(&client).await;
     host.declared_features = settings::declared_features(config, host_network_users);

@@ -81,7 +81,23 @@ fn read_one(files: &dyn ConfigFiles, path: &str) -> Result<Value, String> {
     if found != wanted {
         return Err(format!("unknown apiVersion/kind: {}", found.shown()));
     }
-    Ok(document.value)
+    let mut value = document.value;
+    widen(&mut value);
+    Ok(value)
+}
+
+/// Whole numbers that no `int64` holds become floats on the way.
+fn widen(value: &mut Value) {
+    match value {
+        Value::Number(number) if !number.is_i64() => {
+            if let Some(float) = number.as_f64() {
+                *value = float.into();
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(widen),
+        Value::Object(object) => object.values_mut().for_each(widen),
+        _ => {}
+    }
 }
 
 #[cfg(test)]

@@ -90,29 +90,30 @@ impl Gates {
     }
 
     /// Sets gates over those set before; on a fault nothing changes. The lines warn of gates that
-    /// will go away.
+    /// will go away, also when others cannot be set.
     pub(crate) fn set(
         &mut self,
         gates: &BTreeMap<String, bool>,
-    ) -> Result<Vec<LogLine>, Vec<String>> {
+        lines: &mut Vec<LogLine>,
+    ) -> Result<(), Vec<String>> {
         let mut set = self.set.clone();
         set.extend(gates.iter().map(|(name, value)| (name.clone(), *value)));
-        let (enabled, lines) = resolve(&set)?;
+        let enabled = resolve(&set, lines)?;
         *self = Self { set, enabled };
-        Ok(lines)
+        Ok(())
     }
 
     /// The faults of what is set now.
     pub(crate) fn faults(&self) -> Vec<String> {
-        resolve(&self.set).err().unwrap_or_default()
+        resolve(&self.set, &mut Vec::new()).err().unwrap_or_default()
     }
 }
 
-type Resolved = (BTreeMap<&'static str, bool>, Vec<LogLine>);
-
-fn resolve(set: &BTreeMap<String, bool>) -> Result<Resolved, Vec<String>> {
+fn resolve(
+    set: &BTreeMap<String, bool>,
+    lines: &mut Vec<LogLine>,
+) -> Result<BTreeMap<&'static str, bool>, Vec<String>> {
     let mut enabled = BTreeMap::new();
-    let mut lines = Vec::new();
     let mut faults = Vec::new();
     for (name, value) in set {
         let Some(gate) = find(name) else {
@@ -163,7 +164,7 @@ fn resolve(set: &BTreeMap<String, bool>) -> Result<Resolved, Vec<String>> {
             ));
         }
     }
-    if faults.is_empty() { Ok((enabled, lines)) } else { Err(faults) }
+    if faults.is_empty() { Ok(enabled) } else { Err(faults) }
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ mod parts;
 pub use parts::{
     AnonymousAuthentication, Authentication, Authorization, CrashLoopBackOff, FlushFrequency,
     JsonLogOptions, LogOptions, Logging, MemoryReservation, MemorySwap, ShutdownGracePeriod, Taint,
-    TextLogOptions, Tracing, UserNamespaces, VModuleItem, WebhookAuthentication,
+    TextLogOptions, Time, Tracing, UserNamespaces, VModuleItem, WebhookAuthentication,
     WebhookAuthorization, X509Authentication,
 };
 

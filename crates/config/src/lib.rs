@@ -14,6 +14,7 @@ mod document;
 mod dropins;
 pub mod flags;
 pub mod gates;
+pub mod kubeconfig;
 pub mod kubelet;
 mod load;
 mod log;

@@ -16,7 +16,7 @@ use crate::gates::Gates;
 use crate::kubelet::{API_VERSION, KIND, KubeletConfiguration, defaults};
 use crate::log::{LogLine, Severity};
 use crate::origin::{Layers, Origin};
-use crate::resolved::{Config, Logging};
+use crate::resolved::{Config, Logging, caller_fault};
 use crate::text::{self, aggregate};
 use crate::validate::{self, CgroupVersion, logging_faults, node_label_fault};
 use crate::value::Reading;
@@ -181,14 +181,12 @@ impl Loader<'_> {
     }
 
     fn set_gates(&mut self, kubelet: &KubeletConfiguration) -> Result<(), String> {
-        let lines = self.gates.set(&kubelet.feature_gates).map_err(|faults| {
+        self.gates.set(&kubelet.feature_gates, &mut self.lines).map_err(|faults| {
             format!(
                 "failed to set feature gates from initial flags-based config: {}",
                 aggregate(&faults)
             )
-        })?;
-        self.lines.extend(lines);
-        Ok(())
+        })
     }
 
     /// Reads the configuration file; also answers what it said.
@@ -261,14 +259,13 @@ impl Loader<'_> {
     /// Fills defaults under the gates of flags and of the object itself.
     fn default(&mut self, kubelet: &mut KubeletConfiguration) -> Result<(), String> {
         let mut gates = self.gates.clone();
-        let lines = gates.set(&kubelet.feature_gates).map_err(|faults| {
+        gates.set(&kubelet.feature_gates, &mut self.lines).map_err(|faults| {
             format!(
                 "failed to merge global and in-flight KubeletConfiguration while setting \
                  defaults, error: {}",
                 aggregate(&faults)
             )
         })?;
-        self.lines.extend(lines);
         kubelet.set_defaults(&gates);
         kubelet.settle();
         Ok(())
@@ -365,6 +362,13 @@ impl Loader<'_> {
         self.lines.push(
             LogLine::at(Severity::Info(5), "KubeletConfiguration").with("configuration", shown),
         );
+        if self.gates.enabled("MemoryQoS") && self.cgroups == CgroupVersion::V1 {
+            self.lines.push(LogLine::info(
+                "Warning: MemoryQoS feature only works with cgroups v2 on Linux, but enabled with \
+                 cgroups v1",
+            ));
+        }
+        config.faults.callers = caller_fault(&config.kubelet, &config.flags, self.files);
         Ok(Request::Run(Box::new(config)))
     }
 }
@@ -448,6 +452,8 @@ fn flag_lines(values: &BTreeMap<&'static str, String>) -> Vec<LogLine> {
     values.iter().map(line).collect()
 }
 
+#[cfg(test)]
+mod drawn;
 #[cfg(test)]
 mod golden;
 #[cfg(test)]

@@ -19,6 +19,8 @@ pub use sections::{
 };
 pub use tls::TlsVersion;
 
+pub(crate) use parse::caller_fault;
+
 use crate::flags::{KubeletFlags, VersionRequest};
 use crate::gates::Gates;
 use crate::kubelet::KubeletConfiguration;
@@ -78,6 +80,28 @@ pub struct Config {
     pub shutdown: Shutdown,
     /// Traces.
     pub tracing: Option<Tracing>,
+    /// What is found to be wrong only in the course of the start.
+    pub faults: StartFaults,
+}
+
+/// Faults that upstream comes upon one after the other while it starts.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StartFaults {
+    /// In the lock file, the host's name, the way to the API server, or who may call; before the
+    /// runtime is asked.
+    pub callers: Option<String>,
+    /// In the resources that are kept from pods.
+    pub reserved: Option<String>,
+    /// In what the agent is built of, after the eviction thresholds.
+    pub construction: Option<String>,
+}
+
+impl StartFaults {
+    /// The one that comes first.
+    pub fn first(&self) -> Option<&String> {
+        let later = self.reserved.as_ref().or(self.construction.as_ref());
+        self.callers.as_ref().or(later)
+    }
 }
 
 impl Config {
@@ -96,16 +120,22 @@ impl Config {
         };
         let (tls_min_version, lines) = tls::check(k)
             .map_err(|fault| format!("failed to construct kubelet dependencies: {fault}"))?;
-        let failed = |fault: String| format!("failed to run Kubelet: {fault}");
-        parse::check_callers(k, &flags).map_err(failed)?;
-        let resources = parse::resources(k, &flags, &gates).map_err(failed)?;
-        parse::check_construction(k, &flags).map_err(failed)?;
+        let (reservations, reserved) = parse::reservations(k);
+        let qos = parse::qos_percent(&k.qos_reserved);
+        let resources = parse::resources(k, &flags, &gates, reservations);
         let certificate = parse::Certificate { self_signed, tls_min_version };
+        let (container_logs, log_fault) = parse::container_logs(k);
+        let (server, address_fault) = parse::server(k, certificate);
+        let construction = qos
+            .err()
+            .or_else(|| parse::construction_fault(k, &flags))
+            .or(log_fault)
+            .or(address_fault);
         let config = Self {
             version,
             dirs: parse::dirs(k, &flags),
             logging: Logging::of(k),
-            server: parse::server(k, certificate).map_err(failed)?,
+            server,
             api: parse::api(k, &flags),
             runtime: parse::runtime(k, &flags),
             node: parse::node(k, &flags),
@@ -117,9 +147,10 @@ impl Config {
             image_pulls: parse::image_pulls(k, &flags),
             image_gc: parse::image_gc(k),
             container_gc: parse::container_gc(&flags),
-            container_logs: parse::container_logs(k).map_err(failed)?,
+            container_logs,
             shutdown: parse::shutdown(k),
             tracing: k.tracing.as_ref().map(parse::tracing),
+            faults: StartFaults { callers: None, reserved, construction },
             kubelet,
             flags,
             gates,

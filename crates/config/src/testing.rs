@@ -83,6 +83,9 @@ pub(crate) fn config(args: &[&str], files: &[(&str, &str)]) -> Config {
 pub(crate) fn fault(args: &[&str], files: &[(&str, &str)]) -> String {
     match loaded(args, files).result {
         Err(error) => error.to_string(),
+        Ok(Request::Run(config)) if config.faults.first().is_some() => {
+            format!("failed to run Kubelet: {}", config.faults.first().unwrap())
+        }
         Ok(_) => panic!("{args:?} {files:?} was taken"),
     }
 }

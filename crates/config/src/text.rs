@@ -67,6 +67,12 @@ pub(crate) fn url_fault(url: &str) -> Option<String> {
     let after_scheme = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = after_scheme.split(['/', '?', '#']).next().unwrap_or_default();
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    if url.starts_with(':') {
+        return Some(format!("parse {shown}: missing protocol scheme"));
+    }
+    if host.starts_with('[') && !host.contains(']') {
+        return Some(format!("parse {shown}: missing ']' in host"));
+    }
     if let Some(bad) = host.chars().find(|c| " \"<>\\^`{|}".contains(*c)) {
         let bad = quote(&bad.to_string());
         return Some(format!("parse {shown}: invalid character {bad} in host name"));

@@ -32,7 +32,7 @@ pub fn faults(
     cgroups: CgroupVersion,
 ) -> Vec<String> {
     let mut local = gates.clone();
-    if let Err(refused) = local.set(&kubelet.feature_gates) {
+    if let Err(refused) = local.set(&kubelet.feature_gates, &mut Vec::new()) {
         return vec![crate::text::aggregate(&refused)];
     }
     let mut rules = Rules { kubelet, gates: &local, faults: local.faults() };

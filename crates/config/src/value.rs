@@ -105,6 +105,11 @@ impl Decoder {
         self.fatal.get_or_insert(text);
     }
 
+    /// An error that does not end the decode.
+    pub(crate) fn note(&mut self, text: String) {
+        self.error.get_or_insert(text);
+    }
+
     /// The error to tell.
     pub(crate) fn error(&self) -> Option<&String> {
         self.fatal.as_ref().or(self.error.as_ref())
@@ -116,7 +121,7 @@ impl Decoder {
         self.error.get_or_insert(text);
     }
 
-    fn mismatch_text(&self, value: &Value, go_type: &str) -> String {
+    pub(crate) fn mismatch_text(&self, value: &Value, go_type: &str) -> String {
         let kind = match value {
             Value::Number(number) if integer_type(go_type) => match self.reading {
                 Reading::Json => format!("number {number}"),

@@ -16,9 +16,14 @@ impl Endpoint {
     /// Reads a configured endpoint.
     pub fn parse(text: &str) -> Result<Self, EndpointError> {
         let endpoint = |path: &str| Ok(Self { configured: text.to_owned(), path: path.into() });
+        if text.chars().any(char::is_control) {
+            return Err(EndpointError::Control(format!("unix://{text}")));
+        }
         match scheme_of(text) {
-            Some(("unix", rest)) => endpoint(unix_path(rest)),
-            Some(("tcp", _)) => Err(EndpointError::NotUnix),
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("unix") => {
+                endpoint(unix_path(rest))
+            }
+            Some((scheme, _)) if scheme.eq_ignore_ascii_case("tcp") => Err(EndpointError::NotUnix),
             Some((other, _)) => Err(EndpointError::Unsupported(other.to_ascii_lowercase())),
             None => endpoint(text),
         }
@@ -47,9 +52,17 @@ pub enum EndpointError {
     /// A network address.
     #[error("only support unix socket endpoint")]
     NotUnix,
+    /// A character that no address has.
+    #[error("parse {}: net/url: invalid control character in URL", quoted(.0))]
+    Control(String),
     /// Another scheme.
     #[error("protocol {0:?} not supported")]
     Unsupported(String),
+}
+
+/// As Go quotes it.
+fn quoted(text: &str) -> String {
+    units::strconv::quote(text)
 }
 
 /// Splits off a URL scheme: a letter, then letters, digits, `+`, `-`, `.`, up to the first colon.

@@ -60,7 +60,10 @@ fn main() -> ExitCode {
         (Err(error), _) => Err(error.to_string()),
         (Ok(Request::Print(text)), _) => print(&text),
         (Ok(Request::Run(_)), Command::Config | Command::Check) => Ok(()),
-        (Ok(Request::Run(config)), Command::Run) => run(*config, handle),
+        (Ok(Request::Run(config)), Command::Run) => match &config.faults.callers {
+            Some(fault) => Err(format!("failed to run Kubelet: {fault}")),
+            None => make_cert_dir(&config).and_then(|()| run(*config, handle)),
+        },
     };
     match finished {
         Ok(()) => ExitCode::SUCCESS,
@@ -91,6 +94,18 @@ fn run(config: config::Config, logs: telemetry::log::LogHandle) -> Result<(), St
     runtime
         .block_on(Box::pin(agent::run(config, logs)))
         .map_err(|e| format!("failed to run Kubelet: {}", telemetry::Chain(&e)))
+}
+
+/// Makes the folder of a certificate of our own.
+fn make_cert_dir(config: &config::Config) -> Result<(), String> {
+    let folder = &config.dirs.certs;
+    if !config.server.tls_self_signed || folder.as_os_str().is_empty() {
+        return Ok(());
+    }
+    sys::fs::create_dir_all(folder, 0o755).map_err(|error| {
+        let reason = disk::go_error(&error.source);
+        format!("failed to construct kubelet dependencies: mkdir {}: {reason}", folder.display())
+    })
 }
 
 /// Checks settings and machine; the exit code says whether pods can run.

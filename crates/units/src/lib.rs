@@ -7,6 +7,7 @@
 //! Deliberately absent: clocks, I/O, and any knowledge of what a value is used for.
 #![forbid(unsafe_code)]
 
+pub mod base64;
 pub mod cpuset;
 pub mod cri_log;
 pub mod duration;

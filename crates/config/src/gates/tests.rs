@@ -30,14 +30,14 @@ fn every_row_of_the_parity_table_is_here_and_no_other() {
 fn a_locked_gate_takes_only_its_default() {
     for gate in all().iter().filter(|gate| gate.locked) {
         let mut gates = Gates::default();
-        let faults = gates.set(&map(&[(gate.name, !gate.default)])).unwrap_err();
+        let faults = gates.set(&map(&[(gate.name, !gate.default)]), &mut Vec::new()).unwrap_err();
         let text = format!(
             "cannot set feature gate {} to {}, feature is locked to {}",
             gate.name, !gate.default, gate.default
         );
         assert_eq!(faults, [text]);
         assert_eq!(gates, Gates::default());
-        gates.set(&map(&[(gate.name, gate.default)])).unwrap();
+        gates.set(&map(&[(gate.name, gate.default)]), &mut Vec::new()).unwrap();
     }
 }
 
@@ -51,7 +51,8 @@ fn every_unlocked_gate_can_be_set_together_with_what_it_needs() {
             open.extend(find(name).unwrap().depends_on);
         }
         let mut gates = Gates::default();
-        let lines = gates.set(&wanted).unwrap_or_else(|e| panic!("{}: {e:?}", gate.name));
+        let mut lines = Vec::new();
+        gates.set(&wanted, &mut lines).unwrap_or_else(|e| panic!("{}: {e:?}", gate.name));
         assert!(gates.enabled(gate.name));
         let leaving = wanted.keys().filter_map(|name| find(name));
         let expected = leaving.filter(|g| matches!(g.stage, Stage::Ga | Stage::Deprecated)).count();
@@ -61,18 +62,22 @@ fn every_unlocked_gate_can_be_set_together_with_what_it_needs() {
 
 #[test]
 fn an_unknown_gate_is_told_alone() {
-    let faults = Gates::default().set(&map(&[("Nope", true), ("AAA", false)])).unwrap_err();
+    let faults =
+        Gates::default().set(&map(&[("Nope", true), ("AAA", false)]), &mut Vec::new()).unwrap_err();
     assert_eq!(faults, ["unrecognized feature gate: AAA"]);
 }
 
 #[test]
 fn a_gate_needs_the_gates_it_depends_on() {
-    let faults = Gates::default().set(&map(&[("DynamicResourceAllocation", false)]));
+    let faults =
+        Gates::default().set(&map(&[("DynamicResourceAllocation", false)]), &mut Vec::new());
     let gate = find("DynamicResourceAllocation").unwrap();
     if gate.locked {
         assert!(faults.is_err());
     }
-    let faults = Gates::default().set(&map(&[("ClusterTrustBundleProjection", true)])).unwrap_err();
+    let faults = Gates::default()
+        .set(&map(&[("ClusterTrustBundleProjection", true)]), &mut Vec::new())
+        .unwrap_err();
     assert_eq!(
         faults,
         ["ClusterTrustBundleProjection is enabled, but depends on features that are disabled: \
@@ -85,7 +90,7 @@ fn all_alpha_sets_what_is_not_set_itself() {
     let mut gates = Gates::default();
     let mut wanted = map(&[("AllAlpha", true), ("AllBeta", true)]);
     wanted.insert("CRIListStreaming".to_owned(), false);
-    gates.set(&wanted).unwrap();
+    gates.set(&wanted, &mut Vec::new()).unwrap();
     assert!(gates.enabled("CSIVolumeHealth"));
     assert!(!gates.enabled("CRIListStreaming"));
 }
@@ -93,7 +98,8 @@ fn all_alpha_sets_what_is_not_set_itself() {
 #[test]
 fn a_gate_that_goes_away_is_warned_of() {
     let mut gates = Gates::default();
-    let lines = gates.set(&map(&[("CustomCPUCFSQuotaPeriod", true)])).unwrap();
+    let mut lines = Vec::new();
+    gates.set(&map(&[("CustomCPUCFSQuotaPeriod", true)]), &mut lines).unwrap();
     assert_eq!(
         lines[0].to_string(),
         "\"Warning: setting GA feature gate. It will be removed in a future release.\" \

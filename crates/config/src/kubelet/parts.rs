@@ -240,8 +240,22 @@ impl GoValue for FlushFrequency {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Time(String);
 
+impl Time {
+    /// As Go prints a time of UTC; another one as it was given.
+    pub(crate) fn shown(&self) -> String {
+        match self.0.strip_suffix('Z').and_then(|time| time.split_once('T')) {
+            Some((day, time)) => format!("{day} {time} +0000 UTC"),
+            None => self.0.clone(),
+        }
+    }
+}
+
 impl GoValue for Time {
     fn decode(&mut self, value: &Value, go_type: &str, decoder: &mut Decoder) {
+        if !matches!(value, Value::Null | Value::String(_)) {
+            let text = decoder.mismatch_text(value, go_type);
+            return decoder.fail(text);
+        }
         self.0.decode(value, go_type, decoder);
         if let (Value::String(text), Some((rest, part))) = (value, time_fault(&self.0)) {
             decoder.fail(format!(

@@ -8,8 +8,10 @@ use super::sections::{
     TopologyScope, Tracing, Webhook, span,
 };
 use super::tls::TlsVersion;
+use crate::ConfigFiles;
 use crate::flags::KubeletFlags;
 use crate::gates::Gates;
+use crate::kubeconfig;
 use crate::kubelet::{self, KubeletConfiguration};
 use crate::text::clean_path;
 use std::collections::BTreeMap;
@@ -82,19 +84,29 @@ pub(super) struct Certificate {
     pub(super) tls_min_version: TlsVersion,
 }
 
-pub(super) fn server(k: &KubeletConfiguration, tls: Certificate) -> Result<Server, String> {
-    let address = ip(&k.address);
-    let at = |ip: Result<IpAddr, String>, port: i32| match u16::try_from(port).unwrap_or(0) {
-        0 => Ok(None),
-        port => ip.map(|ip| Some(SocketAddr::new(ip, port))),
+/// Where and how to serve; an address that is none is answered as a fault.
+pub(super) fn server(k: &KubeletConfiguration, tls: Certificate) -> (Server, Option<String>) {
+    let mut fault = None;
+    let mut at = |text: &str, port: i32| match u16::try_from(port).unwrap_or(0) {
+        0 => None,
+        port => match ip(text) {
+            Ok(ip) => Some(SocketAddr::new(ip, port)),
+            Err(error) => {
+                fault.get_or_insert(error);
+                None
+            }
+        },
     };
     let enabled = k.enable_server.unwrap_or(true);
     let webhook = &k.authorization.webhook;
     let authentication = &k.authentication;
-    Ok(Server {
-        healthz: at(ip(&k.healthz_bind_address), k.healthz_port.unwrap_or(0))?,
-        https: if enabled { at(address.clone(), k.port)? } else { None },
-        read_only: at(address, k.read_only_port)?,
+    // A bad address of the health endpoint is no reason not to run.
+    let healthz_port = u16::try_from(k.healthz_port.unwrap_or(0)).unwrap_or(0);
+    let healthz = ip(&k.healthz_bind_address).ok().filter(|_| healthz_port > 0);
+    let server = Server {
+        healthz: healthz.map(|ip| SocketAddr::new(ip, healthz_port)),
+        https: if enabled { at(&k.address, k.port) } else { None },
+        read_only: at(&k.address, k.read_only_port),
         tls_cert_file: path(&k.tls_cert_file),
         tls_private_key_file: path(&k.tls_private_key_file),
         tls_self_signed: tls.self_signed,
@@ -122,13 +134,17 @@ pub(super) fn server(k: &KubeletConfiguration, tls: Certificate) -> Result<Serve
         system_log_handler: k.enable_system_log_handler.unwrap_or(true),
         system_log_query: k.enable_system_log_query.unwrap_or(false),
         contention_profiling: k.enable_contention_profiling,
-    })
+    };
+    (server, fault)
 }
 
 /// Go listens on every address for an empty one, and takes numbers with leading zeros.
 fn ip(text: &str) -> Result<IpAddr, String> {
     if text.is_empty() {
         return Ok(Ipv4Addr::UNSPECIFIED.into());
+    }
+    if text == "localhost" {
+        return Ok(Ipv4Addr::LOCALHOST.into());
     }
     let stripped: Vec<&str> = text
         .split('.')
@@ -268,11 +284,12 @@ fn reserved(map: &BTreeMap<String, String>) -> Result<BTreeMap<String, Quantity>
     Ok(amounts)
 }
 
-fn qos_percent(map: &BTreeMap<String, String>) -> Result<Option<i64>, String> {
+pub(super) fn qos_percent(map: &BTreeMap<String, String>) -> Result<Option<i64>, String> {
+    let failed = |fault: String| format!("--qos-reserved value failed to parse: {fault}");
     let mut percent = None;
     for (resource, text) in map {
         if resource != "memory" {
-            return Err(format!("cannot reserve {} resource", quote(resource)));
+            return Err(failed(format!("cannot reserve {} resource", quote(resource))));
         }
         let number = match text.strip_suffix('%') {
             None => Err(format!("percentage expected, got '{text}'")),
@@ -285,17 +302,18 @@ fn qos_percent(map: &BTreeMap<String, String>) -> Result<Option<i64>, String> {
             },
         };
         percent = Some(number.map_err(|e| {
-            format!("failed to parse percentage {} for \"memory\" resource: {e}", quote(text))
+            let shown = quote(text);
+            failed(format!("failed to parse percentage {shown} for \"memory\" resource: {e}"))
         })?);
     }
     Ok(percent)
 }
 
-pub(super) fn resources(
-    k: &KubeletConfiguration,
-    flags: &KubeletFlags,
-    gates: &Gates,
-) -> Result<Resources, String> {
+/// Reserved by the kubelet's and by the system's share.
+type Shares = (BTreeMap<String, Quantity>, BTreeMap<String, Quantity>);
+
+/// What is kept from pods, and what is wrong with it.
+pub(super) fn reservations(k: &KubeletConfiguration) -> (Shares, Option<String>) {
     let cpus: CpuSet = k.reserved_system_cpus.parse().unwrap_or_default();
     let (mut kube_map, mut system_map) = (k.kube_reserved.clone(), k.system_reserved.clone());
     if !cpus.is_empty() {
@@ -303,11 +321,23 @@ pub(super) fn resources(
         system_map.insert("cpu".to_owned(), cpus.len().to_string());
     }
     let kube =
-        reserved(&kube_map).map_err(|e| format!("--kube-reserved value failed to parse: {e}"))?;
-    let system = reserved(&system_map)
-        .map_err(|e| format!("--system-reserved value failed to parse: {e}"))?;
-    let qos = qos_percent(&k.qos_reserved)
-        .map_err(|e| format!("--qos-reserved value failed to parse: {e}"))?;
+        reserved(&kube_map).map_err(|e| format!("--kube-reserved value failed to parse: {e}"));
+    let system =
+        reserved(&system_map).map_err(|e| format!("--system-reserved value failed to parse: {e}"));
+    match (kube, system) {
+        (Ok(kube), Ok(system)) => ((kube, system), None),
+        (Err(fault), _) | (_, Err(fault)) => (Shares::default(), Some(fault)),
+    }
+}
+
+pub(super) fn resources(
+    k: &KubeletConfiguration,
+    flags: &KubeletFlags,
+    gates: &Gates,
+    (kube, system): Shares,
+) -> Resources {
+    let cpus: CpuSet = k.reserved_system_cpus.parse().unwrap_or_default();
+    let qos = qos_percent(&k.qos_reserved).unwrap_or_default();
     let mut memory: BTreeMap<i32, BTreeMap<String, Quantity>> = BTreeMap::new();
     for reservation in &k.reserved_memory {
         let limits = reservation.limits.iter();
@@ -319,7 +349,7 @@ pub(super) fn resources(
     let has = |level: &str| levels.iter().any(|l| l == level);
     let per_qos = k.cgroups_per_qos.unwrap_or(true);
     let root = if per_qos && k.cgroup_root.is_empty() { "/" } else { &k.cgroup_root };
-    Ok(Resources {
+    Resources {
         reservations: Reservations {
             system,
             kube,
@@ -370,7 +400,7 @@ pub(super) fn resources(
         memory_throttling_factor: k.memory_throttling_factor.unwrap_or(0.9),
         tiered_memory_reservation: k.memory_reservation_policy == "TieredReservation",
         ignore_eviction_in_allocatable: flags.experimental_allocatable_ignore_eviction,
-    })
+    }
 }
 
 pub(super) fn eviction(k: &KubeletConfiguration) -> Eviction {
@@ -430,7 +460,8 @@ pub(super) fn container_gc(flags: &KubeletFlags) -> ContainerGc {
     }
 }
 
-pub(super) fn container_logs(k: &KubeletConfiguration) -> Result<ContainerLogs, String> {
+/// How logs of containers are kept, and what is wrong with it.
+pub(super) fn container_logs(k: &KubeletConfiguration) -> (ContainerLogs, Option<String>) {
     let text = &k.container_log_max_size;
     let failed = |e: &dyn std::fmt::Display| {
         format!(
@@ -439,14 +470,16 @@ pub(super) fn container_logs(k: &KubeletConfiguration) -> Result<ContainerLogs, 
             quote(text)
         )
     };
-    let size: Quantity = text.parse().map_err(|e: units::QuantityError| failed(&e))?;
-    let bytes = size.as_i64().ok_or_else(|| failed(&"invalid max log size"))?;
-    Ok(ContainerLogs {
-        max_bytes: u64::try_from(bytes).ok(),
+    let size = text.parse().map_err(|e: units::QuantityError| failed(&e));
+    let bytes = size
+        .and_then(|size: Quantity| size.as_i64().ok_or_else(|| failed(&"invalid max log size")));
+    let logs = ContainerLogs {
+        max_bytes: bytes.as_ref().ok().and_then(|bytes| u64::try_from(*bytes).ok()),
         max_files: count(k.container_log_max_files.unwrap_or(5)),
         max_workers: count(k.container_log_max_workers.unwrap_or(1)),
         monitor_interval: span(k.container_log_monitor_interval.unwrap_or_default()),
-    })
+    };
+    (logs, bytes.err())
 }
 
 pub(super) fn shutdown(k: &KubeletConfiguration) -> Shutdown {
@@ -470,34 +503,53 @@ pub(super) fn tracing(tracing: &kubelet::Tracing) -> Tracing {
     }
 }
 
-/// What upstream checks while it sets up the lock file, authentication and authorization.
-pub(super) fn check_callers(k: &KubeletConfiguration, flags: &KubeletFlags) -> Result<(), String> {
+/// The first fault of what upstream checks before it asks the runtime: the lock file, the name of
+/// the host, the client of the API server, authentication and authorization.
+pub(crate) fn caller_fault(
+    k: &KubeletConfiguration,
+    flags: &KubeletFlags,
+    files: &dyn ConfigFiles,
+) -> Option<String> {
     if flags.exit_on_lock_contention && flags.lock_file.is_empty() {
-        return Err("cannot exit on lock file contention: no lock file specified".to_owned());
+        return Some("cannot exit on lock file contention: no lock file specified".to_owned());
     }
     if !flags.hostname_override.is_empty() && flags.hostname_override.trim().is_empty() {
-        return Err("empty hostname is invalid".to_owned());
+        return Some("empty hostname is invalid".to_owned());
     }
     let no_client = flags.kubeconfig.is_empty();
+    // With a bootstrap the file may yet have to be written.
+    if !no_client && flags.bootstrap_kubeconfig.is_empty() {
+        let fault = kubeconfig::fault(files, &flags.kubeconfig, k.rotate_certificates);
+        if fault.is_some() {
+            return fault;
+        }
+    }
+    let authority = &k.authentication.x509.client_ca_file;
+    if !authority.is_empty() {
+        match files.read(authority) {
+            Err(error) => return Some(error),
+            Ok(bundle) if bundle.is_empty() => {
+                return Some("missing content for CA bundle \"client-ca-bundle\"".to_owned());
+            }
+            Ok(_) => {}
+        }
+    }
     if no_client && k.authentication.webhook.enabled.unwrap_or(true) {
-        return Err("no client provided, cannot use webhook authentication".to_owned());
+        return Some("no client provided, cannot use webhook authentication".to_owned());
     }
     match k.authorization.mode.as_str() {
-        "AlwaysAllow" => Ok(()),
+        "AlwaysAllow" => None,
         "Webhook" if no_client => {
-            Err("no client provided, cannot use webhook authorization".to_owned())
+            Some("no client provided, cannot use webhook authorization".to_owned())
         }
-        "Webhook" => Ok(()),
-        "" => Err("no authorization mode specified".to_owned()),
-        other => Err(format!("unknown authorization mode {other}")),
+        "Webhook" => None,
+        "" => Some("no authorization mode specified".to_owned()),
+        other => Some(format!("unknown authorization mode {other}")),
     }
 }
 
 /// What upstream checks while it builds its main object.
-pub(super) fn check_construction(
-    k: &KubeletConfiguration,
-    flags: &KubeletFlags,
-) -> Result<(), String> {
+pub(super) fn construction_fault(k: &KubeletConfiguration, flags: &KubeletFlags) -> Option<String> {
     let strategy = k.config_map_and_secret_change_detection_strategy.as_str();
     let construction = if flags.root_dir.is_empty() {
         "invalid root directory \"\"".to_owned()
@@ -512,7 +564,7 @@ pub(super) fn check_construction(
     } else if !flags.kubeconfig.is_empty() && !["Get", "Cache", "Watch"].contains(&strategy) {
         format!("unknown configmap and secret manager mode: {strategy}")
     } else {
-        return Ok(());
+        return None;
     };
-    Err(format!("failed to create kubelet: {construction}"))
+    Some(format!("failed to create kubelet: {construction}"))
 }

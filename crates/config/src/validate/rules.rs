@@ -4,7 +4,7 @@ use super::CgroupVersion;
 use super::images::allowlist_fault;
 use super::names::{is_huge_page_name, label_value_faults, qualified_name_faults};
 use crate::gates::Gates;
-use crate::kubelet::{KubeletConfiguration, Taint};
+use crate::kubelet::{KubeletConfiguration, Taint, Time};
 use crate::text::clean_path;
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -161,7 +161,7 @@ impl Rules<'_> {
         );
         for taint in &k.register_with_taints {
             if !taint_is_valid(taint) {
-                let time = if taint.time_added.is_some() { "set" } else { "<nil>" };
+                let time = taint.time_added.as_ref().map_or("<nil>".to_owned(), Time::shown);
                 self.faults.push(format!(
                     "invalid taint: {{{} {} {} {time}}}",
                     taint.key, taint.value, taint.effect

@@ -15,9 +15,15 @@ pub(super) fn check(loaded: &Loaded) -> Vec<Finding> {
             "correct it; `rubelet config` with the same flags shows where each value comes from",
         )),
         Ok(Request::Run(config)) => {
+            let faults = &config.faults;
+            let told = [&faults.callers, &faults.reserved, &faults.construction];
+            let told = told.into_iter().flatten();
+            findings.extend(told.map(|fault| Finding::error(SUBJECT, fault.clone(), "correct it")));
             let set = config.origins.values();
             let set = set.filter(|o| !matches!(o, Origin::Default | Origin::LegacyDefault)).count();
-            findings.push(Finding::ok(SUBJECT, format!("{set} values are set, all are good")));
+            if faults.first().is_none() {
+                findings.push(Finding::ok(SUBJECT, format!("{set} values are set, all are good")));
+            }
             if config.flags.config.is_empty() && config.server.anonymous {
                 findings.push(Finding::warning(
                     SUBJECT,

@@ -36,9 +36,9 @@ pub(super) fn resolve(tag: &str, text: &str, plain: bool) -> Result<Scalar, Yaml
     }
     let Some(name) = tag.strip_prefix(PREFIX) else { return Ok(as_text()) };
     if name == "binary" {
-        return base64(text)
+        return crate::base64::decode(text)
             .map(|bytes| Scalar::Text(String::from_utf8_lossy(&bytes).into_owned()))
-            .ok_or_else(|| YamlError::new("!!binary value contains invalid base64 data"));
+            .map_err(|_| YamlError::new("!!binary value contains invalid base64 data"));
     }
     if !["bool", "int", "float", "null", "timestamp"].contains(&name) {
         return Ok(as_text());
@@ -119,34 +119,4 @@ fn is_timestamp(text: &str) -> bool {
     let bytes = text.as_bytes();
     let year = bytes.iter().take_while(|b| b.is_ascii_digit()).count();
     year == 4 && bytes.get(4) == Some(&b'-') && bytes.get(5).is_some_and(u8::is_ascii_digit)
-}
-
-fn base64(text: &str) -> Option<Vec<u8>> {
-    let kept: Vec<u8> = text.bytes().filter(|b| !matches!(b, b'\r' | b'\n')).collect();
-    if !kept.len().is_multiple_of(4) {
-        return None;
-    }
-    let padding = kept.iter().rev().take_while(|b| **b == b'=').count();
-    if padding > 2 {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    let (mut bits, mut count) = (0u32, 0u32);
-    for byte in kept.iter().take(kept.len() - padding) {
-        let value = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        bits = (bits << 6 | u32::from(value)) & 0x00ff_ffff;
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push(u8::try_from(bits >> count & 0xff).unwrap_or_default());
-        }
-    }
-    Some(bytes)
 }

@@ -1,0 +1,502 @@
+//! The file that says where the API server is: could a client be made of it?
+//!
+//! Promises: upstream's texts and order of checks (client-go: `clientcmd`, `rest`). Making the
+//! client is for others.
+
+use crate::ConfigFiles;
+use crate::document;
+use crate::text::{aggregate, clean_path, url_fault};
+use crate::value::{Decoder, GoValue, Reading, go_struct};
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+use units::strconv::quote;
+
+go_struct! {
+    /// The document.
+    File = "v1.Config" {
+        /// Kind.
+        kind: String, "kind", "string", omitempty;
+        /// API version.
+        api_version: String, "apiVersion", "string", omitempty;
+        /// Servers.
+        clusters: Vec<NamedCluster>, "clusters", "[]v1.NamedCluster", always;
+        /// Identities.
+        users: Vec<NamedUser>, "users", "[]v1.NamedAuthInfo", always;
+        /// Pairs of both.
+        contexts: Vec<NamedContext>, "contexts", "[]v1.NamedContext", always;
+        /// The pair in force.
+        current_context: String, "current-context", "string", always;
+    }
+}
+
+go_struct! {
+    /// A server with its name.
+    NamedCluster = "v1.NamedCluster" {
+        /// Name.
+        name: String, "name", "string", always;
+        /// Server.
+        cluster: Cluster, "cluster", "v1.Cluster", always;
+    }
+}
+
+go_struct! {
+    /// A server.
+    Cluster = "v1.Cluster" {
+        /// Its address.
+        server: String, "server", "string", always;
+        /// The name its certificate has.
+        tls_server_name: String, "tls-server-name", "string", omitempty;
+        /// Whether anybody is believed to be it.
+        insecure_skip_tls_verify: bool, "insecure-skip-tls-verify", "bool", omitempty;
+        /// Whom its certificate is from.
+        certificate_authority: String, "certificate-authority", "string", omitempty;
+        /// The same, inline.
+        certificate_authority_data: Bytes, "certificate-authority-data", "[]uint8", omitempty;
+        /// Who stands between.
+        proxy_url: String, "proxy-url", "string", omitempty;
+        /// Whether answers come uncompressed.
+        disable_compression: bool, "disable-compression", "bool", omitempty;
+    }
+}
+
+go_struct! {
+    /// An identity with its name.
+    NamedUser = "v1.NamedAuthInfo" {
+        /// Name.
+        name: String, "name", "string", always;
+        /// Identity.
+        user: User, "user", "v1.AuthInfo", always;
+    }
+}
+
+go_struct! {
+    /// An identity.
+    User = "v1.AuthInfo" {
+        /// Certificate.
+        client_certificate: String, "client-certificate", "string", omitempty;
+        /// The same, inline.
+        client_certificate_data: Bytes, "client-certificate-data", "[]uint8", omitempty;
+        /// Its key.
+        client_key: String, "client-key", "string", omitempty;
+        /// The same, inline.
+        client_key_data: Bytes, "client-key-data", "[]uint8", omitempty;
+        /// Token.
+        token: String, "token", "string", omitempty;
+        /// Where the token is.
+        token_file: String, "tokenFile", "string", omitempty;
+        /// Name.
+        username: String, "username", "string", omitempty;
+        /// Password.
+        password: String, "password", "string", omitempty;
+        /// A program that knows.
+        exec: Option<Exec>, "exec", "*v1.ExecConfig", omitempty;
+        /// Somebody else who knows.
+        auth_provider: Option<AuthProvider>, "auth-provider", "*v1.AuthProviderConfig", omitempty;
+        /// Whom to act for.
+        act_as: String, "as", "string", omitempty;
+    }
+}
+
+go_struct! {
+    /// Somebody else who knows.
+    AuthProvider = "v1.AuthProviderConfig" {
+        /// Name.
+        name: String, "name", "string", always;
+    }
+}
+
+go_struct! {
+    /// A program that knows an identity.
+    Exec = "v1.ExecConfig" {
+        /// Program.
+        command: String, "command", "string", always;
+        /// Arguments.
+        args: Vec<String>, "args", "[]string", always;
+        /// Environment.
+        env: Vec<Variable>, "env", "[]v1.ExecEnvVar", always;
+        /// Version of the protocol.
+        api_version: String, "apiVersion", "string", omitempty;
+        /// Whether it may ask a person.
+        interactive_mode: String, "interactiveMode", "v1.ExecInteractiveMode", omitempty;
+        /// Whether it is told the server.
+        provide_cluster_info: bool, "provideClusterInfo", "bool", always;
+    }
+}
+
+go_struct! {
+    /// One variable of a program's environment.
+    Variable = "v1.ExecEnvVar" {
+        /// Name.
+        name: String, "name", "string", always;
+        /// Value.
+        value: String, "value", "string", always;
+    }
+}
+
+go_struct! {
+    /// A server and an identity, with a name.
+    NamedContext = "v1.NamedContext" {
+        /// Name.
+        name: String, "name", "string", always;
+        /// The pair.
+        context: Context, "context", "v1.Context", always;
+    }
+}
+
+go_struct! {
+    /// A server and an identity.
+    Context = "v1.Context" {
+        /// Server.
+        cluster: String, "cluster", "string", always;
+        /// Identity.
+        user: String, "user", "string", always;
+        /// Namespace.
+        namespace: String, "namespace", "string", omitempty;
+    }
+}
+
+/// Bytes, written in base64.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Bytes(Vec<u8>);
+
+impl Serialize for Bytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format!("{} bytes", self.0.len()))
+    }
+}
+
+impl GoValue for Bytes {
+    fn decode(&mut self, value: &Value, go_type: &str, decoder: &mut Decoder) {
+        let mut text = String::new();
+        text.decode(value, go_type, decoder);
+        match units::base64::decode(&text) {
+            Ok(bytes) => self.0 = bytes,
+            Err(error) => decoder.note(error.to_string()),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Why no client can be made of the file, as the whole start would tell it.
+pub(crate) fn fault(files: &dyn ConfigFiles, path: &str, rotate: bool) -> Option<String> {
+    let unloaded = if rotate { "unable to load kubeconfig" } else { "invalid kubeconfig" };
+    match load(files, path) {
+        Err(fault) => Some(format!("{unloaded}: {fault}")),
+        // What rotates is made into a client later on.
+        Ok(_) if rotate => None,
+        Ok(file) => client_fault(files, &file)
+            .map(|fault| format!("failed to initialize kubelet client: {fault}")),
+    }
+}
+
+/// The pair in force.
+struct InForce {
+    cluster: Cluster,
+    user: User,
+}
+
+fn load(files: &dyn ConfigFiles, path: &str) -> Result<InForce, String> {
+    let data = files.read(path).map_err(|error| {
+        match error.strip_prefix("open ").filter(|e| e.ends_with("no such file or directory")) {
+            Some(rest) => format!("stat {rest}"),
+            None => format!("error loading config file \"{path}\": {error}"),
+        }
+    })?;
+    let file =
+        decode(&data).map_err(|error| format!("error loading config file \"{path}\": {error}"))?;
+    let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let place = |text: &mut String| {
+        if !text.is_empty() && !text.starts_with('/') {
+            let joined = if folder.is_empty() && !path.starts_with('/') {
+                text.clone()
+            } else {
+                format!("{folder}/{text}")
+            };
+            *text = absolute(files, &clean_path(&joined));
+        }
+    };
+    let context = file.contexts.iter().find(|c| c.name == file.current_context);
+    let pair = context.map(|c| c.context.clone()).unwrap_or_default();
+    let cluster = file.clusters.iter().find(|c| c.name == pair.cluster);
+    let user = file.users.iter().find(|u| u.name == pair.user);
+    let mut in_force = InForce {
+        cluster: cluster.map(|c| c.cluster.clone()).unwrap_or_default(),
+        user: user.map(|u| u.user.clone()).unwrap_or_default(),
+    };
+    place(&mut in_force.cluster.certificate_authority);
+    for text in [
+        &mut in_force.user.client_certificate,
+        &mut in_force.user.client_key,
+        &mut in_force.user.token_file,
+    ] {
+        place(text);
+    }
+    let mut faults = Vec::new();
+    if !file.current_context.is_empty() && context.is_none() {
+        let name = &file.current_context;
+        faults.push(format!("context was not found for specified context: {name}"));
+    }
+    faults.extend(user_faults(files, &pair.user, &in_force.user));
+    if cluster.is_some() {
+        faults.extend(cluster_faults(files, &pair.cluster, &in_force.cluster));
+    } else {
+        faults.push(EMPTY_CLUSTER.to_owned());
+    }
+    if faults == [EMPTY_CLUSTER] {
+        faults = vec![EMPTY.to_owned()];
+    }
+    if !faults.is_empty() {
+        return Err(format!("invalid configuration: {}", aggregate(&faults)));
+    }
+    let token_file = &in_force.user.token_file;
+    if in_force.user.token.is_empty() && !token_file.is_empty() && secure(&in_force.cluster.server)
+    {
+        files.read(token_file)?;
+    }
+    Ok(in_force)
+}
+
+const EMPTY_CLUSTER: &str = "cluster has no server defined";
+const EMPTY: &str =
+    "no configuration has been provided, try setting KUBERNETES_MASTER environment variable";
+
+fn absolute(files: &dyn ConfigFiles, path: &str) -> String {
+    crate::text::absolute_path(&files.working_dir(), path)
+}
+
+fn decode(data: &[u8]) -> Result<File, String> {
+    if data.is_empty() {
+        return Ok(File::default());
+    }
+    let document = document::read(data)?;
+    let mut found = document::document_type(&document)?;
+    if found.kind.is_empty() {
+        "Config".clone_into(&mut found.kind);
+    }
+    if found.api_version.is_empty() {
+        "v1".clone_into(&mut found.api_version);
+    }
+    if found.kind != "Config" || found.version() != "v1" {
+        return Err(format!(
+            "no kind {} is registered for version {} in scheme \"pkg/runtime/scheme.go:111\"",
+            quote(&found.kind),
+            quote(found.version())
+        ));
+    }
+    let reading = if document.json { Reading::Json } else { Reading::Yaml };
+    let mut decoder = Decoder::new(reading);
+    let mut file = File::default();
+    file.decode(&document.value, "", &mut decoder);
+    match decoder.error() {
+        Some(error) => Err(error.clone()),
+        None => Ok(file),
+    }
+}
+
+fn readable(files: &dyn ConfigFiles, path: &str, what: &str, whose: &str) -> Option<String> {
+    // A folder can be opened.
+    let error = files.read(path).err().filter(|error| error.starts_with("open "))?;
+    Some(format!("unable to read {what} {path} for {whose} due to {error}"))
+}
+
+fn user_faults(files: &dyn ConfigFiles, name: &str, user: &User) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut methods = Vec::new();
+    if !user.token.is_empty() {
+        methods.push("token");
+    }
+    if !user.username.is_empty() || !user.password.is_empty() {
+        methods.push("basicAuth");
+    }
+    let (certificate, certificate_data) = (&user.client_certificate, &user.client_certificate_data);
+    if !certificate.is_empty() || !certificate_data.is_empty() {
+        if !certificate.is_empty() && !certificate_data.is_empty() {
+            faults.push(format!(
+                "client-cert-data and client-cert are both specified for {name}. \
+                 client-cert-data will override."
+            ));
+        }
+        if !user.client_key.is_empty() && !user.client_key_data.is_empty() {
+            faults.push(format!(
+                "client-key-data and client-key are both specified for {name}; client-key-data \
+                 will override"
+            ));
+        }
+        if user.client_key.is_empty() && user.client_key_data.is_empty() {
+            faults.push(format!(
+                "client-key-data or client-key must be specified for {name} to use the \
+                 clientCert authentication method."
+            ));
+        }
+        for (path, what) in [(certificate, "client-cert"), (&user.client_key, "client-key")] {
+            if !path.is_empty() {
+                faults.extend(readable(files, path, what, name));
+            }
+        }
+    }
+    if let Some(exec) = &user.exec {
+        faults.extend(exec_faults(name, exec, user.auth_provider.is_some()));
+    }
+    if methods.len() > 1 {
+        faults.push(format!(
+            "more than one authentication method found for {name}; found [{}], only one is allowed",
+            methods.join(" ")
+        ));
+    }
+    faults
+}
+
+fn exec_faults(name: &str, exec: &Exec, provider: bool) -> Vec<String> {
+    let mut faults = Vec::new();
+    let needs = |what: &str| {
+        format!("{what} must be specified for {name} to use exec authentication plugin")
+    };
+    if provider {
+        faults.push(format!(
+            "authProvider cannot be provided in combination with an exec plugin for {name}"
+        ));
+    }
+    if exec.command.is_empty() {
+        faults.push(needs("command"));
+    }
+    if exec.api_version.is_empty() {
+        faults.push(needs("apiVersion"));
+    }
+    for _ in exec.env.iter().filter(|variable| variable.name.is_empty()) {
+        faults.push(needs("env variable name"));
+    }
+    let older = exec.api_version.ends_with("/v1beta1") || exec.api_version.ends_with("/v1alpha1");
+    match exec.interactive_mode.as_str() {
+        "" if older => {}
+        "" => faults.push(needs("interactiveMode")),
+        "Never" | "IfAvailable" | "Always" => {}
+        other => faults.push(format!("invalid interactiveMode for {name}: {}", quote(other))),
+    }
+    faults
+}
+
+fn cluster_faults(files: &dyn ConfigFiles, name: &str, cluster: &Cluster) -> Vec<String> {
+    let mut faults = Vec::new();
+    if cluster.server.is_empty() {
+        faults.push(match name {
+            "" => "default cluster has no server defined".to_owned(),
+            name => format!("no server found for cluster {}", quote(name)),
+        });
+    }
+    if let Some(fault) = proxy_fault(&cluster.proxy_url) {
+        faults.push(format!(
+            "invalid 'proxy-url' {} for cluster {}: {fault}",
+            quote(&cluster.proxy_url),
+            quote(name)
+        ));
+    }
+    let (file, data) = (&cluster.certificate_authority, &cluster.certificate_authority_data);
+    if !file.is_empty() && !data.is_empty() {
+        faults.push(format!(
+            "certificate-authority-data and certificate-authority are both specified for {name}. \
+             certificate-authority-data will override."
+        ));
+    }
+    if !file.is_empty() {
+        faults.extend(readable(files, file, "certificate-authority", name));
+    }
+    faults
+}
+
+fn proxy_fault(url: &str) -> Option<String> {
+    if url.is_empty() {
+        return None;
+    }
+    if url_fault(url).is_some() {
+        return Some(format!("could not parse: {url}"));
+    }
+    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+    let known = ["http", "https", "socks5"].contains(&scheme.to_lowercase().as_str());
+    (!known)
+        .then(|| format!("unsupported scheme {}, must be http, https, or socks5", quote(scheme)))
+}
+
+/// Whether the server is spoken to over TLS by its address alone.
+fn secure(server: &str) -> bool {
+    server.get(..8).is_some_and(|start| start.eq_ignore_ascii_case("https://"))
+}
+
+fn client_fault(files: &dyn ConfigFiles, file: &InForce) -> Option<String> {
+    let InForce { cluster, user } = file;
+    if secure(&cluster.server) && whole_url(&cluster.server) {
+        if let Some(provider) = &user.auth_provider {
+            return Some(format!("no Auth Provider found for name {}", quote(&provider.name)));
+        }
+        if let Some(fault) = tls_fault(files, cluster, user) {
+            return Some(fault);
+        }
+    }
+    server_fault(&cluster.server)
+}
+
+fn tls_fault(files: &dyn ConfigFiles, cluster: &Cluster, user: &User) -> Option<String> {
+    let content = |data: &Bytes, path: &str| match (data.is_empty(), path.is_empty()) {
+        (true, false) => files.read(path),
+        _ => Ok(data.0.clone()),
+    };
+    let authority = content(&cluster.certificate_authority_data, &cluster.certificate_authority);
+    let authority = match authority {
+        Ok(authority) => authority,
+        Err(error) => return Some(error),
+    };
+    if !authority.is_empty() && cluster.insecure_skip_tls_verify {
+        return Some(
+            "specifying a root certificates file with the insecure flag is not allowed".to_owned(),
+        );
+    }
+    if !authority.is_empty() && !has_pem(&authority) {
+        return Some(
+            "unable to load root certificates: unable to parse bytes as PEM block".to_owned(),
+        );
+    }
+    let certificate = match content(&user.client_certificate_data, &user.client_certificate) {
+        Ok(certificate) => certificate,
+        Err(error) => return Some(error),
+    };
+    let key = match content(&user.client_key_data, &user.client_key) {
+        Ok(key) => key,
+        Err(error) => return Some(error),
+    };
+    if certificate.is_empty() || key.is_empty() {
+        return None;
+    }
+    if !has_pem(&certificate) {
+        return Some("tls: failed to find any PEM data in certificate input".to_owned());
+    }
+    (!has_pem(&key)).then(|| "tls: failed to find any PEM data in key input".to_owned())
+}
+
+fn has_pem(bytes: &[u8]) -> bool {
+    bytes.windows(11).any(|window| window == b"-----BEGIN ")
+}
+
+/// Whether it is a URL with a scheme and a host.
+fn whole_url(text: &str) -> bool {
+    let Some((scheme, rest)) = text.split_once("://") else { return false };
+    let good_scheme = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
+    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    good_scheme && !host.is_empty() && url_fault(text).is_none()
+}
+
+fn server_fault(server: &str) -> Option<String> {
+    if whole_url(server) {
+        return None;
+    }
+    let url = format!("http://{server}");
+    if let Some(fault) = url_fault(&url) {
+        return Some(fault);
+    }
+    let path = server.find('/').map_or("", |at| &server[at..]);
+    let path = path.split(['?', '#']).next().unwrap_or_default();
+    (!["", "/"].contains(&path))
+        .then(|| format!("host must be a URL or a host:port pair: {}", quote(server)))
+}
