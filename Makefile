@@ -42,6 +42,13 @@ goldens: parts
 swap-test: parts
 	ROUNDS=20 cargo test --package tests --test swap
 
+## make crash-test  the kubelet killed at random under 30 pods, SEEDS nodes (10), ROUNDS kills each (12)
+.PHONY: crash-test
+crash-test: parts
+	cargo build --package rubelet
+	SEEDS=$${SEEDS:-10} ROUNDS=$${ROUNDS:-12} cargo test --package tests --test crash -- --nocapture
+	SEEDS=$${NODES:-2000} cargo test --package pods --test life simulation -- --nocapture
+
 ## make server-compare  ask the Go kubelet and rubelet the same, thousands of times; ASKS=n, SEED=n
 .PHONY: server-compare
 server-compare: parts

@@ -156,6 +156,10 @@ pub fn objects() -> Vec<Value> {
         let metadata = json!({ "name": name, "namespace": NAMESPACE });
         json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data })
     };
+    let runtime_class = |name: &str, handler: &str| {
+        let metadata = json!({ "name": name });
+        json!({ "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": metadata, "handler": handler })
+    };
     vec![
         json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } }),
         config("cm1", json!({ "1bad.key": "z", "k1": "v1", "k2": "v2" })),
@@ -164,6 +168,8 @@ pub fn objects() -> Vec<Value> {
         secret("s1", json!({ "user": "bob", "pw": "hunter2" })),
         secret("s2", json!({ "password": "hunter2" })),
         secret("s3", json!({ "token": "t" })),
+        runtime_class("plain", "runc"),
+        runtime_class("odd", "no-such-handler"),
     ]
 }
 

@@ -5,12 +5,14 @@
 pub mod answers;
 pub mod ask;
 pub mod bed;
+pub mod chance;
 pub mod cluster;
 pub mod compare;
 pub mod config_case;
 pub mod differences;
 pub mod exposition;
 pub mod golden;
+pub mod litter;
 pub mod normal;
 pub mod observe;
 pub mod scenario;

@@ -141,18 +141,24 @@ fn image_ids(text: &str) -> String {
     out + rest
 }
 
-/// The termination log is a file with a random name of eight hex digits.
+/// The termination log is a file with a random name of eight hex digits, `…/containers/NAME/RANDOM`;
+/// messages of the runtime may name it too.
 fn random_file(text: &str) -> String {
-    match text.rsplit_once('/') {
-        Some((folder, file))
-            if folder.contains("/containers/")
-                && file.len() == 8
-                && file.bytes().all(|byte| byte.is_ascii_hexdigit()) =>
-        {
-            format!("{folder}/$RAND")
+    let (mut out, mut rest) = (String::new(), text);
+    while let Some((before, after)) = rest.split_once("/containers/") {
+        out.push_str(before);
+        out.push_str("/containers/");
+        let hex = |text: &str| text.bytes().take_while(u8::is_ascii_hexdigit).count();
+        match after.split_once('/') {
+            Some((name, file)) if !name.contains(' ') && hex(file) == 8 => {
+                out.push_str(name);
+                out.push_str("/$RAND");
+                rest = &file[8..];
+            }
+            _ => rest = after,
         }
-        _ => text.to_owned(),
     }
+    out + rest
 }
 
 #[cfg(test)]
@@ -178,5 +184,7 @@ mod tests {
     fn only_termination_logs_have_random_names() {
         assert_eq!(random_file("/x/containers/main/0a1b2c3d"), "/x/containers/main/$RAND");
         assert_eq!(random_file("/x/volumes/0a1b2c3d"), "/x/volumes/0a1b2c3d");
+        let message = |name: &str| format!("mount /x/containers/main/{name}:/tmp: not a directory");
+        assert_eq!(random_file(&message("0a1b2c3d")), message("$RAND"));
     }
 }

@@ -200,6 +200,11 @@ pub fn weight(shares: u64) -> u64 {
     1 + (shares - MIN_SHARES) * 9_999 / (MAX_SHARES - MIN_SHARES)
 }
 
+/// CPU shares that a weight of version 2 stands for.
+pub fn shares_of_weight(weight: u64) -> u64 {
+    weight.saturating_sub(1).saturating_mul(262_142) / 9_999 + 2
+}
+
 /// CFS quota for a CPU limit; 0 (no limit) gives -1.
 pub fn quota_us(milli_cpu: i64, period_us: u64) -> i64 {
     if milli_cpu <= 0 {

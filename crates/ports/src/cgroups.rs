@@ -12,6 +12,19 @@ pub struct CgroupError {
     pub message: String,
 }
 
+/// What a pod's cgroup holds at one moment, as its files say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CgroupValues {
+    /// CPU period in microseconds.
+    pub cpu_period: i64,
+    /// CPU quota in microseconds; -1 is none.
+    pub cpu_quota: i64,
+    /// CPU shares (those of the weight on version 2).
+    pub cpu_shares: i64,
+    /// Memory limit in bytes: without one a very large number on version 1, -1 on version 2.
+    pub memory: i64,
+}
+
 /// Pod cgroups: made before the first container, gone before the pod's API object.
 #[async_trait]
 pub trait PodCgroups: Send + Sync + std::fmt::Debug {
@@ -21,6 +34,8 @@ pub trait PodCgroups: Send + Sync + std::fmt::Debug {
     async fn ensure(&self, pod: &Pod) -> Result<(), CgroupError>;
     /// Applies changed CPU or memory limits of a running pod.
     async fn resize(&self, pod: &Pod) -> Result<(), CgroupError>;
+    /// The limits in force, if they can be read.
+    async fn values(&self, pod: &Pod) -> Option<CgroupValues>;
     /// Current memory use of the pod in bytes, if it can be read.
     async fn memory_usage(&self, pod: &Pod) -> Option<u64>;
     /// Ends what is left in the pod's cgroup and removes it. Succeeds if it is not there.

@@ -28,7 +28,7 @@ mod storage;
 mod tasks;
 mod volumes;
 
-pub use cgroups::{CgroupError, PodCgroups};
+pub use cgroups::{CgroupError, CgroupValues, PodCgroups};
 pub use claims::ClaimApi;
 pub use clock::{Clock, SystemClock};
 pub use events::{EventSeverity, EventTarget, Events, NodeEvent};

@@ -22,7 +22,7 @@ use engine::cgroup::{
     CgroupName, Limits, PodAsk, PodLimitPolicy, QosPolicy, Tree, pod_ask, pod_limits, qos_limits,
 };
 use engine::resources::QosClass;
-use ports::{CgroupError, PodCgroups};
+use ports::{CgroupError, CgroupValues, PodCgroups};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -157,6 +157,35 @@ impl CgroupTree {
         self.inner.driver.read(name, "memory", file).await.ok()?.parse().ok()
     }
 
+    /// The limits of a cgroup (`kubelet: GetCgroupConfig`).
+    async fn read_values(&self, name: &CgroupName) -> Option<CgroupValues> {
+        let driver = &self.inner.driver;
+        let read = async |controller: &'static str, file: &'static str| {
+            driver.read(name, controller, file).await.ok().map(|text| text.trim().to_owned())
+        };
+        let number = |text: String| match text.as_str() {
+            "max" => Some(-1),
+            text => text.parse::<i64>().ok(),
+        };
+        if driver.host().is_v2() {
+            let cpu = read("cpu", "cpu.max").await?;
+            let (quota, period) = cpu.split_once(' ')?;
+            let weight = u64::try_from(number(read("cpu", "cpu.weight").await?)?).ok()?;
+            return Some(CgroupValues {
+                cpu_period: number(period.to_owned())?,
+                cpu_quota: number(quota.to_owned())?,
+                cpu_shares: i64::try_from(engine::cgroup::shares_of_weight(weight)).ok()?,
+                memory: number(read("memory", "memory.max").await?)?,
+            });
+        }
+        Some(CgroupValues {
+            cpu_period: number(read("cpu", "cpu.cfs_period_us").await?)?,
+            cpu_quota: number(read("cpu", "cpu.cfs_quota_us").await?)?,
+            cpu_shares: number(read("cpu", "cpu.shares").await?)?,
+            memory: number(read("memory", "memory.limit_in_bytes").await?)?,
+        })
+    }
+
     async fn destroy(&self, name: &CgroupName) -> Result<(), DriverError> {
         let driver = &self.inner.driver;
         for _ in 0..KILL_ROUNDS {
@@ -251,6 +280,10 @@ impl PodCgroups for CgroupTree {
         }
         self.refresh_levels().await;
         Ok(())
+    }
+
+    async fn values(&self, pod: &Pod) -> Option<CgroupValues> {
+        self.read_values(&self.name(pod)).await
     }
 
     async fn memory_usage(&self, pod: &Pod) -> Option<u64> {

@@ -124,6 +124,26 @@ pub fn is_socket(path: impl AsRef<Path>) -> bool {
     fs::metadata(path.as_ref()).is_ok_and(|metadata| metadata.file_type().is_socket())
 }
 
+/// Links in a folder that lead nowhere, with where they should lead; a missing folder has none.
+pub fn dangling_links(folder: impl AsRef<Path>) -> Result<Vec<(PathBuf, PathBuf)>, FsError> {
+    let folder = folder.as_ref();
+    let entries = match fs::read_dir(folder) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => named("list", folder, other)?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = named("list", folder, entry)?.path();
+        // What is no link, or goes away meanwhile, is none of ours.
+        let Ok(target) = fs::read_link(&path) else { continue };
+        if matches!(path.try_exists(), Ok(false)) {
+            found.push((path, target));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
 /// Names in a folder, sorted; a missing folder is an error.
 pub fn list_dir(path: impl AsRef<Path>) -> Result<Vec<String>, FsError> {
     let path = path.as_ref();
@@ -139,6 +159,19 @@ pub fn list_dir(path: impl AsRef<Path>) -> Result<Vec<String>, FsError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_links_that_lead_nowhere_dangle() {
+        let dir = std::env::temp_dir().join(format!("rubelet-links-{}", std::process::id()));
+        create_dir_all(&dir, 0o755).unwrap();
+        write(dir.join("file"), "x").unwrap();
+        for (link, target) in [("good", "file"), ("bad", "gone")] {
+            std::os::unix::fs::symlink(dir.join(target), dir.join(link)).unwrap();
+        }
+        assert_eq!(dangling_links(&dir).unwrap(), [(dir.join("bad"), dir.join("gone"))]);
+        assert_eq!(dangling_links(dir.join("nowhere")).unwrap(), []);
+        fs::remove_dir_all(&dir).unwrap();
+    }
 
     #[test]
     fn atomic_write_replaces_and_leaves_no_temporary_file() {

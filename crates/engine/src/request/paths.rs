@@ -37,6 +37,13 @@ pub fn log_symlink_name(pod: &str, namespace: &str, container: &str, container_i
     name + SUFFIX
 }
 
+/// The container id in the name of such a link; none if it was cut off.
+pub fn id_of_log_symlink(name: &str) -> Option<&str> {
+    let (_, id) = name.strip_suffix(".log")?.rsplit_once('-')?;
+    // Runtimes find a container by six characters of its id at least.
+    (id.len() >= 6).then_some(id)
+}
+
 /// `<root>/pods/<uid>`.
 pub fn pod_dir(root: &str, pod: &Pod) -> String {
     format!("{root}/pods/{}", pod_uid(pod))
@@ -84,6 +91,9 @@ mod tests {
         let long = log_symlink_name(&"p".repeat(200), "ns", "c", &"0".repeat(64));
         assert_eq!(long.len(), 255);
         assert!(long.ends_with("0.log"));
+        assert_eq!(id_of_log_symlink("p_ns_c-d-0123456.log"), Some("0123456"));
+        assert_eq!(id_of_log_symlink("p_ns_c-id.log"), None);
+        assert_eq!(id_of_log_symlink("p_ns_c-0123456"), None);
     }
 
     #[test]

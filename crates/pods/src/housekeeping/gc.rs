@@ -127,6 +127,7 @@ impl ContainerGc {
         if sources_ready {
             self.remove_log_dirs().await;
         }
+        self.remove_dead_links().await;
         if faults.is_empty() { Ok(()) } else { Err(faults.join(", ")) }
     }
 
@@ -154,6 +155,30 @@ impl ContainerGc {
         runtime.remove_container(&gone.id).await.map_err(|fault| fault.text)?;
         self.shared.view.look(&gone.pod);
         Ok(())
+    }
+
+    /// Links to logs that are gone, unless the container lives: its log may be on its way to another
+    /// name just now. Only links into our own folder of logs are ours.
+    async fn remove_dead_links(&self) {
+        let roots = &self.shared.config.roots;
+        let folder = roots.container_logs.clone();
+        let found = sys::blocking::run(move || sys::fs::dangling_links(folder)).await;
+        for (link, target) in found.ok().and_then(Result::ok).unwrap_or_default() {
+            if !target.starts_with(&roots.pod_logs) {
+                continue;
+            }
+            let name = link.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if let Some(id) = paths::id_of_log_symlink(name)
+                && let Ok(Some(status)) = self.shared.runtime.container_status(id).await
+                && status.state() != cri::ContainerState::ContainerExited
+            {
+                continue;
+            }
+            let removed = sys::blocking::run(move || sys::fs::remove_file(link)).await;
+            if let Ok(Err(error)) = removed {
+                tracing::warn!(err = %error, "cannot remove a link to a log that is gone");
+            }
+        }
     }
 
     /// Log folders of pods whose content may go.

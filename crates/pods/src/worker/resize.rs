@@ -7,10 +7,12 @@
 
 use super::PodWorker;
 use api::core::v1::{Container, Pod, ResourceRequirements};
-use engine::cgroup::pod_ask;
+use api::machinery::api::resource::Quantity;
+use engine::cgroup::{PodLimitPolicy, pod_ask, pod_limits};
 use engine::pod::{Actuated, ContainerUpdate, ResizePlan};
+use engine::request::resources::{CpuQuota, PodCgroupValues};
 use engine::runtime::RuntimePod;
-use proto::cri_v1::{LinuxContainerResources, UpdatePodSandboxResourcesRequest};
+use ports::CgroupValues;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -49,66 +51,91 @@ impl PodWorker {
         runtime: &RuntimePod,
         plan: &ResizePlan,
     ) -> Result<(), String> {
+        let Some(now) = self.shared.cgroups.values(pod).await else {
+            let name = crate::shared::format_pod(pod);
+            return Err(format!("unable to get pod cgroup memory config for pod {name:?}"));
+        };
+        let wanted = self.wanted_values(pod, now);
+        self.check_memory(pod, plan, (now, wanted)).await?;
         let old = self.shared.actuated.of(&self.uid);
-        self.check_memory(pod, &old, plan).await?;
-        let mut taken = Taken::new();
+        let mut walk = Walk { pod, runtime, old: &old, taken: Taken::new(), now, wanted };
         for (resource, updates) in [("memory", &plan.memory), ("cpu", &plan.cpu)] {
             for side in [Side::Limits, Side::Requests] {
-                self.pod_step(pod, runtime, &old, &mut taken, (side, resource), Way::Up).await?;
+                self.pod_step(&mut walk, (side, resource), Way::Up).await?;
             }
-            let mut with_containers = taken.clone();
+            let mut with_containers = walk.taken.clone();
             with_containers.extend([(Side::Limits, resource), (Side::Requests, resource)]);
             let changed = staged(pod, &old, &with_containers);
             for update in updates {
                 let Some(container) = find(&changed, &update.name) else { continue };
                 let settings = &self.shared.config.request.resources;
                 let quota = self.quota(pod, Some(container));
-                let resources = settings.container(&changed, container, quota);
+                let resources = settings.container(&changed, &with_request(container), quota);
                 let id = update.id.as_str();
                 self.shared.runtime.update_container(id, resources).await.map_err(|f| f.text)?;
                 self.shared.actuated.record_container(&self.uid, container);
             }
             for side in [Side::Requests, Side::Limits] {
-                self.pod_step(pod, runtime, &old, &mut taken, (side, resource), Way::Down).await?;
+                self.pod_step(&mut walk, (side, resource), Way::Down).await?;
             }
         }
         self.shared.actuated.record_pod_level(&self.uid, pod);
         Ok(())
     }
 
+    /// The values that the pod's cgroup should have; a limit that is not set stays as it is.
+    fn wanted_values(&self, pod: &Pod, now: CgroupValues) -> CgroupValues {
+        let settings = &self.shared.config.request.resources;
+        let mut ask = pod_ask(pod, settings.pod_level_resources);
+        ask.exclusive_cpus = self.quota(pod, None) == CpuQuota::Unlimited;
+        let period = settings.cfs_period.map(|period| period.as_micros());
+        let policy = PodLimitPolicy {
+            cfs_quota: settings.cfs_period.is_some(),
+            period_us: period.and_then(|us| u64::try_from(us).ok()).unwrap_or_default(),
+            pids: 0,
+        };
+        let limits = pod_limits(&ask, &policy);
+        let number = |value: Option<u64>| value.and_then(|value| i64::try_from(value).ok());
+        CgroupValues {
+            cpu_period: number(limits.cpu_period_us).filter(|us| *us > 0).unwrap_or(now.cpu_period),
+            cpu_quota: limits.cpu_quota_us.unwrap_or(now.cpu_quota),
+            cpu_shares: number(limits.cpu_shares).unwrap_or(now.cpu_shares),
+            memory: limits.memory_bytes.unwrap_or(now.memory),
+        }
+    }
+
     /// Moves one field of the pod's own resources, if it moves that way: runtime first, then cgroup.
     async fn pod_step(
         &self,
-        pod: &Arc<Pod>,
-        runtime: &RuntimePod,
-        old: &Actuated,
-        taken: &mut Taken,
+        walk: &mut Walk<'_>,
         field: (Side, &'static str),
         way: Way,
     ) -> Result<(), String> {
-        if taken.contains(&field) {
+        if walk.taken.contains(&field) {
             return Ok(());
         }
-        let settings = &self.shared.config.request.resources;
-        let quota = self.quota(pod, None);
-        let before = settings.sandbox(&staged(pod, old, taken), quota);
-        let mut next = taken.clone();
-        next.insert(field);
-        let stage = staged(pod, old, &next);
-        let after = settings.sandbox(&stage, quota);
-        if moves(&before, &after, field) != Some(way) {
-            if way == Way::Down {
-                *taken = next;
-            }
+        let Some((after, actual)) = step(walk.now, walk.wanted, field) else {
+            walk.taken.insert(field);
+            return Ok(());
+        };
+        if actual != way {
             return Ok(());
         }
-        *taken = next;
-        self.tell_sandbox(&stage, runtime, &after).await?;
+        walk.taken.insert(field);
+        let stage = staged(walk.pod, walk.old, &walk.taken);
+        self.tell_sandbox(walk, after).await.map_err(|error| {
+            let resource = field.1;
+            format!(
+                "failed to notify runtime for UpdatePodSandboxResources (resource={resource}); \
+                 resize rejected: {error}"
+            )
+        })?;
         if let Err(error) = self.shared.cgroups.resize(&stage).await {
             // The runtime should not believe what is not so.
-            let _ = self.tell_sandbox(&stage, runtime, &before).await;
+            let _ = self.tell_sandbox(walk, walk.now).await;
             return Err(error.to_string());
         }
+        walk.now = after;
         Ok(())
     }
 
@@ -116,12 +143,16 @@ impl PodWorker {
     async fn check_memory(
         &self,
         pod: &Pod,
-        old: &Actuated,
         plan: &ResizePlan,
+        (now, wanted): (CgroupValues, CgroupValues),
     ) -> Result<(), String> {
+        if plan.memory.is_empty() && !plan.pod {
+            return Ok(());
+        }
         let lowered: Vec<&ContainerUpdate> =
             plan.memory.iter().filter(|update| lowers_memory(update)).collect();
-        let pod_limit = self.lowered_pod_limit(pod, old);
+        let lower = wanted.memory < now.memory;
+        let pod_limit = u64::try_from(wanted.memory).ok().filter(|_| lower);
         if lowered.is_empty() && pod_limit.is_none() {
             return Ok(());
         }
@@ -153,40 +184,36 @@ impl PodWorker {
         }
     }
 
-    /// The pod's new memory limit, if it is lower than the one in force.
-    fn lowered_pod_limit(&self, pod: &Pod, old: &Actuated) -> Option<u64> {
-        let pod_level = self.shared.config.request.resources.pod_level_resources;
-        let limit = |pod: &Pod| pod_ask(pod, pod_level).memory_limit;
-        let before = limit(&staged(pod, old, &Taken::new()));
-        let after = limit(pod).filter(|after| before.is_none_or(|before| *after < before));
-        after.and_then(|limit| u64::try_from(limit).ok())
-    }
-
     /// Lets the runtime know; one that does not have the call is fine.
-    async fn tell_sandbox(
-        &self,
-        pod: &Pod,
-        runtime: &RuntimePod,
-        values: &LinuxContainerResources,
-    ) -> Result<(), String> {
-        let Some(sandbox) = runtime.active_sandbox() else { return Ok(()) };
-        let settings = &self.shared.config.request.resources;
-        let request = UpdatePodSandboxResourcesRequest {
-            pod_sandbox_id: sandbox.id.to_string(),
-            overhead: Some(settings.overhead(pod)),
-            resources: Some(LinuxContainerResources {
-                cpu_period: values.cpu_period,
-                cpu_quota: values.cpu_quota,
-                cpu_shares: values.cpu_shares,
-                memory_limit_in_bytes: values.memory_limit_in_bytes,
-                ..LinuxContainerResources::default()
-            }),
+    async fn tell_sandbox(&self, walk: &Walk<'_>, values: CgroupValues) -> Result<(), String> {
+        let Some(sandbox) = walk.runtime.active_sandbox() else { return Ok(()) };
+        let values = PodCgroupValues {
+            cpu_period: Some(values.cpu_period),
+            cpu_quota: Some(values.cpu_quota),
+            cpu_shares: Some(values.cpu_shares),
+            memory: Some(values.memory),
         };
+        let settings = &self.shared.config.request.resources;
+        let id = sandbox.id.as_str();
+        let request = settings.update_sandbox(id, walk.pod, &values);
         match self.shared.runtime.update_sandbox(request).await {
-            Err(fault) if !fault.unsupported => Err(fault.text),
+            Err(fault) if !fault.unsupported => {
+                let text = fault.text;
+                Err(format!("updatePodSandboxResources failed for sanboxID {id:?}: {text}"))
+            }
             _ => Ok(()),
         }
     }
+}
+
+/// How far a resize has come.
+struct Walk<'a> {
+    pod: &'a Pod,
+    runtime: &'a RuntimePod,
+    old: &'a Actuated,
+    taken: Taken,
+    now: CgroupValues,
+    wanted: CgroupValues,
 }
 
 /// Where a value moves.
@@ -196,26 +223,39 @@ enum Way {
     Down,
 }
 
-/// How one field of the pod's values moves; a limit that goes away stays as it is.
-fn moves(
-    before: &LinuxContainerResources,
-    after: &LinuxContainerResources,
+/// The values after one field has moved, and which way it moves; nothing if it stays.
+fn step(
+    now: CgroupValues,
+    wanted: CgroupValues,
     field: (Side, &str),
-) -> Option<Way> {
+) -> Option<(CgroupValues, Way)> {
+    let mut after = now;
     let (old, new) = match field {
-        (Side::Limits, "cpu") => (before.cpu_quota, after.cpu_quota),
-        (Side::Limits, _) => (before.memory_limit_in_bytes, after.memory_limit_in_bytes),
-        (Side::Requests, "cpu") => (before.cpu_shares, after.cpu_shares),
+        (Side::Limits, "cpu") => {
+            (after.cpu_quota, after.cpu_period) = (wanted.cpu_quota, wanted.cpu_period);
+            (now.cpu_quota, wanted.cpu_quota)
+        }
+        (Side::Limits, _) => {
+            after.memory = wanted.memory;
+            (now.memory, wanted.memory)
+        }
+        (Side::Requests, "cpu") => {
+            after.cpu_shares = wanted.cpu_shares;
+            (now.cpu_shares, wanted.cpu_shares)
+        }
         // Memory requests are written nowhere.
         (Side::Requests, _) => return None,
     };
-    match (old, new) {
-        (old, new) if old == new || new <= 0 => None,
-        // No limit so far: any limit is less.
-        (0, _) => Some(Way::Down),
-        (old, new) if new > old => Some(Way::Up),
-        _ => Some(Way::Down),
-    }
+    // No quota at all is -1, so that a first one is more.
+    (old != new).then_some((after, if new > old { Way::Up } else { Way::Down }))
+}
+
+/// The container with a request for CPU, if only of nothing: its shares never follow from its limit.
+fn with_request(container: &Container) -> Container {
+    let mut container = container.clone();
+    let requests = container.resources.get_or_insert_default().requests.get_or_insert_default();
+    requests.entry("cpu".to_owned()).or_insert_with(|| Quantity("0".to_owned()));
+    container
 }
 
 /// The pod with its old resources but for the parts that are taken over.
@@ -275,16 +315,31 @@ fn find<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
 mod tests {
     use super::*;
 
-    fn values(quota: i64, shares: i64) -> LinuxContainerResources {
-        LinuxContainerResources { cpu_quota: quota, cpu_shares: shares, ..Default::default() }
+    #[test]
+    fn a_first_quota_is_more_and_one_that_is_not_wanted_stays() {
+        let values = |cpu_quota, memory| CgroupValues {
+            cpu_period: 100_000,
+            cpu_quota,
+            cpu_shares: 2,
+            memory,
+        };
+        let way = |from, to, field| step(from, to, field);
+        let (cpu, memory) = ((Side::Limits, "cpu"), (Side::Limits, "memory"));
+        let (none, some) = (values(-1, i64::MAX), values(10_000, 1 << 20));
+        assert_eq!(way(none, some, cpu), Some((values(10_000, i64::MAX), Way::Up)));
+        assert_eq!(way(none, some, memory), Some((values(-1, 1 << 20), Way::Down)));
+        assert_eq!(way(some, values(20_000, 1 << 20), cpu).unwrap().1, Way::Up);
+        assert_eq!(way(some, some, cpu), None);
     }
 
     #[test]
-    fn a_first_limit_is_less_and_a_removed_one_stays() {
-        let cpu_limit = (Side::Limits, "cpu");
-        assert_eq!(moves(&values(0, 2), &values(10_000, 2), cpu_limit), Some(Way::Down));
-        assert_eq!(moves(&values(10_000, 2), &values(20_000, 2), cpu_limit), Some(Way::Up));
-        assert_eq!(moves(&values(10_000, 2), &values(0, 2), cpu_limit), None);
+    fn shares_of_a_container_without_a_request_do_not_follow_from_its_limit() {
+        let container = Container {
+            resources: serde_json::from_str(r#"{"limits":{"memory":"1Mi"}}"#).unwrap(),
+            ..Container::default()
+        };
+        let requests = with_request(&container).resources.unwrap().requests.unwrap();
+        assert_eq!(requests.get("cpu"), Some(&Quantity("0".to_owned())));
     }
 
     #[test]

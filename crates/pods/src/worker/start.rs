@@ -59,16 +59,11 @@ impl PodWorker {
         container: &Container,
     ) -> Result<(), StartError> {
         if let Some(fault) = ground.image_volumes.fault_of(container) {
-            return Err(self.start_failed(ground, start, fault));
+            return Err(self.image_failed(ground, start, fault));
         }
         let image = match self.ensure_image(ground, start, container).await {
             Ok(image) => image,
-            Err(fault) => {
-                // Image faults are shown by their reason alone.
-                let message = format!("Error: {}", fault.reason);
-                self.container_event(ground.pod, start, EventSeverity::Warning, "Failed", message);
-                return Err(fault);
-            }
+            Err(fault) => return Err(self.image_failed(ground, start, fault)),
         };
         let attempt = self.next_attempt(ground, container).await;
         let config = match self.container_config(ground, container, attempt, &image).await {
@@ -131,6 +126,18 @@ impl PodWorker {
         fault: StartError,
     ) -> StartError {
         let message = format!("Error: {}", fault.message);
+        self.container_event(ground.pod, start, EventSeverity::Warning, "Failed", message);
+        fault
+    }
+
+    /// Image faults are shown by their reason alone.
+    fn image_failed(
+        &self,
+        ground: &Ground<'_>,
+        start: &StartContainer,
+        fault: StartError,
+    ) -> StartError {
+        let message = format!("Error: {}", fault.reason);
         self.container_event(ground.pod, start, EventSeverity::Warning, "Failed", message);
         fault
     }

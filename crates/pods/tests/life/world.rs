@@ -16,10 +16,10 @@ use pods::{
     ViewConfig,
 };
 use ports::{
-    CgroupError, Clock, ContainerExtras, Events, MountedVolume, NodeEvent, NodeView, ObjectError,
-    Objects, Placement, PlacementError, PlacementRejection, PodApi, PodApiError, PodCgroups,
-    PodMounts, Pods, PodsSnapshot, Roots, SubPathRequest, Tasks, TokenRequest, TokenResponse,
-    VolumeError, Volumes,
+    CgroupError, CgroupValues, Clock, ContainerExtras, Events, MountedVolume, NodeEvent, NodeView,
+    ObjectError, Objects, Placement, PlacementError, PlacementRejection, PodApi, PodApiError,
+    PodCgroups, PodMounts, Pods, PodsSnapshot, Roots, SubPathRequest, Tasks, TokenRequest,
+    TokenResponse, VolumeError, Volumes,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -357,6 +357,10 @@ impl PodCgroups for FakeCgroups {
     }
     async fn resize(&self, _pod: &Pod) -> Result<(), CgroupError> {
         Ok(())
+    }
+    async fn values(&self, _pod: &Pod) -> Option<CgroupValues> {
+        let (cpu_period, cpu_quota, cpu_shares, memory) = (100_000, -1, 2, i64::MAX);
+        Some(CgroupValues { cpu_period, cpu_quota, cpu_shares, memory })
     }
     async fn memory_usage(&self, _pod: &Pod) -> Option<u64> {
         Some(1 << 20)

@@ -3,7 +3,7 @@
 use api::core::v1::Pod;
 use api::ids::PodUid;
 use async_trait::async_trait;
-use ports::{CgroupError, PodCgroups};
+use ports::{CgroupError, CgroupValues, PodCgroups};
 
 /// No tree: every pod "has" its cgroup and nothing is ever made or removed.
 #[derive(Debug, Clone, Copy, Default)]
@@ -21,6 +21,10 @@ impl PodCgroups for NoPodCgroups {
 
     async fn resize(&self, _pod: &Pod) -> Result<(), CgroupError> {
         Ok(())
+    }
+
+    async fn values(&self, _pod: &Pod) -> Option<CgroupValues> {
+        None
     }
 
     async fn memory_usage(&self, _pod: &Pod) -> Option<u64> {

@@ -266,6 +266,11 @@ impl TestNode {
         self.containerd.launch(&self.slot)
     }
 
+    /// Kill containerd; containers stay.
+    pub fn stop_runtime(&mut self) {
+        self.containerd.kill();
+    }
+
     /// The container runtime.
     #[must_use]
     pub fn runtime(&self) -> &Containerd {

@@ -1,0 +1,389 @@
+//! The kubelet killed with SIGKILL at random moments while thirty pods of many kinds start, restart and
+//! stop on real parts: by the clock, and at the very moment a call that changes something reaches the
+//! runtime. Nothing may run twice, be lost, be started again without need or be left behind, and the
+//! API server must know it all.
+//!
+//! Under either kubelet (`KUBELET=go|rubelet`). `SEED=n` begins with that seed, `SEEDS=n` runs so many
+//! (each on a node of its own), `ROUNDS=n` kills so often; `make crash-test` does many.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test on the real machine")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use testkit::eventually;
+use testkit::real::{ControlPlane, ControlPlaneOptions, KubeletKind, KubeletOptions, TestNode};
+use tests::chance::Chance;
+use tests::cluster::{BUSYBOX, Space, condition, status_of};
+use tests::litter;
+
+/// Each start of a container leaves a line in a file of the pod's that outlives it.
+const COUNT: &str = "echo $0 >> /data/starts; ";
+const STAYS: &str = "trap 'exit 0' TERM; sleep 3600 & wait";
+const STUBBORN: &str = "trap '' TERM; while true; do sleep 1; done";
+/// Fails until it was started three times.
+const THIRD_TIME: &str = "sleep 0.3; test $(wc -l < /data/starts) -ge 3";
+
+/// What becomes of a pod that nobody deletes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Runs,
+    Succeeds,
+    Fails,
+}
+
+/// A pod of the test.
+#[derive(Debug, Clone)]
+struct Kind {
+    prefix: &'static str,
+    count: usize,
+    end: End,
+    /// How often its main container is started in all.
+    starts: usize,
+    is_static: bool,
+    policy: &'static str,
+    script: &'static str,
+    init: bool,
+}
+
+const fn kind(prefix: &'static str, count: usize, end: End, script: &'static str) -> Kind {
+    let (starts, is_static, policy, init) = (1, false, "Always", false);
+    Kind { prefix, count, end, starts, is_static, policy, script, init }
+}
+
+/// Thirty pods.
+fn kinds() -> Vec<Kind> {
+    vec![
+        kind("stay", 4, End::Runs, STAYS),
+        Kind { is_static: true, ..kind("still", 3, End::Runs, STAYS) },
+        Kind { init: true, ..kind("deep", 4, End::Runs, STAYS) },
+        Kind { policy: "Never", ..kind("end", 4, End::Succeeds, "sleep 1") },
+        Kind { policy: "Never", ..kind("fail", 3, End::Fails, "sleep 0.5; exit 3") },
+        Kind { policy: "OnFailure", starts: 3, ..kind("retry", 4, End::Succeeds, THIRD_TIME) },
+        kind("leave", 4, End::Runs, STAYS),
+        Kind { is_static: true, ..kind("leave-still", 2, End::Runs, STAYS) },
+        kind("leave-slow", 2, End::Runs, STUBBORN),
+    ]
+}
+
+impl Kind {
+    fn names(&self) -> impl Iterator<Item = String> {
+        (0..self.count).map(|index| format!("{}{index}", self.prefix))
+    }
+
+    fn leaves(&self) -> bool {
+        self.prefix.starts_with("leave")
+    }
+
+    /// `starts` is the folder on the node where starts are counted.
+    fn pod(&self, name: &str, starts: &Path) -> Value {
+        let container = |name: &str, script: &str| {
+            json!({
+                "name": name,
+                "image": BUSYBOX,
+                "command": ["sh", "-c", format!("{COUNT}{script}"), name],
+                "volumeMounts": [
+                    { "name": "data", "mountPath": "/data" },
+                    { "name": "scratch", "mountPath": "/scratch" },
+                ],
+            })
+        };
+        let mut pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": { "name": name, "namespace": "default" },
+            "spec": {
+                "restartPolicy": self.policy,
+                "terminationGracePeriodSeconds": 2,
+                "automountServiceAccountToken": false,
+                "containers": [container("main", self.script)],
+                "volumes": [
+                    {
+                        "name": "data",
+                        "hostPath": { "path": starts.join(name), "type": "DirectoryOrCreate" },
+                    },
+                    { "name": "scratch", "emptyDir": { "medium": "Memory" } },
+                ],
+            },
+        });
+        if self.init {
+            let mut side = container("side", STAYS);
+            side["restartPolicy"] = "Always".into();
+            pod["spec"]["initContainers"] = json!([container("first", "sleep 0.3"), side]);
+        }
+        if !self.is_static {
+            pod["spec"]["nodeName"] = "node1".into();
+        }
+        pod
+    }
+}
+
+/// The node under test with its control plane.
+struct Bed {
+    node: TestNode,
+    control: Arc<ControlPlane>,
+    kubelet: KubeletKind,
+}
+
+impl Bed {
+    fn start() -> Bed {
+        let kubelet = KubeletKind::from_env().unwrap();
+        let control = Arc::new(ControlPlane::start(&ControlPlaneOptions::default()).unwrap());
+        let options = KubeletOptions {
+            config: json!({ "crashLoopBackOff": { "maxContainerRestartPeriod": "1s" } }),
+            ..KubeletOptions::default()
+        };
+        let builder = TestNode::builder().kubelet(kubelet).options(options).join(&control);
+        Bed { node: builder.record().start().unwrap(), control, kubelet }
+    }
+
+    fn starts(&self) -> PathBuf {
+        self.node.slot().path("starts")
+    }
+
+    fn space(&self) -> Space<'_> {
+        Space::default_of(&self.control)
+    }
+
+    /// Wait for a random moment: some time, or the arrival of some call at the runtime.
+    fn wait_for_a_moment(&self, chance: &mut Chance) {
+        if chance.below(3) == 0 {
+            std::thread::sleep(Duration::from_millis(50 + chance.below(2500)));
+            return;
+        }
+        let calls = || self.node.recorder().unwrap().calls().len();
+        let wanted = calls() + 1 + usize::try_from(chance.below(12)).unwrap();
+        let patience = Instant::now() + Duration::from_secs(4);
+        while calls() < wanted && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_micros(chance.below(20_000)));
+    }
+
+    fn restart_kubelet(&mut self) {
+        self.node.kill_kubelet();
+        self.node.launch_kubelet(self.kubelet).unwrap();
+    }
+}
+
+/// Containers by pod and name.
+fn containers(node: &TestNode) -> BTreeMap<(String, String), Vec<Value>> {
+    let mut found: BTreeMap<_, Vec<Value>> = BTreeMap::new();
+    for container in node.containers().unwrap() {
+        let pod = container["labels"]["io.kubernetes.pod.name"].as_str().unwrap_or_default();
+        let name = container["metadata"]["name"].as_str().unwrap_or_default();
+        found.entry((pod.to_owned(), name.to_owned())).or_default().push(container);
+    }
+    found
+}
+
+fn is_running(container: &Value) -> bool {
+    container["state"] == "CONTAINER_RUNNING"
+}
+
+/// What must hold at any moment.
+fn nothing_runs_twice(node: &TestNode, when: &str) {
+    for ((pod, name), all) in containers(node) {
+        let running: Vec<&Value> = all.iter().filter(|c| is_running(c)).collect();
+        assert!(running.len() <= 1, "{when}: {name} of {pod} runs twice: {running:#?}");
+    }
+}
+
+/// Phases that no pod may leave again.
+fn final_phases_stay(space: &Space<'_>, seen: &mut BTreeMap<String, String>, when: &str) {
+    for pod in space.get(&["pods"]).unwrap()["items"].as_array().unwrap() {
+        let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
+        let phase = pod["status"]["phase"].as_str().unwrap_or_default().to_owned();
+        if let Some(before) = seen.get(&name)
+            && (before == "Succeeded" || before == "Failed")
+        {
+            assert_eq!(&phase, before, "{when}: {name} left its final phase");
+        }
+        seen.insert(name, phase);
+    }
+}
+
+/// The name of a pod in the API: that of a static pod has the node's at its end.
+fn api_name(kind: &Kind, name: &str) -> String {
+    if kind.is_static { format!("{name}-node1") } else { name.to_owned() }
+}
+
+/// Why a pod is not yet as it should be in the end; nothing if it is.
+fn unsettled(kind: &Kind, name: &str, pods: &BTreeMap<String, Value>, all: &All) -> Option<String> {
+    let name = api_name(kind, name);
+    let own = |container: &str| all.get(&(name.clone(), container.to_owned()));
+    let running = ["first", "side", "main"]
+        .iter()
+        .filter(|c| own(c).is_some_and(|l| l.iter().any(is_running)));
+    let running = running.count();
+    let Some(pod) = pods.get(&name) else {
+        let gone = kind.leaves() && running == 0;
+        return (!gone).then(|| format!("{name}: not in the API, {running} running"));
+    };
+    if kind.leaves() {
+        return Some(format!("{name}: still in the API"));
+    }
+    let phase = pod["status"]["phase"].as_str().unwrap_or_default();
+    let good = match kind.end {
+        End::Runs => {
+            phase == "Running"
+                && running == 1 + usize::from(kind.init)
+                && condition(pod, "Ready") == "True"
+        }
+        End::Fails => phase == "Failed" && running == 0,
+        _ if kind.policy == "Never" && was_cut_off(pod) => phase == "Failed" && running == 0,
+        End::Succeeds => phase == "Succeeded" && running == 0,
+    };
+    (!good).then(|| format!("{name}: {running} running, {}", pod["status"]))
+}
+
+/// Whether the runtime gave up starting the container because the kubelet that had asked died: with
+/// policy Never that was its only chance.
+fn was_cut_off(pod: &Value) -> bool {
+    let end = &status_of(pod)["state"]["terminated"];
+    let message = end["message"].as_str().unwrap_or_default();
+    end["reason"] == "StartError" && message.contains("context canceled")
+}
+
+type All = BTreeMap<(String, String), Vec<Value>>;
+
+/// What a settled pod shows of its life.
+fn life_was_right(bed: &Bed, kind: &Kind, pod: &Value, all: &All) {
+    let name = pod["metadata"]["name"].as_str().unwrap();
+    let lists = ["containerStatuses", "initContainerStatuses"];
+    for status in lists.iter().filter_map(|list| pod["status"][list].as_array()).flatten() {
+        let container = status["name"].as_str().unwrap();
+        let Some(own) = all.get(&(name.to_owned(), container.to_owned())) else {
+            panic!("{container} of {name} is not in the runtime: {status}")
+        };
+        let attempt = |c: &Value| c["metadata"]["attempt"].as_u64().unwrap_or_default();
+        let newest = own.iter().max_by_key(|c| attempt(c)).unwrap();
+        assert_eq!(status["restartCount"], attempt(newest), "{container} of {name}: {own:#?}");
+        let id = format!("containerd://{}", newest["id"].as_str().unwrap());
+        assert_eq!(status["containerID"], id, "{container} of {name}: {own:#?}");
+    }
+    let file = bed.starts().join(name.trim_end_matches("-node1")).join("starts");
+    let starts = std::fs::read_to_string(file).unwrap_or_default();
+    let count = |name: &str| starts.lines().filter(|line| *line == name).count();
+    let expected = if kind.policy == "Never" && was_cut_off(pod) { 0 } else { kind.starts };
+    assert_eq!(count("main"), expected, "{name} was started too often or not: {starts:?}");
+    if kind.init {
+        assert_eq!(count("first"), 1, "{name}: {starts:?}");
+        assert_eq!(count("side"), 1, "{name}: {starts:?}");
+    }
+}
+
+fn pods_by_name(space: &Space<'_>) -> BTreeMap<String, Value> {
+    let list = space.get(&["pods"]).unwrap();
+    let named = |pod: &Value| (pod["metadata"]["name"].as_str().unwrap().to_owned(), pod.clone());
+    list["items"].as_array().unwrap().iter().map(named).collect()
+}
+
+fn delete(bed: &Bed, kind: &Kind, name: &str) {
+    if kind.is_static {
+        bed.node.remove_manifest(&format!("{name}.json")).unwrap();
+    } else {
+        bed.space().kubectl(&["delete", "pod", name, "--wait=false"]).unwrap();
+    }
+}
+
+fn one_node(seed: u64, rounds: u64) {
+    let mut chance = Chance::new(seed);
+    let mut bed = Bed::start();
+    let kinds = kinds();
+    let mut coming: Vec<(Kind, String)> =
+        kinds.iter().flat_map(|kind| kind.names().map(|name| (kind.clone(), name))).collect();
+    chance.shuffle(&mut coming);
+    let mut leaving: Vec<(Kind, String)> =
+        coming.iter().filter(|(kind, _)| kind.leaves()).cloned().collect();
+    let per_round = coming.len().div_ceil(usize::try_from(rounds.div_ceil(2)).unwrap());
+    let mut there: BTreeSet<String> = BTreeSet::new();
+    let mut phases = BTreeMap::new();
+    for round in 0..rounds {
+        let when = format!("SEED={seed} round {round}");
+        for (kind, name) in coming.drain(..per_round.min(coming.len())) {
+            let pod = kind.pod(&name, &bed.starts());
+            if kind.is_static {
+                bed.node.add_manifest(&format!("{name}.json"), &pod.to_string()).unwrap();
+            } else {
+                bed.space().create(pod).unwrap();
+            }
+            there.insert(name);
+        }
+        bed.wait_for_a_moment(&mut chance);
+        if chance.below(2) == 0 {
+            // Killed at once after something was taken away.
+            take_away(&bed, &mut leaving, &there, &mut chance);
+            std::thread::sleep(Duration::from_millis(chance.below(300)));
+        }
+        bed.node.kill_kubelet();
+        nothing_runs_twice(&bed.node, &when);
+        final_phases_stay(&bed.space(), &mut phases, &when);
+        if chance.below(2) == 0 {
+            // Taken away while nobody looks.
+            take_away(&bed, &mut leaving, &there, &mut chance);
+        }
+        bed.node.launch_kubelet(bed.kubelet).unwrap();
+    }
+    for (kind, name) in leaving.drain(..) {
+        delete(&bed, &kind, &name);
+    }
+    let each = || kinds.iter().flat_map(|kind| kind.names().map(move |name| (kind, name)));
+    let mut left = Vec::new();
+    let settled = testkit::real::eventually(Duration::from_secs(240), "every pod settles", || {
+        let (pods, all) = (pods_by_name(&bed.space()), containers(&bed.node));
+        left = each().filter_map(|(kind, name)| unsettled(kind, &name, &pods, &all)).collect();
+        left.is_empty()
+    });
+    assert!(settled.is_ok(), "SEED={seed}: {left:#?}");
+    nothing_runs_twice(&bed.node, "in the end");
+    let (pods, all) = (pods_by_name(&bed.space()), containers(&bed.node));
+    for (kind, name) in each().filter(|(kind, _)| !kind.leaves()) {
+        life_was_right(&bed, kind, &pods[&api_name(kind, &name)], &all);
+    }
+    // All go, once more under a kill; what is left of them goes too.
+    for (kind, name) in each().filter(|(kind, _)| !kind.leaves()) {
+        if kind.is_static {
+            delete(&bed, kind, &name);
+        }
+    }
+    bed.space().kubectl(&["delete", "pods", "--all", "--wait=false"]).unwrap();
+    bed.wait_for_a_moment(&mut chance);
+    bed.restart_kubelet();
+    eventually!(90, pods_by_name(&bed.space()).is_empty());
+    // Dead containers and sandboxes are collected once a minute, and at the start.
+    bed.restart_kubelet();
+    let mut found = Vec::new();
+    let clean = testkit::real::eventually(Duration::from_secs(90), "nothing is left", || {
+        found = litter::of(&bed.node).unwrap();
+        found.is_empty()
+    });
+    assert!(clean.is_ok(), "SEED={seed}: {found:#?}");
+}
+
+/// Take one or two of those that leave away, if they have come.
+fn take_away(
+    bed: &Bed,
+    leaving: &mut Vec<(Kind, String)>,
+    there: &BTreeSet<String>,
+    chance: &mut Chance,
+) {
+    for _ in 0..=chance.below(2) {
+        let Some(at) = leaving.iter().position(|(_, name)| there.contains(name)) else { return };
+        let (kind, name) = leaving.remove(at);
+        delete(bed, &kind, &name);
+    }
+}
+
+#[test]
+fn killing_the_kubelet_at_any_moment_duplicates_loses_and_leaves_nothing() {
+    let number = |name: &str, default| {
+        std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+    };
+    let first: u64 = number("SEED", 1);
+    for seed in first..first + number("SEEDS", 1) {
+        one_node(seed, number("ROUNDS", 6));
+    }
+}
