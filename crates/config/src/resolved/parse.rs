@@ -314,7 +314,13 @@ type Shares = (BTreeMap<String, Quantity>, BTreeMap<String, Quantity>);
 
 /// What is kept from pods, and what is wrong with it.
 pub(super) fn reservations(k: &KubeletConfiguration) -> (Shares, Option<String>) {
-    let cpus: CpuSet = k.reserved_system_cpus.parse().unwrap_or_default();
+    let cpus: CpuSet = match k.reserved_system_cpus.parse() {
+        Ok(cpus) => cpus,
+        Err(error) => {
+            let fault = format!("unable to parse reserved-cpus list: {error}");
+            return (Shares::default(), Some(fault));
+        }
+    };
     let (mut kube_map, mut system_map) = (k.kube_reserved.clone(), k.system_reserved.clone());
     if !cpus.is_empty() {
         kube_map.remove("cpu");
