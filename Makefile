@@ -61,6 +61,12 @@ config-compare: parts
 	cargo build --package rubelet
 	CASES=$${CASES:-3000} cargo test --package tests --test config_compare -- --nocapture
 
+## make access-test  every route by every method and every caller, reviewed by a real API server; KUBELET=go
+.PHONY: access-test
+access-test: parts
+	cargo build --package rubelet
+	cargo test --package tests --test access -- --nocapture
+
 ## make log-flood   follow a million numbered lines while the log rotates (5 minutes)
 .PHONY: log-flood
 log-flood: parts
@@ -75,6 +81,18 @@ server-limits: parts
 .PHONY: kubectl-test
 kubectl-test: parts
 	cargo test --package tests --test kubectl
+
+## make fuzz        bent requests, frames, queries and logs against their parsers; MINUTES=n each; KEEP=1
+.PHONY: fuzz
+fuzz:
+	FUZZ_MINUTES=$${MINUTES:-1} cargo test --package server --lib fuzz -- --nocapture --test-threads 2
+
+## make top-test   kubectl top through a real metrics-server; KUBELET=go
+.PHONY: top-test
+top-test: parts
+	@parts/prepare metrics-server >/dev/null
+	cargo build --package rubelet
+	cargo test --package tests --test top -- --nocapture
 
 ## make bench      the Go kubelet and rubelet, one after the other: time, memory, CPU; PODS=n
 .PHONY: bench

@@ -111,7 +111,8 @@ fn kind(ask: &Ask, answer: &Answer) -> Body {
 
 /// What no two kubelets have in common: who wrote which field is not kept by ours (it is a third of
 /// a pod's memory), the machine's interfaces come and go with other tests, a crashing pod is in
-/// another state every few seconds, and on cgroup v1 upstream shows a memory limit that nobody set.
+/// another state every few seconds, on cgroup v1 upstream shows a memory limit that nobody set, and
+/// after a restart upstream forgets the address of a pod that has ended.
 fn forget(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -119,6 +120,10 @@ fn forget(value: &mut Value) {
             map.remove("interfaces");
             if map.get("qosClass").is_some() {
                 map.remove("resources");
+                if map.get("phase").is_some_and(|phase| phase == "Succeeded") {
+                    map.remove("podIP");
+                    map.remove("podIPs");
+                }
             }
             map.values_mut().for_each(forget);
         }
@@ -154,9 +159,10 @@ fn without_boundary(text: &str) -> String {
     }
 }
 
-/// Times of log lines are each kubelet's own.
+/// Times of log lines are each kubelet's own, and so is the moment of a pull that is tried again.
 fn plain(text: &str) -> String {
     let text = &without_boundary(&without_ids(text));
+    let text = &text.replace("image can't be pulled", "trying and failing to pull image");
     let is_time = |word: &str| {
         word.len() > 20 && word.ends_with('Z') && word.starts_with("20") && word.contains('T')
     };

@@ -1,9 +1,11 @@
 //! Requests to put to both kubelets: a table of what matters, and as many made by chance as wanted.
 
 mod chance;
+mod odd;
 mod table;
 
 pub use chance::Chance;
+pub use odd::odd;
 pub use table::{PATHS, access, table};
 
 use std::fmt::Write as _;
@@ -80,6 +82,8 @@ pub struct Ask {
     pub headers: Vec<(String, String)>,
     /// The body; sent with its length.
     pub body: Option<String>,
+    /// Everything, word for word; the rest only describes it.
+    pub raw: Option<String>,
 }
 
 impl Ask {
@@ -93,6 +97,7 @@ impl Ask {
             version: "HTTP/1.1",
             headers: Vec::new(),
             body: None,
+            raw: None,
         }
     }
 
@@ -120,6 +125,9 @@ impl Ask {
     /// As it goes over the wire.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
+        if let Some(raw) = &self.raw {
+            return raw.clone().into_bytes();
+        }
         let mut text = format!("{} {} {}\r\n", self.method, self.target, self.version);
         let has = |name: &str| self.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
         if !has("host") && self.version == "HTTP/1.1" {
@@ -145,13 +153,23 @@ impl Ask {
 
 impl std::fmt::Display for Ask {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?}: {} {} {}", self.who, self.method, self.target, self.version)?;
+        if let Some(raw) = &self.raw {
+            return write!(f, "{:?}", short(raw));
+        }
+        write!(f, "{:?}: {} {} {}", self.who, self.method, short(&self.target), self.version)?;
         for (name, value) in &self.headers {
-            write!(f, " [{name}: {value}]")?;
+            write!(f, " [{name}: {}]", short(value))?;
         }
         if let Some(body) = &self.body {
-            write!(f, " body {body:?}")?;
+            write!(f, " body {:?}", short(body))?;
         }
         Ok(())
     }
+}
+
+fn short(text: &str) -> String {
+    if text.len() <= 400 {
+        return text.to_owned();
+    }
+    format!("{}… ({} bytes)", text.chars().take(60).collect::<String>(), text.len())
 }

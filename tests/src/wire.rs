@@ -16,9 +16,9 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// More than any page that is compared.
 const MOST: usize = 64 << 20;
 
-/// How to talk to one server: with or without a client certificate.
+/// How to talk to one server: in the clear, or over TLS with or without a client certificate.
 #[derive(Debug, Clone)]
-pub struct Wire(Arc<ClientConfig>);
+pub struct Wire(Option<Arc<ClientConfig>>);
 
 /// An answer: status line, headers in order, decoded body.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,14 +51,20 @@ impl Wire {
     /// A caller without a certificate.
     pub fn plain() -> anyhow::Result<Wire> {
         let builder = builder()?;
-        Ok(Wire(Arc::new(builder.with_no_client_auth())))
+        Ok(Wire(Some(Arc::new(builder.with_no_client_auth()))))
+    }
+
+    /// A caller without TLS.
+    #[must_use]
+    pub fn clear() -> Wire {
+        Wire(None)
     }
 
     /// A caller with a certificate.
     pub fn with_certificate(certificate: &Path, key: &Path) -> anyhow::Result<Wire> {
         let chain = CertificateDer::pem_file_iter(certificate)?.collect::<Result<Vec<_>, _>>()?;
         let key = PrivateKeyDer::from_pem_slice(&std::fs::read(key)?)?;
-        Ok(Wire(Arc::new(builder()?.with_client_auth_cert(chain, key)?)))
+        Ok(Wire(Some(Arc::new(builder()?.with_client_auth_cert(chain, key)?))))
     }
 
     /// Sends bytes to a port of this machine and reads one answer. `head` means that the answer to
@@ -67,12 +73,35 @@ impl Wire {
         let socket = TcpStream::connect(("127.0.0.1", port)).context("connect")?;
         socket.set_read_timeout(Some(DEADLINE))?;
         socket.set_write_timeout(Some(DEADLINE))?;
+        let Some(tls) = &self.0 else { return ask(socket, request, head) };
         let name = ServerName::try_from("localhost")?;
-        let connection = ClientConnection::new(Arc::clone(&self.0), name)?;
-        let mut stream = StreamOwned::new(connection, socket);
-        stream.write_all(request).context("write")?;
-        stream.flush()?;
-        read_answer(&mut stream, head)
+        let connection = ClientConnection::new(Arc::clone(tls), name)?;
+        ask(StreamOwned::new(connection, socket), request, head)
+    }
+}
+
+/// A connection that speaks HTTP/2; an error if the server does not.
+pub fn connect_http2(port: u16) -> anyhow::Result<StreamOwned<ClientConnection, TcpStream>> {
+    let mut config = builder()?.with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let socket = TcpStream::connect(("127.0.0.1", port)).context("connect")?;
+    socket.set_read_timeout(Some(DEADLINE))?;
+    socket.set_write_timeout(Some(DEADLINE))?;
+    let connection = ClientConnection::new(Arc::new(config), ServerName::try_from("localhost")?)?;
+    let mut stream = StreamOwned::new(connection, socket);
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").context("preface")?;
+    stream.flush()?;
+    anyhow::ensure!(stream.conn.alpn_protocol() == Some(b"h2"), "no HTTP/2 was agreed on");
+    Ok(stream)
+}
+
+/// Sends and reads. A server that refuses may close before it was told everything: its answer counts.
+fn ask(mut stream: impl Read + Write, request: &[u8], head: bool) -> anyhow::Result<Answer> {
+    let sent = stream.write_all(request).and_then(|()| stream.flush());
+    match (read_answer(&mut stream, head), sent) {
+        (Ok(answer), _) => Ok(answer),
+        (Err(_), Err(error)) => Err(error).context("write"),
+        (Err(error), Ok(())) => Err(error),
     }
 }
 

@@ -10,39 +10,13 @@ use std::fmt::Write as _;
 use serde_json::json;
 use testkit::real::run;
 use tests::answers::difference;
-use tests::ask::{Ask, Chance, Who, access, table};
+use tests::ask::{Ask, Chance, Who, access, odd, table};
 use tests::exposition;
 use tests::twins::Twins;
 use tests::wire::{Answer, Wire};
 
-/// Families of the Go runtime and of libraries that are linked but do nothing in a kubelet, queues
-/// that ours does not have, and what is not yet counted.
-const FAMILIES: &[&str] = &[
-    "go_",
-    "aggregator_",
-    "apiserver_audit_",
-    "apiserver_envelope_",
-    "apiserver_storage_",
-    "apiserver_validation_",
-    "apiserver_webhooks_",
-    "cardinality_enforcement_",
-    "dra_",
-    "rest_client_exec_plugin_",
-    "rest_client_transport_",
-    "workqueue_",
-    "kubelet_cgroup_manager_duration_seconds",
-    "kubelet_container_log_filesystem_used_bytes",
-    "kubelet_cpu_manager_",
-    "kubelet_evented_pleg_",
-    "kubelet_first_network_pod_start_sli_duration_seconds",
-    "kubelet_graceful_shutdown_",
-    "kubelet_memory_manager_",
-    "kubelet_metrics_provider",
-    "kubelet_pod_watch_events_dropped_total",
-    "kubelet_topology_manager_",
-    "kubelet_volume_metric_collection_duration_seconds",
-    "kubelet_websocket_streaming_requests_total",
-];
+/// Families of the Go runtime and of its HTTP client's cache.
+const FAMILIES: &[&str] = &["go_", "rest_client_transport_"];
 
 /// Every metrics page of ours is valid and has the families of the Go kubelet's.
 fn compare_metrics(twins: &Twins, callers: &Callers) -> Vec<String> {
@@ -53,6 +27,11 @@ fn compare_metrics(twins: &Twins, callers: &Callers) -> Vec<String> {
         let ask = Ask::new("GET", page);
         let families = |port| {
             let answer = callers.plain.send(port, &ask.bytes(), false).unwrap();
+            if let Some(folder) = std::env::var_os("PAGES") {
+                let side = if port == twins.go.port() { "go" } else { "ours" };
+                let file = format!("{}-{side}.txt", page.trim_matches('/').replace('/', "-"));
+                std::fs::write(std::path::Path::new(&folder).join(file), &answer.body).unwrap();
+            }
             exposition::read(&answer.text())
         };
         let want = families(twins.go.port()).unwrap();
@@ -71,6 +50,7 @@ fn compare_metrics(twins: &Twins, callers: &Callers) -> Vec<String> {
 
 struct Callers {
     plain: Wire,
+    clear: Wire,
     certified: BTreeMap<&'static str, Wire>,
 }
 
@@ -112,7 +92,7 @@ impl Callers {
             "foreign",
             Wire::with_certificate(&folder.join("crt"), &folder.join("key")).unwrap(),
         );
-        Callers { plain: Wire::plain().unwrap(), certified }
+        Callers { plain: Wire::plain().unwrap(), clear: Wire::clear(), certified }
     }
 
     fn of(&self, who: Who) -> &Wire {
@@ -128,11 +108,22 @@ impl Callers {
     }
 }
 
+/// Which listener is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Listener {
+    Secure,
+    ReadOnly,
+}
+
 /// Asks both and says what is different.
-fn compare(twins: &Twins, callers: &Callers, ask: &Ask) -> Option<String> {
+fn compare(twins: &Twins, callers: &Callers, ask: &Ask, listener: Listener) -> Option<String> {
     let send = |twin: &tests::twins::Twin| -> anyhow::Result<Answer> {
         let text = String::from_utf8(ask.bytes()).unwrap();
-        callers.of(ask.who).send(twin.port(), twin.own(&text).as_bytes(), ask.method == "HEAD")
+        let (wire, port) = match listener {
+            Listener::Secure => (callers.of(ask.who), twin.port()),
+            Listener::ReadOnly => (&callers.clear, twin.read_only),
+        };
+        wire.send(port, twin.own(&text).as_bytes(), ask.method == "HEAD")
     };
     match (send(&twins.go), send(&twins.ours)) {
         (Ok(go), Ok(ours)) => difference(ask, (&twins.go, &go), (&twins.ours, &ours)),
@@ -150,40 +141,82 @@ fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-#[test]
-fn both_kubelets_answer_alike() {
-    let twins = Twins::start(&json!({"volumeStatsAggPeriod": "1s"})).unwrap();
-    let callers = Callers::new(&twins);
-    let long = std::env::var_os("ASKS").is_some();
-    let mut asks = table();
-    let mut access = access();
-    if !long {
-        access = access.into_iter().step_by(7).collect();
-    }
-    asks.append(&mut access);
-    let mut chance = Chance::new(number("SEED", 1));
-    asks.extend((0..number("ASKS", 300)).map(|_| chance.ask()));
-    let mut report = String::new();
-    let (mut asked, mut differ) = (0, 0);
-    let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
-    for ask in asks {
-        asked += 1;
-        if let Some(found) = compare(&twins, &callers, &ask) {
-            differ += 1;
-            let seen = kinds.entry(found.clone()).or_default();
+/// What was asked and what was different.
+#[derive(Default)]
+struct Report {
+    text: String,
+    asked: usize,
+    differ: usize,
+    kinds: BTreeMap<String, usize>,
+}
+
+impl Report {
+    fn ask(&mut self, twins: &Twins, callers: &Callers, asks: &[Ask], listener: Listener) {
+        for ask in asks {
+            self.asked += 1;
+            let Some(found) = compare(twins, callers, ask, listener) else { continue };
+            self.differ += 1;
+            let seen = self.kinds.entry(found.clone()).or_default();
             *seen += 1;
             if *seen <= 3 {
-                let _ = writeln!(report, "{ask}\n    {found}");
+                let _ = writeln!(self.text, "{listener:?} {ask}\n    {found}");
             }
         }
+        // Kept while a long run goes on.
+        if let Some(file) = std::env::var_os("REPORT") {
+            std::fs::write(file, &self.text).unwrap();
+        }
     }
-    if let Some(file) = std::env::var_os("REPORT") {
-        std::fs::write(file, &report).unwrap();
-    }
+}
+
+#[test]
+fn both_kubelets_answer_alike() {
+    let mut twins = Twins::start(&json!({"volumeStatsAggPeriod": "1s"})).unwrap();
+    let callers = Callers::new(&twins);
+    let long = std::env::var_os("ASKS").is_some();
+    let few = |asks: Vec<Ask>, one_of: usize| -> Vec<Ask> {
+        asks.into_iter().step_by(if long { 1 } else { one_of }).collect()
+    };
+    let mut report = Report::default();
+    let mut asks = few(table(), 2);
+    asks.extend(few(access(), 11));
+    asks.extend(few(odd(), 11));
+    let mut chance = Chance::new(number("SEED", 1));
+    let mut by_chance = |count: u64| -> Vec<Ask> { (0..count).map(|_| chance.ask()).collect() };
+    asks.extend(by_chance(number("ASKS", 200)));
+    report.ask(&twins, &callers, &asks, Listener::Secure);
     for found in compare_metrics(&twins, &callers) {
-        differ += 1;
-        let _ = writeln!(report, "{found}");
+        report.differ += 1;
+        let _ = writeln!(report.text, "{found}");
     }
+    let mut read_only = few(access(), 23);
+    read_only.extend(by_chance(number("ASKS", 100) / 5));
+    report.ask(&twins, &callers, &read_only, Listener::ReadOnly);
+    if long {
+        for overlay in variants() {
+            twins.restart(&overlay).unwrap();
+            let _ = writeln!(report.text, "with {overlay}");
+            let mut asks: Vec<Ask> = access().into_iter().step_by(3).collect();
+            asks.extend(odd().into_iter().filter(|ask| ask.target.starts_with("/logs")));
+            asks.extend(by_chance(number("ASKS", 0) / 5));
+            report.ask(&twins, &callers, &asks, Listener::Secure);
+        }
+    }
+    let Report { text, asked, differ, .. } = report;
     println!("{asked} requests, {differ} differences");
-    assert!(differ == 0, "{differ} of {asked} answers differ:\n{report}");
+    assert!(differ == 0, "{differ} of {asked} answers differ:\n{text}");
+}
+
+/// Configurations of which each is laid over the one before.
+fn variants() -> [serde_json::Value; 3] {
+    [
+        json!({"enableSystemLogQuery": true,
+            "featureGates": {"NodeLogQuery": true, "PodLogsQuerySplitStreams": true},
+            "authentication": {"anonymous": {"enabled": false}}}),
+        json!({"enableSystemLogHandler": false, "enableSystemLogQuery": false,
+            "enableProfilingHandler": false, "enableDebugFlagsHandler": false,
+            "authorization": {"mode": "AlwaysAllow"}}),
+        json!({"enableDebuggingHandlers": false,
+            "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}}}),
+    ]
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use testkit::eventually;
 use testkit::real::{KubeletKind, KubeletOptions, TestNode, run};
+use tests::wire::connect_http2;
 
 /// Resident memory of a process in KiB.
 fn resident(pid: u32) -> u64 {
@@ -98,4 +99,96 @@ fn abuse_leaves_memory_and_series_flat() {
     run("curl", ["-fsS", "-m", "10", &format!("http://127.0.0.1:{port}/healthz")]).unwrap();
     println!("healthy after {:?} among {} slow clients", asked.elapsed(), slow.len());
     assert!(resident(pid) < after + 32 * 1024, "slow clients hold little memory");
+}
+
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let [_, a, b, c] = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut frame = vec![a, b, c, kind, flags];
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// `GET / https://x` in the static table's words.
+const HEADERS: &[u8] = &[0x82, 0x87, 0x84, 0x41, 0x01, b'x'];
+const SETTINGS: u8 = 4;
+const END: u8 = 0x4 | 0x1;
+
+/// Sends what `more` makes until the server has enough of it; how many frames that took.
+fn until_refused(port: u16, most: usize, mut more: impl FnMut(u32) -> Vec<u8>) -> Option<usize> {
+    let mut stream = connect_http2(port).unwrap();
+    stream.write_all(&frame(SETTINGS, 0, 0, &[])).unwrap();
+    for sent in 0..most / 100 {
+        let pieces: Vec<u8> =
+            (0..100).flat_map(|n| more(u32::try_from(sent * 100 + n).unwrap() * 2 + 1)).collect();
+        if stream.write_all(&pieces).and_then(|()| stream.flush()).is_err() {
+            return Some(sent * 100);
+        }
+    }
+    None
+}
+
+#[test]
+fn floods_of_http2_are_ended_and_cost_nothing() {
+    let kind = KubeletKind::from_env().unwrap();
+    let mut node = TestNode::builder().kubelet(kind).start().unwrap();
+    let (pid, port) = (node.kubelet().unwrap().pid(), node.api_port());
+    eventually!(30, connect_http2(port).is_ok());
+    let before = resident(pid);
+    // Streams that are opened and reset at once (CVE-2023-44487).
+    let reset = until_refused(port, 100_000, |stream| {
+        [frame(1, END, stream, HEADERS), frame(3, 0, stream, &8_u32.to_be_bytes())].concat()
+    });
+    assert!(reset.is_some(), "somebody who only resets is shown the door");
+    // Headers without an end (CVE-2023-45288).
+    let mut first = true;
+    let endless = until_refused(port, 100_000, |_| {
+        let kind = if std::mem::take(&mut first) { 1 } else { 9 };
+        frame(kind, 0, 1, &[0x40, 0x01, b'a', 0x01, b'b'].repeat(200))
+    });
+    assert!(endless.is_some(), "headers end or the connection does");
+    // Questions without an interest in the answers (CVE-2019-9512, CVE-2019-9515): nobody reads here.
+    for (kind, payload) in [(6, &b"12345678"[..]), (SETTINGS, &[][..])] {
+        let mut stream = connect_http2(port).unwrap();
+        stream.sock.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
+        let pieces = frame(kind, 0, 0, payload).repeat(1000);
+        // Either the server reads on and answers, or it stops: both are fine as long as memory is.
+        let _ = (0..500).any(|_| stream.write_all(&pieces).is_err());
+    }
+    let asked = Instant::now();
+    run("curl", ["-fsSk", "-m", "20", &format!("https://127.0.0.1:{port}/healthz")]).unwrap();
+    let after = resident(pid);
+    println!(
+        "reset after {reset:?}, endless headers after {endless:?} frames; {before} KiB to {after} KiB; \
+         healthy in {:?}",
+        asked.elapsed()
+    );
+    assert!(after < before + 32 * 1024, "{before} KiB became {after} KiB");
+}
+
+#[test]
+fn slow_clients_are_not_waited_for_and_keep_nobody_else_waiting() {
+    let kind = KubeletKind::from_env().unwrap();
+    let mut node = TestNode::builder().kubelet(kind).start().unwrap();
+    let (pid, port) = (node.kubelet().unwrap().pid(), node.api_port());
+    let before = resident(pid);
+    // Half a handshake, on as many connections as one client gets.
+    let half: Vec<TcpStream> = (0..300)
+        .map(|_| {
+            let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            stream.write_all(&[0x16, 0x03, 0x01]).unwrap();
+            stream
+        })
+        .collect();
+    let asked = Instant::now();
+    run("curl", ["-fsSk", "-m", "20", &format!("https://127.0.0.1:{port}/healthz")]).unwrap();
+    println!("healthy after {:?} among {} half handshakes", asked.elapsed(), half.len());
+    let mut first = half.into_iter().next().unwrap();
+    first.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut rest = Vec::new();
+    // The end of the connection, whichever way it comes.
+    let _ = first.read_to_end(&mut rest);
+    assert!(asked.elapsed() < Duration::from_secs(55), "half a handshake ends");
+    assert!(resident(pid) < before + 32 * 1024, "half handshakes hold little memory");
 }

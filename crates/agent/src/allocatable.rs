@@ -16,6 +16,7 @@ use resources::cgroups::{
 use resources::cpus::Cpus;
 use resources::{TunableRule, set_kernel_tunables};
 use std::sync::Arc;
+use telemetry::metrics::Registry;
 use units::Quantity;
 use units::quantity::Format;
 
@@ -26,6 +27,7 @@ pub(crate) async fn set_up(
     host: &Host,
     roots: &Roots,
     (driver, thresholds, lifts_quota): (Driver, &[Threshold], Option<Cpus>),
+    registry: &Registry,
     events: &Arc<dyn Events>,
     tasks: &Tasks,
 ) -> Result<Arc<dyn PodCgroups>, AgentError> {
@@ -54,7 +56,8 @@ pub(crate) async fn set_up(
         CpuManagerPolicy::None => online_cpus(roots),
         _ => None,
     };
-    let maker = CgroupDriver::new(driver, Arc::clone(&host.cgroups), host.page_sizes.clone());
+    let maker = CgroupDriver::new(driver, Arc::clone(&host.cgroups), host.page_sizes.clone())
+        .measured(registry);
     let shape =
         CgroupTreeConfig { lifts_quota, ..tree(config, driver, &capacity, cpus.as_deref()) };
     let tree = CgroupTree::set_up(maker, shape).await?;

@@ -11,6 +11,7 @@ mod allocatable;
 mod cluster;
 mod exclusive;
 mod host;
+mod idle_metrics;
 mod iptables;
 mod layout;
 mod lifecycle;
@@ -28,7 +29,8 @@ pub use watchdog::WatchdogError;
 
 use config::Config;
 use lifecycle::Ending;
-use ports::{OnExit, Tasks};
+use ports::{Clock as _, OnExit, SystemClock, Tasks};
+use std::sync::Arc;
 use telemetry::log::LogHandle;
 
 /// Why the agent could not start or had to end.
@@ -122,8 +124,9 @@ async fn run_with(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<End
         std::process::id(),
     )?;
     let mut signal = std::pin::pin!(lifecycle::signalled());
+    let health_metrics = Arc::new(server::HealthMetrics::new(SystemClock.now().as_second()));
     if let Some(address) = config.server.healthz {
-        let health = server::health::serve(address, tasks.clone());
+        let health = server::health::serve(address, Arc::clone(&health_metrics), tasks.clone());
         tasks.spawn("health", OnExit::Fine, health);
     }
     let mut contention: futures::future::BoxFuture<'_, ()> = Box::pin(std::future::pending());
@@ -136,7 +139,7 @@ async fn run_with(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<End
     }
     let started = tokio::select! {
         // A start that is given up leaves tasks behind; the caller ends them.
-        started = wire::start(config, logs, tasks) => started?,
+        started = wire::start(config, logs, health_metrics, tasks) => started?,
         // Cancel-safe: the signal is seen once and ends everything.
         signalled = &mut signal => {
             signalled.map_err(AgentError::Signals)?;

@@ -13,6 +13,7 @@ use ports::{Clock, OnExit, Roots, Tasks};
 use std::sync::Arc;
 use std::time::Duration;
 use telemetry::Chain;
+use telemetry::metrics::Registry;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -35,6 +36,7 @@ pub(crate) fn start(
     images: &Images,
     client: &RuntimeClient,
     clock: &Arc<dyn Clock>,
+    metrics: &Registry,
     tasks: &Tasks,
 ) -> Result<Arc<ImageGc>, AgentError> {
     let gc = &config.image_gc;
@@ -59,6 +61,7 @@ pub(crate) fn start(
         },
         Arc::new(client.clone()),
         Arc::clone(clock),
+        metrics,
     )?;
     tasks.spawn("log rotation", OnExit::Fine, rotation.run(tasks.token()));
     tasks.spawn("memory", OnExit::Fine, give_memory_back(tasks.token()));

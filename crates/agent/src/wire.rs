@@ -3,6 +3,7 @@
 use crate::cluster::Cluster;
 use crate::exclusive::Exclusive;
 use crate::host::{Host, configured_driver};
+use crate::idle_metrics;
 use crate::placement::{self, Placing, PlacingDeps};
 use crate::watchdog::Check;
 use crate::{AgentError, allocatable, iptables, layout, protect, runtime, settings, upkeep};
@@ -59,9 +60,10 @@ impl Started {
 pub(crate) fn start<'a>(
     config: &'a Config,
     logs: LogHandle,
+    health: Arc<server::HealthMetrics>,
     tasks: &'a Tasks,
 ) -> BoxFuture<'a, Result<Started, AgentError>> {
-    Box::pin(start_all(config, logs, tasks))
+    Box::pin(start_all(config, logs, health, tasks))
 }
 
 /// Ends the start for a fault that was found in the settings.
@@ -69,7 +71,12 @@ fn good(fault: Option<&String>) -> Result<(), AgentError> {
     fault.map_or(Ok(()), |fault| Err(AgentError::Setting(fault.clone())))
 }
 
-async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<Started, AgentError> {
+async fn start_all(
+    config: &Config,
+    logs: LogHandle,
+    health: Arc<server::HealthMetrics>,
+    tasks: &Tasks,
+) -> Result<Started, AgentError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let began = clock.now();
     let roots = settings::roots(config);
@@ -106,7 +113,8 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
     }
     let exclusive = Exclusive::start(config, &host, &roots, &client, &registry).await?;
     let how = (driver, thresholds.as_slice(), exclusive.lifts_quota(config));
-    let cgroups = allocatable::set_up(config, &host, &roots, how, &cluster.events, tasks).await?;
+    let events = &cluster.events;
+    let cgroups = allocatable::set_up(config, &host, &roots, how, &registry, events, tasks).await?;
     let system = SystemCgroups::new(
         Arc::clone(&host.cgroups),
         roots.proc.clone(),
@@ -187,7 +195,7 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
         },
     )
     .await?;
-    let collector = upkeep::start(config, &images, &client, &clock, tasks)?;
+    let collector = upkeep::start(config, &images, &client, &clock, &registry, tasks)?;
     let runtime_name = runtime_name(&client).await;
     let pods = pods::start(
         PodsConfig {
@@ -283,8 +291,11 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
     tasks.spawn("shutdown", OnExit::Fine, shutdown.run());
     own_metrics(&registry, config, &roots);
     node_metrics(&registry, host.cgroups.is_v2());
-    let start = began.as_second();
+    let (start, shown) = (began.as_second(), Arc::clone(&health));
     probe_registry.collector(move |scrape| {
+        if shown.is_reset() {
+            return;
+        }
         #[expect(clippy::cast_precision_loss, reason = "metrics are floats")]
         let start = start as f64;
         scrape.family(&START, Kind::Gauge).push_values(&[], &[], start.into(), None);
@@ -301,6 +312,7 @@ async fn start_all(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<St
         logs,
         roots,
         checks: started.checks(),
+        health,
         clock,
         tasks: tasks.clone(),
     };
@@ -347,6 +359,7 @@ fn own_metrics(registry: &Registry, config: &Config, roots: &Roots) {
     let gates = config.gates.states();
     register_features(registry, gates.map(|(gate, on)| (gate.name, gate.stage.as_str(), on)));
     register_own_counts(registry);
+    idle_metrics::register(registry);
 }
 
 /// The configuration in force: with the driver that the runtime named.

@@ -11,13 +11,15 @@ use api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAcc
 use async_trait::async_trait;
 use kube::Api;
 use kube::api::PostParams;
-use ports::{AccessQuestion, Reviews, UserInfo};
+use ports::{AccessQuestion, ReviewTry, Reviewed, Reviews, UserInfo};
 use std::time::Duration;
+use tokio::time::Instant;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const FACTOR: f64 = 1.5;
 const JITTER: f64 = 0.2;
-const TRIES: u32 = 5;
+const TRIES: usize = 5;
+const CREATED: u16 = 201;
 
 /// Reviews by the API server.
 #[derive(Debug, Clone)]
@@ -31,23 +33,39 @@ impl ApiReviews {
         Self { lane: connection.writes().clone() }
     }
 
-    async fn ask<T, F>(&self, request: impl Fn() -> F) -> Result<T, String>
+    /// Asks until there is an answer, `judge`s it, and tells what it took.
+    async fn ask<A, T, F>(
+        &self,
+        request: impl Fn() -> F,
+        judge: impl FnOnce(A) -> Result<T, String>,
+    ) -> Reviewed<T>
     where
-        F: Future<Output = Result<T, kube::Error>>,
+        F: Future<Output = Result<A, kube::Error>>,
     {
         let mut pause = FIRST_PAUSE;
-        let mut tries = 1;
+        let mut tries = Vec::new();
         loop {
-            match self.lane.ask(request()).await {
-                Ok(answer) => return Ok(answer),
-                Err(error) if tries < TRIES && may_pass(&error) => {
+            let asked = Instant::now();
+            let answer = self.lane.ask(request()).await;
+            tries.push(ReviewTry { code: code(&answer), took: asked.elapsed() });
+            match answer {
+                Ok(answer) => return Reviewed { result: judge(answer), tries },
+                Err(error) if tries.len() < TRIES && may_pass(&error) => {
                     tokio::time::sleep(pause.mul_f64(1.0 + JITTER * random_fraction())).await;
                     pause = pause.mul_f64(FACTOR);
-                    tries += 1;
                 }
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Reviewed { result: Err(error.to_string()), tries },
             }
         }
+    }
+}
+
+/// Reviews are created; what did not come back has no code.
+fn code<T>(answer: &Result<T, ApiError>) -> Option<u16> {
+    match answer {
+        Ok(_) | Err(ApiError::Malformed(_)) => Some(CREATED),
+        Err(ApiError::Refused { code, .. }) => Some(*code),
+        Err(ApiError::Unreachable(_)) => None,
     }
 }
 
@@ -64,28 +82,32 @@ fn may_pass(error: &ApiError) -> bool {
 
 #[async_trait]
 impl Reviews for ApiReviews {
-    async fn token(&self, token: &str) -> Result<Option<UserInfo>, String> {
+    async fn token(&self, token: &str) -> Reviewed<Option<UserInfo>> {
         let review = TokenReview {
             spec: TokenReviewSpec { token: token.to_owned(), ..TokenReviewSpec::default() },
             ..TokenReview::default()
         };
         let api: Api<TokenReview> = Api::all(self.lane.client());
         let params = PostParams::default();
-        let answer = self.ask(|| api.create(&params, &review)).await?;
-        judge_token(answer.status.unwrap_or_default())
+        let judge = |answer: TokenReview| judge_token(answer.status.unwrap_or_default());
+        self.ask(|| api.create(&params, &review), judge).await
     }
 
-    async fn access(&self, question: &AccessQuestion) -> Result<bool, String> {
+    async fn access(&self, question: &AccessQuestion) -> Reviewed<bool> {
         let review = SubjectAccessReview { spec: spec(question), ..SubjectAccessReview::default() };
         let api: Api<SubjectAccessReview> = Api::all(self.lane.client());
         let params = PostParams::default();
-        let status = self.ask(|| api.create(&params, &review)).await?.status.unwrap_or_default();
-        match (status.allowed, status.denied.unwrap_or(false)) {
-            (true, true) => {
-                Err("webhook subject access review returned both allow and deny response".into())
-            }
-            (allowed, _) => Ok(allowed),
+        self.ask(|| api.create(&params, &review), judge_access).await
+    }
+}
+
+fn judge_access(answer: SubjectAccessReview) -> Result<bool, String> {
+    let status = answer.status.unwrap_or_default();
+    match (status.allowed, status.denied.unwrap_or(false)) {
+        (true, true) => {
+            Err("webhook subject access review returned both allow and deny response".into())
         }
+        (allowed, _) => Ok(allowed),
     }
 }
 
@@ -162,6 +184,19 @@ mod tests {
         });
         assert_eq!(text["resourceAttributes"], attributes);
         assert_eq!((text["user"].as_str(), text.get("uid")), (Some("u"), None));
+    }
+
+    #[test]
+    fn an_answer_has_its_code_and_silence_has_none() {
+        let refused = ApiError::Refused {
+            kind: Refusal::Other,
+            code: 500,
+            message: String::new(),
+            retry_after: None,
+        };
+        assert_eq!(code(&Ok(())), Some(201));
+        assert_eq!(code::<()>(&Err(refused)), Some(500));
+        assert_eq!(code::<()>(&Err(ApiError::Unreachable("reset".into()))), None);
     }
 
     #[test]

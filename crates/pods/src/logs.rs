@@ -23,6 +23,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use telemetry::Chain;
+use telemetry::metrics::{Registry, WorkQueue};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -53,6 +54,7 @@ pub struct LogRotation {
     config: LogRotationConfig,
     calls: Arc<dyn LogCalls>,
     clock: Arc<dyn Clock>,
+    queue: WorkQueue,
 }
 
 impl LogRotation {
@@ -61,11 +63,13 @@ impl LogRotation {
         config: LogRotationConfig,
         calls: Arc<dyn LogCalls>,
         clock: Arc<dyn Clock>,
+        metrics: &Registry,
     ) -> Result<Self, LogRotationError> {
         if config.max_files <= 1 {
             return Err(LogRotationError::MaxFiles(config.max_files));
         }
-        Ok(Self { config, calls, clock })
+        let queue = WorkQueue::new(metrics, "kubelet_log_rotate_manager");
+        Ok(Self { config, calls, clock, queue })
     }
 
     /// Rotates until it is told to stop.
@@ -78,9 +82,11 @@ impl LogRotation {
                 self.relist(&mut list).await;
                 next_listing = Instant::now() + self.config.interval;
             }
-            let due = list.due(Instant::now());
+            let since = Instant::now();
+            let due = list.due(since);
+            due.iter().for_each(|_| self.queue.added());
             let looks: Vec<Look> = stream::iter(due)
-                .map(|log| self.look(log, max_size))
+                .map(|log| self.counted_look(log, max_size, since))
                 .buffer_unordered(self.config.workers.max(1))
                 .collect()
                 .await;
@@ -119,6 +125,15 @@ impl LogRotation {
                 }
             }
         }
+    }
+
+    /// Looks at one log, which was due at `since`.
+    async fn counted_look(&self, log: Watched, max_size: u64, since: Instant) -> Look {
+        let began = Instant::now();
+        self.queue.taken(began - since);
+        let look = self.look(log, max_size).await;
+        self.queue.done(began.elapsed());
+        look
     }
 
     /// Looks at one log and rotates it if it is full.

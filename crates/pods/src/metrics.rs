@@ -1,8 +1,10 @@
 //! What the pod subsystem counts, with upstream's names, labels and buckets.
 
+pub(crate) mod events;
 pub(crate) mod resize;
 pub(crate) mod starts;
 
+use events::EventMetrics;
 use resize::ResizeMetrics;
 use starts::StartMetrics;
 use telemetry::metrics::{CounterFamily, Desc, GaugeFamily, HistogramFamily, Registry};
@@ -151,6 +153,7 @@ pub struct PodMetrics {
     pub(crate) preemptions: CounterFamily,
     pub(crate) resize: ResizeMetrics,
     pub(crate) starts: StartMetrics,
+    pub(crate) events: EventMetrics,
     pub(crate) probes: CounterFamily,
     pub(crate) probe_duration: HistogramFamily,
 }
@@ -190,6 +193,7 @@ impl PodMetrics {
             preemptions: registry.counter(PREEMPTIONS),
             resize: ResizeMetrics::new(registry),
             starts: StartMetrics::new(registry),
+            events: EventMetrics::new(registry),
             probes: probes.counter(PROBES),
             probe_duration: probes.histogram(PROBE_DURATION, &DEFAULT_BUCKETS),
         }

@@ -41,7 +41,7 @@ pub use placement::{
 pub use plugins::{PluginHandler, PluginInfo};
 pub use pods::{KillRequest, PodEntry, PodLife, PodSource, Pods, PodsSnapshot};
 pub use reclaim::Reclaim;
-pub use reviews::{AccessQuestion, Reviews, UserInfo};
+pub use reviews::{AccessQuestion, ReviewTry, Reviewed, Reviews, UserInfo};
 pub use roots::Roots;
 pub use stats::{Stats, StatsError, StatsScope, StorageLayout};
 pub use status::{PodApi, PodApiError};

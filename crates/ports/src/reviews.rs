@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Who asks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -29,11 +30,29 @@ pub struct AccessQuestion {
     pub node_name: String,
 }
 
+/// What a review came to, and what it took to get there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reviewed<T> {
+    /// The judgement, or why there is none.
+    pub result: Result<T, String>,
+    /// Every request that was made, in order.
+    pub tries: Vec<ReviewTry>,
+}
+
+/// One request to the reviewer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReviewTry {
+    /// Status code of the answer; `None` if none came.
+    pub code: Option<u16>,
+    /// How long it took.
+    pub took: Duration,
+}
+
 /// Token and access reviews.
 #[async_trait]
 pub trait Reviews: Send + Sync + std::fmt::Debug {
     /// Whose token it is; `None` if it is nobody's.
-    async fn token(&self, token: &str) -> Result<Option<UserInfo>, String>;
+    async fn token(&self, token: &str) -> Reviewed<Option<UserInfo>>;
     /// Whether it is allowed.
-    async fn access(&self, question: &AccessQuestion) -> Result<bool, String>;
+    async fn access(&self, question: &AccessQuestion) -> Reviewed<bool>;
 }

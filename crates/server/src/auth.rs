@@ -154,14 +154,15 @@ impl Guard {
             return known;
         }
         let reviews = self.reviews.as_ref()?;
-        match reviews.token(token).await {
+        let reviewed = reviews.token(token).await;
+        let well = reviewed.result.is_ok();
+        self.metrics.token(asked.elapsed(), Some((well, &reviewed.tries)));
+        match reviewed.result {
             Ok(user) => {
-                self.metrics.token(asked.elapsed(), Some(true));
                 self.tokens.put(token.to_owned(), user.clone(), keep);
                 user
             }
             Err(error) => {
-                self.metrics.token(asked.elapsed(), Some(false));
                 tracing::error!(err = error, "Unable to authenticate the request");
                 None
             }
@@ -216,10 +217,9 @@ impl Guard {
 
     async fn review_access(&self, question: &AccessQuestion) -> Result<bool, String> {
         let reviews = self.reviews.as_ref().ok_or("no API server to review access")?;
-        let asked = Instant::now();
-        let answer = reviews.access(question).await;
-        self.metrics.access(asked.elapsed(), answer.is_ok());
-        answer
+        let reviewed = reviews.access(question).await;
+        self.metrics.access(&reviewed.tries);
+        reviewed.result
     }
 }
 
@@ -237,7 +237,8 @@ fn authenticated(mut user: UserInfo) -> UserInfo {
 
 /// The bearer token of a request's header (apiserver: `bearertoken`).
 fn bearer(headers: &HeaderMap) -> Option<String> {
-    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    // Whatever the bytes are: a token that cannot be read is a bad one, not none.
+    let value = String::from_utf8_lossy(headers.get(header::AUTHORIZATION)?.as_bytes());
     let mut parts = value.trim().split(' ');
     let scheme = parts.next()?;
     let token = parts.next().filter(|token| !token.is_empty())?;
@@ -252,9 +253,9 @@ fn protocol_token(headers: &HeaderMap) -> Result<Option<(String, String)>, &'sta
         return Ok(None);
     }
     let offered = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL);
-    let offered = offered.iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(','));
+    let offered: Vec<_> = offered.iter().map(|v| String::from_utf8_lossy(v.as_bytes())).collect();
     let (mut token, mut others) = (None, Vec::new());
-    for protocol in offered.map(str::trim) {
+    for protocol in offered.iter().flat_map(|v| v.split(',')).map(str::trim) {
         let Some(encoded) = protocol.strip_prefix(SUBPROTOCOL) else {
             others.push(protocol);
             continue;
@@ -276,9 +277,12 @@ fn protocol_token(headers: &HeaderMap) -> Result<Option<(String, String)>, &'sta
 
 /// Whether a request wants a WebSocket (Go: `wsstream.IsWebSocketRequest`).
 pub(crate) fn is_websocket(headers: &HeaderMap) -> bool {
-    let first = |name| headers.get(name).and_then(|v: &HeaderValue| v.to_str().ok());
-    let connection = first(header::CONNECTION).unwrap_or_default().to_ascii_lowercase();
-    first(header::UPGRADE).is_some_and(|v| v.eq_ignore_ascii_case("websocket"))
+    let first = |name| {
+        let value = headers.get(name).map(HeaderValue::as_bytes).unwrap_or_default();
+        String::from_utf8_lossy(value).to_ascii_lowercase()
+    };
+    let connection = first(header::CONNECTION);
+    first(header::UPGRADE) == "websocket"
         && connection.split(',').any(|word| word.trim() == "upgrade")
 }
 

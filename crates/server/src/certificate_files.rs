@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use sys::watch::FolderWatch;
+use telemetry::metrics::{Registry, WorkQueue};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 const RELOAD: Duration = Duration::from_secs(60);
@@ -24,6 +26,36 @@ pub(crate) struct CertificateFiles {
     pub(crate) certificate: Arc<ServingCertificate>,
     /// Its files, if it comes from files.
     pub(crate) pair: Option<(PathBuf, PathBuf)>,
+    /// What is counted of it.
+    pub(crate) queues: Queues,
+}
+
+/// Reading again, counted under the names of upstream's queues.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    bundle: Option<[WorkQueue; 2]>,
+    pair: Option<WorkQueue>,
+}
+
+impl Queues {
+    /// Declares those of what is followed.
+    pub(crate) fn new(registry: &Registry, bundle: bool, pair: bool) -> Self {
+        let queue = |name| WorkQueue::new(registry, name);
+        let names = ["DynamicCABundle-client-ca-bundle", "DynamicServingCertificateController"];
+        Self {
+            bundle: bundle.then(|| names.map(queue)),
+            pair: pair.then(|| queue("DynamicCABundle-kubelet-server-cert-files")),
+        }
+    }
+}
+
+fn counted<T>(queues: &[WorkQueue], work: impl FnOnce() -> T) -> T {
+    queues.iter().for_each(WorkQueue::added);
+    let began = Instant::now();
+    queues.iter().for_each(|queue| queue.taken(began.elapsed()));
+    let done = work();
+    queues.iter().for_each(|queue| queue.done(began.elapsed()));
+    done
 }
 
 impl CertificateFiles {
@@ -59,7 +91,9 @@ impl CertificateFiles {
 
     fn reload(&self) {
         if let Some(authorities) = &self.authorities
-            && let Err(error) = authorities.reload()
+            && let Err(error) = counted(self.queues.bundle.as_ref().map_or(&[], |b| &b[..]), || {
+                authorities.reload()
+            })
         {
             tracing::error!(
                 err = error,
@@ -67,7 +101,8 @@ impl CertificateFiles {
             );
         }
         if let Some((crt, key)) = &self.pair
-            && let Err(error) = self.certificate.read(crt, key)
+            && let Err(error) =
+                counted(self.queues.pair.as_slice(), || self.certificate.read(crt, key))
         {
             tracing::error!(err = %error, "serving certificate not reloaded, the old one stays in force");
         }
@@ -97,6 +132,7 @@ mod tests {
             authorities: None,
             certificate: Arc::clone(&certificate),
             pair: Some(pair.clone()),
+            queues: Queues::new(&Registry::new(), false, true),
         };
         let cancel = CancellationToken::new();
         let watching = files.watches();

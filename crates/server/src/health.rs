@@ -3,14 +3,15 @@
 //! Promises: never blocks on anything; a port that is taken is retried every five seconds and is
 //! never fatal. The checks of the sync loop and the log live on the HTTPS port.
 
-use axum::Router;
-use axum::extract::RawQuery;
-use axum::http::header::{CONTENT_TYPE, HeaderName};
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
-use hyper_util::service::TowerToHyperService;
+use crate::handlers::health::{Check, respond};
+use crate::health_metrics::HealthMetrics;
+use crate::listen;
+use crate::reply::{self, Reply};
+use crate::route::{self, Decision};
+use crate::serve::strange;
+use crate::target::Target;
+use http::{Request, StatusCode};
+use hyper::body::Incoming;
 use ports::{OnExit, Tasks};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,11 +20,10 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 const LISTEN_RETRY: Duration = Duration::from_secs(5);
-const HEADER_DEADLINE: Duration = Duration::from_secs(10);
 const MAX_CONNECTIONS: usize = 64;
 
 /// Serves until the tasks are cancelled.
-pub async fn serve(address: SocketAddr, tasks: Tasks) {
+pub async fn serve(address: SocketAddr, metrics: Arc<HealthMetrics>, tasks: Tasks) {
     let cancel = tasks.token();
     let listener = loop {
         match TcpListener::bind(address).await {
@@ -56,44 +56,43 @@ pub async fn serve(address: SocketAddr, tasks: Tasks) {
             }
         };
         let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else { continue };
-        let cancel = cancel.clone();
+        let (cancel, metrics) = (cancel.clone(), Arc::clone(&metrics));
         tasks.spawn("health-connection", OnExit::Fine, async move {
-            let mut builder = Builder::new(TokioExecutor::new());
-            builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_DEADLINE);
-            let service = TowerToHyperService::new(router());
+            let answers = move |request| {
+                let reply = answer(&request, &metrics);
+                async move { reply }
+            };
             tokio::select! {
                 // Cancel-safe: the connection is dropped with the process.
                 () = cancel.cancelled() => {}
                 // Runs to its end.
-                result = builder.serve_connection(TokioIo::new(stream), service) => {
-                    if let Err(error) = result {
-                        tracing::debug!(err = %error, "health connection ended");
-                    }
-                }
+                () = listen::http(stream, listen::Protocol::Http1, answers) => {}
             }
             drop(slot);
         });
     }
 }
 
-fn router() -> Router {
-    Router::new().route("/healthz", get(all)).route("/healthz/ping", get(ping))
-}
-
-async fn all(RawQuery(query): RawQuery) -> Response {
-    let verbose =
-        query.is_some_and(|q| q.split('&').any(|p| p == "verbose" || p.starts_with("verbose=")));
-    if verbose { text("[+]ping ok\nhealthz check passed\n") } else { text("ok") }
-}
-
-async fn ping() -> Response {
-    text("ok")
-}
-
-fn text(body: &'static str) -> Response {
-    const NO_SNIFF: (HeaderName, &str) =
-        (HeaderName::from_static("x-content-type-options"), "nosniff");
-    ([(CONTENT_TYPE, "text/plain; charset=utf-8"), NO_SNIFF], body).into_response()
+/// Any method is answered (kubelet: `healthz.InstallHandler` on a mux of its own).
+fn answer(request: &Request<Incoming>, metrics: &HealthMetrics) -> Reply {
+    if let Some(refused) = strange(request) {
+        return refused;
+    }
+    let Ok(target) = Target::of(request) else {
+        return reply::bad_request("400 Bad Request");
+    };
+    match route::decide_exact(request.method(), &target, &["/healthz", "/healthz/ping"]) {
+        Decision::NotFound => reply::error(StatusCode::NOT_FOUND, "404 page not found"),
+        Decision::Redirect(to) => {
+            reply::redirect(StatusCode::TEMPORARY_REDIRECT, &to, request.method())
+        }
+        Decision::Handle(route::Route::Health(Some(_))) => {
+            reply::plain(StatusCode::OK, "ok".to_owned())
+        }
+        Decision::Handle(_) => {
+            respond(&[Check { name: "ping", result: &|| Ok(()) }], &target.query, metrics)
+        }
+    }
 }
 
 #[cfg(test)]
@@ -102,13 +101,17 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     async fn ask(address: SocketAddr, path: &str) -> String {
+        ask_by("GET", address, path).await
+    }
+
+    async fn ask_by(method: &str, address: SocketAddr, path: &str) -> String {
         let mut stream = loop {
             match tokio::net::TcpStream::connect(address).await {
                 Ok(stream) => break stream,
                 Err(_) => tokio::task::yield_now().await,
             }
         };
-        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
@@ -119,12 +122,23 @@ mod tests {
     async fn answers_health_in_short_and_in_full() {
         let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         let tasks = Tasks::new();
-        tasks.spawn("health", OnExit::Fine, serve(port, tasks.clone()));
+        let metrics = Arc::new(HealthMetrics::new(0));
+        let served = serve(port, Arc::clone(&metrics), tasks.clone());
+        tasks.spawn("health", OnExit::Fine, served);
         assert!(ask(port, "/healthz").await.ends_with("\r\n\r\nok"));
         assert!(ask(port, "/healthz/ping").await.ends_with("\r\n\r\nok"));
         let verbose = ask(port, "/healthz?verbose").await;
         assert!(verbose.ends_with("[+]ping ok\nhealthz check passed\n"), "{verbose}");
         assert!(ask(port, "/pods").await.starts_with("HTTP/1.1 404"));
+        assert!(ask(port, "/pods").await.ends_with("\r\n\r\n404 page not found\n"));
+        assert!(ask_by("BREW", port, "/healthz").await.ends_with("\r\n\r\nok"));
+        let without = ask(port, "/healthz?exclude=ping&exclude=log&verbose").await;
+        let want = "[+]ping excluded: ok\nwarn: some health checks cannot be excluded: no matches \
+                    for \"log\"\nhealthz check passed\n";
+        assert!(without.ends_with(want), "{without}");
+        let moved = ask(port, "//healthz?x").await;
+        assert!(moved.contains("307") && moved.contains("location: /healthz?x\r\n"), "{moved}");
+        assert!(metrics.render().contains("kubernetes_healthcheck{name=\"ping\""));
         tasks.shutdown().await;
     }
 }

@@ -20,12 +20,13 @@ const START: Desc = Desc::alpha(
 
 /// Results of health checks.
 #[derive(Debug)]
-pub(crate) struct HealthMetrics(Mutex<Page>);
+pub struct HealthMetrics(Mutex<Page>);
 
 #[derive(Debug)]
 struct Page {
     registry: Registry,
     check: GaugeFamily,
+    reset: bool,
     checks: CounterFamily,
 }
 
@@ -33,13 +34,13 @@ impl Page {
     fn new() -> Self {
         let registry = Registry::new();
         let (check, checks) = (registry.gauge(CHECK), registry.counter(CHECKS));
-        Self { registry, check, checks }
+        Self { registry, check, checks, reset: false }
     }
 }
 
 impl HealthMetrics {
     /// Nothing checked yet; the process started at this second.
-    pub(crate) fn new(started: i64) -> Self {
+    pub fn new(started: i64) -> Self {
         let page = Page::new();
         #[expect(clippy::cast_precision_loss, reason = "metrics are floats")]
         let started = started as f64;
@@ -59,8 +60,13 @@ impl HealthMetrics {
     /// Forgets everything, the start of the process too.
     pub(crate) fn reset(&self) {
         if let Ok(mut page) = self.0.lock() {
-            *page = Page::new();
+            *page = Page { reset: true, ..Page::new() };
         }
+    }
+
+    /// Whether everything was forgotten once: upstream's other pages lose the start of the process too.
+    pub fn is_reset(&self) -> bool {
+        self.0.lock().is_ok_and(|page| page.reset)
     }
 
     /// The page.
@@ -85,6 +91,6 @@ mod tests {
         assert!(text.contains(failed), "{text}");
         assert!(text.contains("process_start_time_seconds 7\n"));
         metrics.reset();
-        assert_eq!(metrics.render(), "");
+        assert_eq!((metrics.render().as_str(), metrics.is_reset()), ("", true));
     }
 }

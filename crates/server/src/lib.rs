@@ -9,10 +9,12 @@
 
 mod accept;
 pub mod auth;
+mod body;
 mod certificate_files;
 mod exposition;
 mod gotime;
 mod handlers;
+mod head;
 pub mod health;
 mod health_metrics;
 mod listen;
@@ -27,8 +29,11 @@ pub mod target;
 pub mod tls;
 mod websocket;
 
+pub use health_metrics::HealthMetrics;
 pub use serve::{HealthCheck, ServerDeps};
 pub use start::{ServerError, ServerSettings, start};
 
+#[cfg(test)]
+mod fuzz;
 #[cfg(test)]
 mod tests;

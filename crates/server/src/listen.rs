@@ -1,11 +1,17 @@
 //! Accepting connections: plain or TLS, bounded in number, handshakes side by side.
 
+use crate::head;
+use crate::reply::Reply;
 use crate::serve::{Caller, Service};
+use http::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use ports::{OnExit, Tasks};
 use rustls::ServerConfig;
-use std::sync::Arc;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -17,6 +23,8 @@ const MAX_CONNECTIONS: usize = 10_000;
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 const HEADER_DEADLINE: Duration = Duration::from_secs(32);
 const MAX_HEADER_BYTES: usize = 1 << 20;
+/// Go bounds only their size.
+const MAX_HEADERS: usize = 1000;
 const MAX_H2_STREAMS: u32 = 250;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -68,42 +76,90 @@ async fn connection(
     // A failure only costs latency.
     let _ = stream.set_nodelay(true);
     let Some(acceptor) = acceptor else {
-        return http(stream, Caller { address, certificates: Vec::new() }, service).await;
+        let caller = Caller { address, certificates: Vec::new() };
+        return serve(stream, Protocol::Http1, caller, service).await;
     };
     match tokio::time::timeout(HANDSHAKE_DEADLINE, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => {
             let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
             let certificates = chain.iter().map(|c| c.clone().into_owned()).collect();
-            http(stream, Caller { address, certificates }, service).await;
+            let protocol = match stream.get_ref().1.alpn_protocol() {
+                Some(b"h2") => Protocol::Http2,
+                _ => Protocol::Http1,
+            };
+            serve(stream, protocol, Caller { address, certificates }, service).await;
         }
         Ok(Err(error)) => tracing::debug!(err = %error, %address, "TLS handshake error"),
         Err(_) => tracing::debug!(%address, "TLS handshake took too long"),
     }
 }
 
-async fn http<S>(stream: S, caller: Caller, service: Arc<Service>)
+async fn serve<S>(stream: S, protocol: Protocol, caller: Caller, service: Arc<Service>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let caller = Arc::new(caller);
-    let handler = hyper::service::service_fn(move |request| {
+    let answers = move |request| {
         let (service, caller) = (Arc::clone(&service), Arc::clone(&caller));
-        async move { Ok::<_, std::convert::Infallible>(service.answer(request, &caller).await) }
-    });
+        async move { service.answer(request, &caller).await }
+    };
+    http(stream, protocol, answers).await;
+}
+
+/// What was agreed on in the handshake; nobody gets to speak HTTP/2 without that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    /// HTTP/1.1 or 1.0.
+    Http1,
+    /// HTTP/2.
+    Http2,
+}
+
+/// Serves one connection with what `answers` says.
+pub(crate) async fn http<S, A, F>(stream: S, protocol: Protocol, answers: A)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    A: Fn(Request<Incoming>) -> F + Send + 'static,
+    F: Future<Output = Reply> + Send + 'static,
+{
     let mut builder = Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_DEADLINE)
-        .max_buf_size(MAX_HEADER_BYTES)
-        .keep_alive(true);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(MAX_H2_STREAMS)
-        .max_header_list_size(1 << 20)
-        .keep_alive_interval(Some(Duration::from_secs(60)));
-    let served = builder.serve_connection_with_upgrades(TokioIo::new(stream), handler).await;
+    let served = match protocol {
+        Protocol::Http1 => {
+            let Some((stream, long)) = head::read(stream).await else { return };
+            // Only the first request may have one.
+            let long = Mutex::new(long);
+            let handler = service_fn(move |mut request: Request<Incoming>| {
+                if let Some(target) = long.lock().ok().and_then(|mut long| long.take()) {
+                    request.extensions_mut().insert(target);
+                }
+                let reply = answers(request);
+                async move { Ok::<_, Infallible>(reply.await) }
+            });
+            builder
+                .http1()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEADER_DEADLINE)
+                .max_buf_size(MAX_HEADER_BYTES)
+                .max_headers(MAX_HEADERS)
+                .keep_alive(true);
+            let builder = builder.http1_only();
+            builder.serve_connection_with_upgrades(TokioIo::new(stream), handler).await
+        }
+        Protocol::Http2 => {
+            let handler = service_fn(move |request: Request<Incoming>| {
+                let reply = answers(request);
+                async move { Ok::<_, Infallible>(reply.await) }
+            });
+            builder
+                .http2()
+                .timer(TokioTimer::new())
+                .max_concurrent_streams(MAX_H2_STREAMS)
+                .max_header_list_size(1 << 20)
+                .keep_alive_interval(Some(Duration::from_secs(60)));
+            let builder = builder.http2_only();
+            builder.serve_connection(TokioIo::new(stream), handler).await
+        }
+    };
     if let Err(error) = served {
         tracing::trace!(err = %error, "connection ended");
     }

@@ -4,6 +4,7 @@ use axum::body::Body;
 use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION};
 use http::{Method, Response, StatusCode};
 use serde::Serialize;
+use std::fmt::Write as _;
 
 /// An answer.
 pub(crate) type Reply = Response<Body>;
@@ -56,6 +57,7 @@ pub(crate) fn json(value: &impl Serialize) -> Reply {
 
 /// The same request at another path (Go: `http.Redirect`).
 pub(crate) fn redirect(status: StatusCode, to: &str, method: &Method) -> Reply {
+    let to = &hex_escaped(to);
     let shown = to.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     let shown = shown.replace('"', "&#34;").replace('\'', "&#39;");
     let text = status.canonical_reason().unwrap_or_default();
@@ -74,6 +76,23 @@ pub(crate) fn redirect(status: StatusCode, to: &str, method: &Method) -> Reply {
         reply.headers_mut().insert(LOCATION, value);
     }
     reply
+}
+
+/// Go: `hexEscapeNonASCII`.
+fn hex_escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_ascii() {
+            escaped.push(character);
+        } else {
+            let mut bytes = [0; 4];
+            for byte in character.encode_utf8(&mut bytes).bytes() {
+                // Writing to a string cannot fail.
+                let _ = write!(escaped, "%{byte:x}");
+            }
+        }
+    }
+    escaped
 }
 
 /// A route that has other methods.

@@ -8,7 +8,7 @@ use crate::target::{Target, clean, unescape_segment};
 use http::Method;
 
 /// Which handlers there are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Switches {
     /// `enableDebuggingHandlers`; false on the read-only port.
     pub debugging: bool,
@@ -218,6 +218,22 @@ pub struct Asked<'a> {
     pub target: &'a Target,
     /// The first `Accept` header; empty without one.
     pub accept: &'a str,
+}
+
+/// Decides about a request to a mux that has only these exact paths.
+pub fn decide_exact(method: &Method, target: &Target, paths: &[&str]) -> Decision {
+    let canonical = method != Method::CONNECT;
+    let path = if canonical { clean(&target.escaped) } else { target.escaped.clone() };
+    if path != target.escaped {
+        return Decision::Redirect(target.with_path(&path));
+    }
+    let all = Switches::default();
+    match lookup(&patterns(all), &path) {
+        Some((pattern, Owner::Exact(route))) if paths.contains(&pattern) => {
+            Decision::Handle(route.clone())
+        }
+        _ => Decision::NotFound,
+    }
 }
 
 /// Decides about a request (Go: `ServeMux.findHandler`, then go-restful's `CurlyRouter`).

@@ -50,6 +50,8 @@ pub struct ServerDeps {
     pub roots: Roots,
     /// Checks of `/healthz`, in order, after `ping`.
     pub checks: Vec<(&'static str, HealthCheck)>,
+    /// How health checks went, shared with the health port.
+    pub health: Arc<HealthMetrics>,
     /// When this process started, in seconds since the epoch.
     pub started: i64,
     /// Wall time.
@@ -77,7 +79,7 @@ pub(crate) struct Service {
 /// What is counted over all listeners.
 #[derive(Debug)]
 pub(crate) struct Counts {
-    pub(crate) health: HealthMetrics,
+    pub(crate) health: Arc<HealthMetrics>,
     pub(crate) requests: RequestMetrics,
 }
 
@@ -87,7 +89,7 @@ impl Service {
         if let Some(refused) = strange(&request) {
             return refused;
         }
-        let Ok(target) = Target::parse(request.method(), request.uri()) else {
+        let Ok(target) = Target::of(&request) else {
             return reply::bad_request("400 Bad Request");
         };
         let read_only = self.guard.is_none();
@@ -122,7 +124,7 @@ impl Service {
     ) -> Reply {
         let deps = &self.deps;
         match route {
-            Route::Health(check) => handlers::health::answer(self, check, request.uri().query()),
+            Route::Health(check) => handlers::health::answer(self, check, &target.query),
             Route::Metrics(page) => {
                 let (method, headers) = (request.method().clone(), request.headers().clone());
                 handlers::metrics::answer(self, page, &method, &headers).await
@@ -158,7 +160,7 @@ impl Service {
 }
 
 /// Requests that Go's server answers before anybody handles them (Go: `conn.readRequest`).
-fn strange(request: &Request<Incoming>) -> Option<Reply> {
+pub(crate) fn strange(request: &Request<Incoming>) -> Option<Reply> {
     let hosts = request.headers().get_all(HOST).iter().count();
     let old = request.version() < Version::HTTP_11;
     if hosts > 1 {

@@ -1,8 +1,7 @@
 //! Binding the listeners.
 
 use crate::auth::{AuthConfig, AuthMetrics, ClientAuthorities, Guard};
-use crate::certificate_files::CertificateFiles;
-use crate::health_metrics::HealthMetrics;
+use crate::certificate_files::{CertificateFiles, Queues};
 use crate::listen;
 use crate::request_metrics::RequestMetrics;
 use crate::route::Switches;
@@ -75,9 +74,11 @@ pub async fn start(
         None => None,
     };
     let counts = Arc::new(Counts {
-        health: HealthMetrics::new(deps.started),
+        health: Arc::clone(&deps.health),
         requests: RequestMetrics::new(&deps.metrics),
     });
+    let queues =
+        Queues::new(&deps.metrics, authorities.is_some(), settings.certificate_files.is_some());
     let deps = Arc::new(deps);
     if let Some(address) = settings.https {
         let tls = Arc::new(server_config(&settings.tls, Arc::clone(&certificate))?);
@@ -101,7 +102,8 @@ pub async fn start(
         let listener = bind(address).await?;
         tasks.spawn("read-only", OnExit::Exit, listen::run(listener, None, service, tasks.clone()));
     }
-    let files = CertificateFiles { authorities, certificate, pair: settings.certificate_files };
+    let pair = settings.certificate_files;
+    let files = CertificateFiles { authorities, certificate, pair, queues };
     tasks.spawn("certificate-files", OnExit::Fine, files.follow(tasks.token()));
     Ok(())
 }

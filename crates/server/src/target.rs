@@ -4,7 +4,8 @@
 //! server for the same bytes; a target that Go refuses is refused. Deliberately absent: which
 //! paths there are (`route`).
 
-use http::{Method, Uri};
+use crate::head::LongTarget;
+use http::{Method, Request, Uri};
 use std::fmt::Write as _;
 
 /// A path and query.
@@ -24,6 +25,17 @@ pub struct Target {
 pub struct BadTarget;
 
 impl Target {
+    /// Reads the target of a request, also one that its URI could not hold.
+    pub(crate) fn of<B>(request: &Request<B>) -> Result<Self, BadTarget> {
+        match request.extensions().get::<LongTarget>() {
+            Some(LongTarget(long)) => {
+                let (path, query) = long.split_once('?').unwrap_or((long, ""));
+                Self::from_parts(path, query)
+            }
+            None => Self::parse(request.method(), request.uri()),
+        }
+    }
+
     /// Reads the target of a request.
     pub fn parse(method: &Method, uri: &Uri) -> Result<Self, BadTarget> {
         let raw = uri.path();
@@ -53,6 +65,14 @@ impl Target {
             url.push_str(&self.query);
         }
         url
+    }
+}
+
+/// The raw query of a request.
+pub(crate) fn query<B>(request: &Request<B>) -> &str {
+    match request.extensions().get::<LongTarget>() {
+        Some(LongTarget(long)) => long.split_once('?').map_or("", |(_, query)| query),
+        None => request.uri().query().unwrap_or_default(),
     }
 }
 

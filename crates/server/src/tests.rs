@@ -57,7 +57,7 @@ impl Stats for NoUsage {
     }
 }
 
-const ALL: Switches = Switches {
+pub(crate) const ALL: Switches = Switches {
     debugging: true,
     system_logs: true,
     profiling: true,
@@ -75,11 +75,12 @@ fn logs() -> LogHandle {
     LogLayer::new(&config, clock, Sinks::standard(&config)).handle()
 }
 
-/// A listener on a free port; `guard` as on the secure port, `None` as on the read-only one.
-async fn serve(switches: Switches, guard: Option<Guard>, tasks: &Tasks) -> SocketAddr {
+/// Answers of a node without pods; `guard` as on the secure port, `None` as on the read-only one.
+pub(crate) fn service(switches: Switches, guard: Option<Guard>, tasks: &Tasks) -> Arc<Service> {
     let metrics = Registry::new();
     let clock = Arc::new(PausedClock::new());
-    let counts = Counts { health: HealthMetrics::new(0), requests: RequestMetrics::new(&metrics) };
+    let health = Arc::new(HealthMetrics::new(0));
+    let counts = Counts { health: Arc::clone(&health), requests: RequestMetrics::new(&metrics) };
     let deps = ServerDeps {
         pods: Arc::new(NoPods),
         runtime: FakeCri::new(Arc::<PausedClock>::clone(&clock)).client(),
@@ -94,16 +95,22 @@ async fn serve(switches: Switches, guard: Option<Guard>, tasks: &Tasks) -> Socke
             ..Roots::default()
         },
         checks: Vec::new(),
+        health,
         started: 0,
         clock,
         tasks: tasks.clone(),
     };
-    let service = Arc::new(Service {
+    Arc::new(Service {
         switches,
         guard: guard.map(Arc::new),
         deps: Arc::new(deps),
         counts: Arc::new(counts),
-    });
+    })
+}
+
+/// A listener on a free port.
+async fn serve(switches: Switches, guard: Option<Guard>, tasks: &Tasks) -> SocketAddr {
+    let service = service(switches, guard, tasks);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tasks.spawn("test", ports::OnExit::Fine, listen::run(listener, None, service, tasks.clone()));

@@ -14,6 +14,7 @@ mod process;
 mod registry;
 mod scrape;
 mod standard;
+mod work_queue;
 
 pub use desc::{Desc, Kind, Stability, exponential_buckets, linear_buckets};
 pub use exposition::CONTENT_TYPE;
@@ -22,3 +23,4 @@ pub use process::register_process;
 pub use registry::Registry;
 pub use scrape::{FamilySamples, Sample, SampleValue, Scrape};
 pub use standard::{BuildInfo, register_build_info, register_features, register_own_counts};
+pub use work_queue::WorkQueue;

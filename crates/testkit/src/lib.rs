@@ -26,3 +26,11 @@ pub mod csi_driver;
     reason = "a plugin on the real machine: real files, its own tasks"
 )]
 pub mod device_plugin;
+
+#[expect(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "runs for a given time, says what it found and keeps it in files"
+)]
+pub mod fuzz;

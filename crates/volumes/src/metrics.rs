@@ -51,6 +51,11 @@ const ORPHAN_ERRORS: Desc = Desc::alpha(
     "kubelet_orphan_pod_cleaned_volumes_errors",
     "The number of orphaned Pods whose volumes failed to be cleaned in the last periodic sweep.",
 );
+const MEASURED: Desc = Desc::alpha(
+    "kubelet_volume_metric_collection_duration_seconds",
+    "Duration in seconds to calculate volume stats",
+)
+.labels(&["metric_source"]);
 const QUARANTINED: Desc = Desc::alpha(
     "rubelet_volume_quarantined_calls",
     "File system calls on volumes that have not returned and are quarantined.",
@@ -58,6 +63,8 @@ const QUARANTINED: Desc = Desc::alpha(
 
 const BUCKETS: [f64; 13] =
     [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
+
+const DEFAULT_BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// Counters of volumes.
 #[derive(Debug, Clone)]
@@ -72,6 +79,7 @@ pub struct VolumeMetrics {
     pub(crate) not_forced: CounterFamily,
     pub(crate) orphans: GaugeFamily,
     pub(crate) orphan_errors: GaugeFamily,
+    pub(crate) measured: HistogramFamily,
     pub(crate) quarantined: GaugeFamily,
 }
 
@@ -89,6 +97,7 @@ impl VolumeMetrics {
             not_forced: registry.counter(NOT_FORCED),
             orphans: registry.gauge(ORPHANS),
             orphan_errors: registry.gauge(ORPHAN_ERRORS),
+            measured: registry.histogram(MEASURED, &DEFAULT_BUCKETS),
             quarantined: registry.gauge(QUARANTINED),
         }
     }

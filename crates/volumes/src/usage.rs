@@ -51,6 +51,8 @@ pub(crate) async fn measure(
     let mut usages = Vec::new();
     for (name, spec) in volumes {
         let path = env.paths.container_source(uid, &spec);
+        let began = Instant::now();
+        let source = source(&spec);
         let measured = match &spec.plugin {
             Plugin::HostPath | Plugin::Fc | Plugin::GitRepo | Plugin::Image => None,
             Plugin::Csi if !spec.is_block() => ask_driver(env, &spec, path).await,
@@ -62,12 +64,33 @@ pub(crate) async fn measure(
             | Plugin::Projected => walk(env, path).await,
             _ => ask_filesystem(env, path).await,
         };
+        if let Some(source) = source {
+            env.metrics.measured.observe_duration(&[&source], began.elapsed());
+        }
         if let Some(measured) = measured {
             let ephemeral = is_on_node_disk(&spec);
             usages.push(VolumeUsage { name, claim: claim_of(&spec), ephemeral, ..measured });
         }
     }
     usages
+}
+
+/// How a volume is measured, in the words of the metric; `None` if it is not.
+fn source(spec: &VolumeSpec) -> Option<String> {
+    match &spec.plugin {
+        Plugin::HostPath | Plugin::Fc | Plugin::GitRepo | Plugin::Image => None,
+        _ if spec.is_block() => Some("block".to_owned()),
+        Plugin::Csi => {
+            let inline = spec.as_inline().and_then(|v| v.csi.as_ref()).map(|c| c.driver.clone());
+            inline.or_else(|| csi::mount::storage_id(spec).map(|(driver, _)| driver))
+        }
+        Plugin::EmptyDir
+        | Plugin::ConfigMap
+        | Plugin::Secret
+        | Plugin::DownwardApi
+        | Plugin::Projected => Some("du".to_owned()),
+        _ => Some("statfs".to_owned()),
+    }
 }
 
 /// Whether its bytes are the pod's use of the node's disk.

@@ -15,7 +15,7 @@ const START: Desc = Desc::alpha(
 );
 const END: Desc = Desc::alpha(
     "kubelet_graceful_shutdown_end_time_seconds",
-    "Last graceful shutdown start time since unix epoch in seconds",
+    "Last graceful shutdown end time since unix epoch in seconds",
 );
 
 /// The two times as metrics.

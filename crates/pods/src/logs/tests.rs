@@ -87,7 +87,7 @@ fn config() -> LogRotationConfig {
 }
 
 fn rotation(runtime: &Arc<Runtime>, config: LogRotationConfig) -> LogRotation {
-    LogRotation::new(config, Arc::clone(runtime) as _, Arc::new(Noon)).unwrap()
+    LogRotation::new(config, Arc::clone(runtime) as _, Arc::new(Noon), &Registry::new()).unwrap()
 }
 
 async fn look(runtime: &Arc<Runtime>, id: &str) -> Option<u64> {
@@ -146,7 +146,9 @@ async fn the_runtime_is_asked_once_for_each_logs_place() {
 async fn settings_that_make_no_sense_are_refused_and_a_negative_size_switches_it_off() {
     let runtime = Runtime::new();
     let one = LogRotationConfig { max_files: 1, ..config() };
-    let error = LogRotation::new(one, Arc::clone(&runtime) as _, Arc::new(Noon)).unwrap_err();
+    let registry = Registry::new();
+    let error =
+        LogRotation::new(one, Arc::clone(&runtime) as _, Arc::new(Noon), &registry).unwrap_err();
     assert_eq!(error.to_string(), "invalid MaxFiles 1, must be > 1");
     let off = LogRotationConfig { max_size: None, ..config() };
     rotation(&runtime, off).run(CancellationToken::new()).await;

@@ -2,8 +2,10 @@
 
 use api::core::v1::{Pod, PodStatus};
 use jiff::Timestamp;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use telemetry::metrics::{CounterFamily, Desc, GaugeFamily, HistogramFamily, Registry};
+use telemetry::metrics::{CounterFamily, Desc, GaugeFamily, HistogramFamily, Registry, Stability};
 
 use super::{DEFAULT_BUCKETS, START_BUCKETS};
 
@@ -43,6 +45,11 @@ const SLI: Desc = Desc::alpha(
     "kubelet_pod_start_sli_duration_seconds",
     "Duration in seconds to start a pod, excluding time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch",
 );
+const FIRST: Desc = Desc::new(
+    Stability::Internal,
+    "kubelet_first_network_pod_start_sli_duration_seconds",
+    "Duration in seconds to start the first network pod, excluding time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch",
+);
 const EPHEMERAL: Desc = Desc::alpha(
     "kubelet_managed_ephemeral_containers",
     "Current number of ephemeral containers in pods managed by this kubelet.",
@@ -60,9 +67,6 @@ const HTTP_FALLBACKS: Desc = Desc::alpha(
     "kubelet_lifecycle_handler_http_fallbacks_total",
     "The number of times lifecycle handlers successfully fell back to http from https.",
 );
-const DISCARDED: Desc =
-    Desc::alpha("kubelet_pleg_discard_events", "The number of discard events in PLEG.");
-
 /// Counters of starts.
 #[derive(Debug, Clone)]
 pub(crate) struct StartMetrics {
@@ -75,33 +79,32 @@ pub(crate) struct StartMetrics {
     pub(crate) image_volume_errors: CounterFamily,
     total: HistogramFamily,
     sli: HistogramFamily,
+    first: GaugeFamily,
+    first_is_set: Arc<AtomicBool>,
     pub(crate) ephemeral: GaugeFamily,
     pub(crate) working: GaugeFamily,
+    pub(crate) sleep_early: CounterFamily,
+    pub(crate) http_fallbacks: CounterFamily,
 }
 
 impl StartMetrics {
     pub(crate) fn new(registry: &Registry) -> Self {
-        // These are there from the start although most nodes never count any.
-        for never in [SLEEP_EARLY, HTTP_FALLBACKS, DISCARDED] {
-            registry.counter(never).with(&[]);
-        }
-        let counted = |desc| {
-            let family = registry.counter(desc);
-            family.with(&[]);
-            family
-        };
         Self {
             sandbox: registry.histogram(SANDBOX, &DEFAULT_BUCKETS),
             sandbox_errors: registry.counter(SANDBOX_ERRORS),
-            userns: counted(USERNS),
-            userns_errors: counted(USERNS_ERRORS),
-            image_volumes: counted(IMAGE_VOLUMES),
-            image_volumes_mounted: counted(IMAGE_VOLUMES_MOUNTED),
-            image_volume_errors: counted(IMAGE_VOLUME_ERRORS),
+            userns: registry.counter(USERNS),
+            userns_errors: registry.counter(USERNS_ERRORS),
+            image_volumes: registry.counter(IMAGE_VOLUMES),
+            image_volumes_mounted: registry.counter(IMAGE_VOLUMES_MOUNTED),
+            image_volume_errors: registry.counter(IMAGE_VOLUME_ERRORS),
             total: registry.histogram(TOTAL, &START_BUCKETS),
             sli: registry.histogram(SLI, &START_BUCKETS),
+            first: registry.gauge(FIRST),
+            first_is_set: Arc::default(),
             ephemeral: registry.gauge(EPHEMERAL),
             working: registry.gauge(WORKING),
+            sleep_early: registry.counter(SLEEP_EARLY),
+            http_fallbacks: registry.counter(HTTP_FALLBACKS),
         }
     }
 
@@ -127,6 +130,10 @@ impl StartMetrics {
         self.total.observe(&[], total);
         let own = total - pulling.as_secs_f64() - init_seconds(status);
         self.sli.observe(&[], own.max(0.0));
+        let host_network = pod.spec.as_ref().is_some_and(|s| s.host_network == Some(true));
+        if !host_network && !self.first_is_set.swap(true, Ordering::Relaxed) {
+            self.first.set(&[], own.max(0.0));
+        }
     }
 }
 

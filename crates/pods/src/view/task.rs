@@ -3,6 +3,7 @@
 use super::translate::{self, LABEL_POD_UID};
 use super::{ListedPod, Observation, RuntimePods, Turn, ViewHandle, termination};
 use crate::metrics::PodMetrics;
+use crate::metrics::events::EventMetrics;
 use crate::runtime::{Runtime, RuntimeFault};
 use ::cri::RuntimeEvent;
 use api::ids::PodUid;
@@ -118,7 +119,9 @@ impl ViewTask {
     pub(crate) async fn run(mut self) {
         let cancel = self.tasks.token();
         if self.config.use_events {
-            let stream = follow_events(self.runtime.clone(), self.reports.clone());
+            let (runtime, reports) = (self.runtime.clone(), self.reports.clone());
+            let (metrics, clock) = (self.metrics.events.clone(), Arc::clone(&self.clock));
+            let stream = follow_events(runtime, reports, metrics, clock);
             let cancelled = cancel.clone();
             self.tasks.spawn("runtime-events", OnExit::Fine, async move {
                 tokio::select! {
@@ -214,6 +217,7 @@ impl ViewTask {
         let states = pod.as_ref().map(states_of).unwrap_or_default();
         self.observe(&uid, asked, pod.map(Arc::new).map_err(Arc::from), states);
         self.publish_all(None);
+        self.count_running();
         if again {
             self.start_look(uid);
         }
@@ -505,21 +509,43 @@ async fn list_all(runtime: &Runtime) -> Result<BTreeMap<PodUid, Listed>, Runtime
     Ok(pods)
 }
 
-/// Follows the runtime's event stream for ever; each event is only a reason to look.
-async fn follow_events(runtime: Runtime, reports: mpsc::Sender<Report>) {
+/// Follows the runtime's event stream for ever; each event is only a reason to look. One that finds
+/// the inbox full is dropped and counted: the runtime drops what is not read in time and does not
+/// say so, and an audit sees whatever it was about.
+async fn follow_events(
+    runtime: Runtime,
+    reports: mpsc::Sender<Report>,
+    metrics: EventMetrics,
+    clock: Arc<dyn Clock>,
+) {
     let mut stream = runtime.events();
     loop {
         let report = match stream.next().await {
-            RuntimeEvent::Opened => Report::Stream(true),
-            RuntimeEvent::Lost(_) | RuntimeEvent::Unsupported => Report::Stream(false),
-            RuntimeEvent::Event(event) => Report::Event(
-                event
+            RuntimeEvent::Opened => {
+                metrics.opened.inc(&[]);
+                Report::Stream(true)
+            }
+            RuntimeEvent::Lost(_) | RuntimeEvent::Unsupported => {
+                metrics.lost.inc(&[]);
+                Report::Stream(false)
+            }
+            RuntimeEvent::Event(event) => {
+                metrics.late(event.created_at, clock.now());
+                let pod = event
                     .pod_sandbox_status
                     .and_then(|status| status.metadata)
                     .map(|metadata| metadata.uid)
                     .filter(|uid| !uid.is_empty())
-                    .map(PodUid::from),
-            ),
+                    .map(PodUid::from);
+                match reports.try_send(Report::Event(pod)) {
+                    Ok(()) => continue,
+                    Err(mpsc::error::TrySendError::Closed(_)) => return,
+                    Err(mpsc::error::TrySendError::Full(_)) => {
+                        metrics.discarded.inc(&[]);
+                        Report::Event(None)
+                    }
+                }
+            }
         };
         if reports.send(report).await.is_err() {
             return;

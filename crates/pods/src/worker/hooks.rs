@@ -97,6 +97,7 @@ async fn run_http(
                 .follow(&plain, &headers)
                 .await
                 .map_err(|error| error.to_string())?;
+            shared.metrics.starts.http_fallbacks.inc(&[]);
             shared.events.emit(NodeEvent {
                 target: EventTarget::Pod { pod: Arc::clone(target.pod), field_path: None },
                 severity: EventSeverity::Warning,

@@ -92,6 +92,13 @@ impl Killer<'_> {
             match self.within(&mut hook, stop.budget, began).await {
                 Some(result) => self.hook_ended(stop, result),
                 None => {
+                    // Upstream counts a sleep that a shorter grace period ended, not one that was
+                    // too long from the start.
+                    if handler.sleep.is_some()
+                        && stop.budget.after(began.elapsed()).window().is_some()
+                    {
+                        self.shared.metrics.starts.sleep_early.inc(&[]);
+                    }
                     self.timeline.note_container("preStop hook overran the grace period", name, "");
                     overran = Some(hook);
                 }

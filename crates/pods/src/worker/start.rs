@@ -158,6 +158,9 @@ impl PodWorker {
         let result = tokio::select! {
             result = hooks::run(&self.shared, target, handler) => result, // dropped only if not wanted
             () = super::sync::interrupted(&mut interrupt) => { // cancel-safe: a watch
+                if handler.sleep.is_some() {
+                    self.shared.metrics.starts.sleep_early.inc(&[]);
+                }
                 self.timeline.note_container("postStart hook left: the pod is to end", &container.name, "");
                 return Ok(());
             }

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use sys::cgroup::Cgroups;
 use sys::fs::FsError;
 use sys::systemd::{Property, Systemd, SystemdError};
+use telemetry::metrics::{Desc, HistogramFamily, Registry};
+use tokio::time::Instant;
 
 /// A cgroup operation that failed.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +31,15 @@ pub struct CgroupDriver {
     host: Arc<Cgroups>,
     systemd: Option<Arc<Systemd>>,
     page_sizes: Arc<Vec<String>>,
+    durations: Option<HistogramFamily>,
 }
+
+const DURATION: Desc = Desc::alpha(
+    "kubelet_cgroup_manager_duration_seconds",
+    "Duration in seconds for cgroup manager operations. Broken down by method.",
+)
+.labels(&["operation_type"]);
+const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 impl CgroupDriver {
     /// A driver over the machine's hierarchies; `page_sizes` are its huge page sizes (`2MB`).
@@ -38,7 +48,23 @@ impl CgroupDriver {
             Driver::Systemd => Some(Arc::new(Systemd::new())),
             Driver::Cgroupfs => None,
         };
-        Self { host, systemd, page_sizes: Arc::new(page_sizes) }
+        Self { host, systemd, page_sizes: Arc::new(page_sizes), durations: None }
+    }
+
+    /// The same, with how long operations take on a page of metrics.
+    #[must_use]
+    pub fn measured(mut self, registry: &Registry) -> Self {
+        self.durations = Some(registry.histogram(DURATION, &BUCKETS));
+        self
+    }
+
+    async fn timed<T>(&self, operation: &str, work: impl Future<Output = T>) -> T {
+        let began = Instant::now();
+        let done = work.await;
+        if let Some(durations) = &self.durations {
+            durations.observe_duration(&[operation], began.elapsed());
+        }
+        done
     }
 
     /// Which way it is.
@@ -75,6 +101,10 @@ impl CgroupDriver {
 
     /// Makes the cgroup with all its parents.
     pub async fn create(&self, name: &CgroupName) -> Result<(), DriverError> {
+        self.timed("create", self.make(name)).await
+    }
+
+    async fn make(&self, name: &CgroupName) -> Result<(), DriverError> {
         if let (Some(systemd), Some(unit)) = (&self.systemd, name.slice_unit()) {
             let parent = name.parent().slice_unit().unwrap_or_else(|| "-.slice".to_owned());
             systemd.start_slice(&unit, &parent).await?;
@@ -86,6 +116,10 @@ impl CgroupDriver {
 
     /// Writes the limits; the first failure is returned after all were tried.
     pub async fn apply(&self, name: &CgroupName, limits: &Limits) -> Result<(), DriverError> {
+        self.timed("update", self.write(name, limits)).await
+    }
+
+    async fn write(&self, name: &CgroupName, limits: &Limits) -> Result<(), DriverError> {
         let mut limits = limits.clone();
         if let (Some(systemd), Some(unit)) = (&self.systemd, name.slice_unit()) {
             if let (Some(quota), Some(period)) = (limits.cpu_quota_us, limits.cpu_period_us) {
@@ -150,6 +184,10 @@ impl CgroupDriver {
 
     /// Removes the cgroup and everything below; it must be without processes.
     pub async fn remove(&self, name: &CgroupName) -> Result<(), DriverError> {
+        self.timed("destroy", self.destroy(name)).await
+    }
+
+    async fn destroy(&self, name: &CgroupName) -> Result<(), DriverError> {
         if let (Some(systemd), Some(unit)) = (&self.systemd, name.slice_unit()) {
             systemd.stop(&unit).await?;
         }

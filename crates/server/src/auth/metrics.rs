@@ -1,5 +1,6 @@
 //! What authentication and authorization count, with the names of the apiserver library.
 
+use ports::ReviewTry;
 use std::time::Duration;
 use telemetry::metrics::{CounterFamily, Desc, GaugeFamily, HistogramFamily, Registry};
 
@@ -85,15 +86,13 @@ impl AuthMetrics {
     }
 
     /// A token was looked up; with `fetched` if it had to be reviewed, and whether that went well.
-    pub(super) fn token(&self, took: Duration, fetched: Option<bool>) {
+    pub(super) fn token(&self, took: Duration, fetched: Option<(bool, &[ReviewTry])>) {
         let status = if fetched.is_some() { "miss" } else { "hit" };
         self.cache.inc(&[status]);
         self.cache_time.observe_duration(&[status], took);
-        if let Some(well) = fetched {
+        if let Some((well, tries)) = fetched {
             self.fetches.inc(&[if well { "ok" } else { "error" }]);
-            let code = code(well);
-            self.authn.inc(&[code]);
-            self.authn_time.observe_duration(&[code], took);
+            count(&self.authn, &self.authn_time, tries);
             for status in ["in_flight", "blocked"] {
                 self.active.with(&[status]).add(0.0);
             }
@@ -101,14 +100,16 @@ impl AuthMetrics {
     }
 
     /// Access was reviewed.
-    pub(super) fn access(&self, took: Duration, well: bool) {
-        let code = code(well);
-        self.authz.inc(&[code]);
-        self.authz_time.observe_duration(&[code], took);
+    pub(super) fn access(&self, tries: &[ReviewTry]) {
+        count(&self.authz, &self.authz_time, tries);
     }
 }
 
-/// Reviews are created; what did not come back has no code.
-fn code(well: bool) -> &'static str {
-    if well { "201" } else { "<error>" }
+/// Counts requests by their code; what did not come back has none.
+fn count(total: &CounterFamily, time: &HistogramFamily, tries: &[ReviewTry]) {
+    for attempt in tries {
+        let code = attempt.code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
+        total.inc(&[&code]);
+        time.observe_duration(&[&code], attempt.took);
+    }
 }

@@ -3,6 +3,7 @@
 use super::*;
 use async_trait::async_trait;
 use http::HeaderValue;
+use ports::{ReviewTry, Reviewed};
 use std::sync::Mutex;
 
 #[derive(Debug, Default)]
@@ -11,21 +12,28 @@ struct Reviewer {
     down: bool,
 }
 
+fn reviewed<T>(result: Result<T, String>, code: Option<u16>) -> Reviewed<T> {
+    Reviewed { result, tries: vec![ReviewTry { code, took: Duration::from_millis(1) }] }
+}
+
 #[async_trait]
 impl Reviews for Reviewer {
-    async fn token(&self, token: &str) -> Result<Option<UserInfo>, String> {
+    async fn token(&self, token: &str) -> Reviewed<Option<UserInfo>> {
         self.asked.lock().unwrap().push(format!("token {token}"));
         if self.down {
-            return Err("API server is away".to_owned());
+            return reviewed(Err("API server is away".to_owned()), None);
+        }
+        if token == "odd" {
+            return reviewed(Err("no key".to_owned()), Some(201));
         }
         let known = UserInfo { name: "alice".to_owned(), ..UserInfo::default() };
-        Ok((token == "good").then_some(known))
+        reviewed(Ok((token == "good").then_some(known)), Some(201))
     }
 
-    async fn access(&self, question: &AccessQuestion) -> Result<bool, String> {
+    async fn access(&self, question: &AccessQuestion) -> Reviewed<bool> {
         let text = format!("{} {} {}", question.user.name, question.verb, question.sub_resource);
         self.asked.lock().unwrap().push(text);
-        Ok(question.sub_resource == "proxy" && question.verb != "create")
+        reviewed(Ok(question.sub_resource == "proxy" && question.verb != "create"), Some(201))
     }
 }
 
@@ -49,6 +57,23 @@ fn guard(anonymous: bool, down: bool) -> (Guard, Arc<Reviewer>) {
         ),
         reviewer,
     )
+}
+
+#[tokio::test]
+async fn requests_count_by_the_code_of_their_answer() {
+    let count = async |down| {
+        let registry = telemetry::metrics::Registry::new();
+        let (mut guard, _) = guard(false, down);
+        guard.metrics = AuthMetrics::new(&registry);
+        let _ = guard.check(&Method::GET, "/pods", &mut token("odd"), &[]).await;
+        registry.render()
+    };
+    let odd = count(false).await;
+    assert!(odd.contains("apiserver_delegated_authn_request_total{code=\"201\"} 1\n"), "{odd}");
+    assert!(odd.contains("authentication_token_cache_fetch_total{status=\"error\"} 1\n"), "{odd}");
+    let away = count(true).await;
+    let none = "apiserver_delegated_authn_request_total{code=\"<error>\"} 1\n";
+    assert!(away.contains(none), "{away}");
 }
 
 fn token(value: &str) -> HeaderMap {
@@ -119,6 +144,15 @@ fn tokens_also_come_in_a_websocket_sub_protocol() {
     let mut plain = offer(good);
     plain.remove(header::UPGRADE);
     assert_eq!(protocol_token(&plain), Ok(None), "only a WebSocket request may");
+}
+
+#[tokio::test]
+async fn a_token_of_strange_bytes_is_a_bad_one() {
+    let (guard, _) = guard(true, false);
+    let value = HeaderValue::from_bytes(b"Bearer good\xfc").unwrap();
+    let mut headers = HeaderMap::from_iter([(header::AUTHORIZATION, value)]);
+    let refused = guard.check(&Method::GET, "/pods", &mut headers, &[]).await.unwrap_err();
+    assert_eq!(refused.status, StatusCode::UNAUTHORIZED);
 }
 
 #[test]

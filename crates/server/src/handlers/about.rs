@@ -5,6 +5,7 @@ use crate::accept::{self, Clause};
 use crate::query::Query;
 use crate::reply::{self, Reply};
 use crate::serve::ServerDeps;
+use crate::target;
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 use http::{HeaderName, HeaderValue, Request, StatusCode};
 use hyper::body::Incoming;
@@ -177,7 +178,7 @@ fn form(accept: &str, clauses: &[Clause], kind: &str) -> Form {
 
 /// Apiserver: `isPrettyPrint`.
 fn is_pretty(request: &Request<Incoming>) -> bool {
-    let query = Query::parse(request.uri().query().unwrap_or_default());
+    let query = Query::parse(target::query(request));
     if let Some(pretty) = query.first("pretty").filter(|value| !value.is_empty()) {
         return parse_bool(pretty).unwrap_or(false);
     }

@@ -6,6 +6,7 @@ use crate::query::Query;
 use crate::reply::{self, Reply};
 use crate::route::ContainerPath;
 use crate::serve::ServerDeps;
+use crate::target;
 use api::core::v1::Pod;
 use http::{Request, StatusCode};
 use hyper::body::Incoming;
@@ -26,7 +27,7 @@ pub(crate) async fn answer(
     if !has_container(&entry.pod, &path.container) {
         return not_found(&format!("container {} does not exist", path.container));
     }
-    let query = Query::parse(request.uri().query().unwrap_or_default());
+    let query = Query::parse(target::query(request));
     let Some(timeout) = query.all("timeout").last().map_or(Some(0), |t| t.parse::<i64>().ok())
     else {
         return not_found("cannot parse value of timeout parameter");

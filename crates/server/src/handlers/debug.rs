@@ -1,25 +1,26 @@
 //! `/debug/flags/v`: the verbosity of the log, changed while running.
 
+use crate::body::{self, Unread};
 use crate::reply::{self, Reply};
 use crate::serve::ServerDeps;
 use http::{Method, Request, StatusCode};
-use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use units::strconv::parse_uint;
 
-const MAX_BODY: usize = 1024;
+/// Far more than a number: whoever sends more gets no echo of it.
+const MAX_BODY: usize = 1 << 20;
 
 /// Sets the verbosity to the number in the body.
 pub(crate) async fn set_verbosity(deps: &ServerDeps, request: Request<Incoming>) -> Reply {
     if request.method() != Method::PUT {
         return text(StatusCode::NOT_ACCEPTABLE, "unsupported http method");
     }
-    let body = match Limited::new(request.into_body(), MAX_BODY).collect().await {
-        Ok(body) => String::from_utf8_lossy(&body.to_bytes()).into_owned(),
-        Err(error) => {
-            let refused = format!("error reading request body: {error}");
-            return text(StatusCode::BAD_REQUEST, &refused);
-        }
+    let refused =
+        |why: &str| text(StatusCode::BAD_REQUEST, &format!("error reading request body: {why}"));
+    let body = match body::read(request.into_body(), MAX_BODY).await {
+        Ok(body) => String::from_utf8_lossy(&body).into_owned(),
+        Err(Unread::TooLarge) => return refused("http: request body too large"),
+        Err(Unread::Broken(why)) => return refused(why),
     };
     match parse_uint(&body, 10, 32) {
         Ok(level) => {

@@ -1,5 +1,6 @@
 //! `/healthz` and its named checks.
 
+use crate::health_metrics::HealthMetrics;
 use crate::query::Query;
 use crate::reply::{self, Reply};
 use crate::serve::{ServerDeps, Service};
@@ -11,10 +12,10 @@ use units::strconv::quote;
 const ORDER: [&str; 4] = ["ping", "log", "syncloop", "device-plugin"];
 
 /// All checks, or the named one.
-pub(crate) fn answer(service: &Service, name: Option<&str>, query: Option<&str>) -> Reply {
+pub(crate) fn answer(service: &Service, name: Option<&str>, query: &str) -> Reply {
     match name {
         Some(name) => one(&service.deps, name),
-        None => all(service, query.unwrap_or_default()),
+        None => all(service, query),
     }
 }
 
@@ -34,22 +35,36 @@ fn one(deps: &ServerDeps, name: &str) -> Reply {
 }
 
 fn all(service: &Service, query: &str) -> Reply {
-    let deps = &service.deps;
+    let results = ORDER.map(|name| (name, move || run(&service.deps, name)));
+    let checks = results.each_ref().map(|(name, result)| Check { name, result });
+    respond(&checks, query, &service.counts.health)
+}
+
+/// One check of a list.
+pub(crate) struct Check<'a> {
+    /// Its name.
+    pub(crate) name: &'a str,
+    /// Looks; not called if the check is excluded.
+    pub(crate) result: &'a dyn Fn() -> Result<(), String>,
+}
+
+/// Runs the checks and says how they went (apiserver: `healthz.handleRootHealth`).
+pub(crate) fn respond(checks: &[Check<'_>], query: &str, metrics: &HealthMetrics) -> Reply {
     let query = Query::parse(query);
     let mut excluded: BTreeSet<&str> = query.all("exclude").collect();
     let mut text = String::new();
     let mut failed = false;
-    for name in ORDER {
+    for Check { name, result } in checks {
         // Writing to a string cannot fail.
-        let _ = if excluded.remove(name) {
+        let _ = if excluded.remove(*name) {
             writeln!(text, "[+]{name} excluded: ok")
-        } else if let Err(error) = run(deps, name) {
+        } else if let Err(error) = result() {
             tracing::info!(check = name, err = error, "healthz check failed");
             failed = true;
-            service.counts.health.record(name, false);
+            metrics.record(name, false);
             writeln!(text, "[-]{name} failed: reason withheld")
         } else {
-            service.counts.health.record(name, true);
+            metrics.record(name, true);
             writeln!(text, "[+]{name} ok")
         };
     }

@@ -21,6 +21,8 @@ use tokio::process::Command;
 use units::cri_log::Moment;
 use units::strconv::{parse_int, quote};
 
+/// The kernel's limit of one part of a path.
+const LONGEST_PART: usize = 255;
 const DEADLINE: Duration = Duration::from_secs(30);
 const MOST_SERVICES: usize = 4;
 const MOST_LINES: i64 = 100_000;
@@ -312,11 +314,20 @@ async fn collect(root: PathBuf, asked: Asked) -> Vec<u8> {
 /// The first of `s`, `s.log`, `s/s.log`.
 fn from_file(root: &Path, name: &str) -> Vec<u8> {
     let places = [name.to_owned(), format!("{name}.log"), format!("{name}/{name}.log")];
-    let file = places.iter().find_map(|place| {
+    let too_long = |place: &&String| place.split('/').any(|part| part.len() > LONGEST_PART);
+    let file = places.iter().take_while(|place| !too_long(place)).find_map(|place| {
         let file = open(root, Path::new(place))?;
         file.metadata().is_ok_and(|meta| meta.is_file()).then_some(file)
     });
-    let Some(file) = file else { return format!("\nlog not found for {name}\n").into_bytes() };
+    let Some(file) = file else {
+        let text = match places.iter().find(too_long) {
+            Some(place) => {
+                format!("\nerror getting log for {name}: openat {place}: file name too long\n")
+            }
+            None => format!("\nlog not found for {name}\n"),
+        };
+        return text.into_bytes();
+    };
     let mut text = Vec::new();
     match file.take(MOST_BYTES).read_to_end(&mut text) {
         Ok(_) => text,
@@ -364,6 +375,17 @@ async fn journalctl(arguments: &[String]) -> std::io::Result<(bool, Vec<u8>)> {
     let mut text = output.stdout;
     text.extend(output.stderr);
     Ok((output.status.success(), text))
+}
+
+/// What a query is taken for, in a word.
+#[cfg(test)]
+pub(crate) fn outcome(query: &Query, root: &Path) -> &'static str {
+    match decide(query, "", root) {
+        Mode::Files => "files",
+        Mode::File(_) => "file",
+        Mode::Refused(_) => "refused",
+        Mode::Services(_) => "services",
+    }
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ const PIECES: usize = 8;
 
 /// What the query asks for, checked.
 #[derive(Debug, Clone, PartialEq)]
-struct Wanted {
+pub(crate) struct Wanted {
     previous: bool,
     since_seconds: Option<i64>,
     query: LogQuery,
@@ -131,7 +131,7 @@ async fn follow(
     read_log(&path, wanted.query, alive, sink.clone()).await.map_err(|e| e.to_string())
 }
 
-fn parse(text: &str) -> Result<Wanted, Box<Reply>> {
+pub(crate) fn parse(text: &str) -> Result<Wanted, Box<Reply>> {
     let undecodable = || {
         let body = r#"{"message": "Unable to decode query."}"#.to_owned();
         Box::new(reply::plain(StatusCode::BAD_REQUEST, body))

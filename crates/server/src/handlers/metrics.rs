@@ -3,7 +3,7 @@
 use crate::exposition::{self, Format};
 use crate::reply::{self, Reply};
 use crate::route::MetricsPage;
-use crate::serve::Service;
+use crate::serve::{ServerDeps, Service};
 use axum::body::Body;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -11,8 +11,17 @@ use http::header::{
     ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue,
 };
 use http::{HeaderMap, Method, StatusCode};
+use ports::StatsScope;
 use std::io::Write as _;
+use telemetry::Chain;
+use telemetry::metrics::{Desc, Kind, SampleValue};
 
+const LOG_BYTES: Desc = Desc::alpha(
+    "kubelet_container_log_filesystem_used_bytes",
+    "Bytes used by the container's logs on the filesystem.",
+)
+.labels(LOG_LABELS);
+const LOG_LABELS: &[&str] = &["uid", "namespace", "pod", "container"];
 const START: HeaderName = HeaderName::from_static("process-start-time-unix");
 
 /// The page's families as text, packed if the client takes it so.
@@ -28,7 +37,7 @@ pub(crate) async fn answer(
         return reply::plain(StatusCode::OK, "metrics reset\n".to_owned());
     }
     let text = match page {
-        MetricsPage::Main => deps.metrics.render(),
+        MetricsPage::Main => main_page(deps).await,
         MetricsPage::Probes => deps.probe_metrics.render(),
         MetricsPage::Slis => health.render(),
         MetricsPage::Cadvisor => deps.stats.container_metrics().await,
@@ -54,6 +63,33 @@ pub(crate) async fn answer(
         reply.headers_mut().insert(START, started);
     }
     reply
+}
+
+/// What the process counts, and the size of each running container's logs.
+async fn main_page(deps: &ServerDeps) -> String {
+    let summary = match deps.stats.summary(StatsScope::All).await {
+        Ok(summary) => Some(summary),
+        Err(error) => {
+            tracing::error!(err = %Chain(&error), "Failed to get pod stats");
+            None
+        }
+    };
+    deps.metrics.render_with(|scrape| {
+        for pod in summary.iter().flat_map(|summary| &summary.pods) {
+            let reference = &pod.pod_ref;
+            for container in &pod.containers {
+                let Some(used) = container.logs.as_ref().and_then(|logs| logs.used_bytes) else {
+                    continue;
+                };
+                let labels =
+                    [&*reference.uid, &*reference.namespace, &*reference.name, &*container.name];
+                #[expect(clippy::cast_precision_loss, reason = "a gauge")]
+                let value = SampleValue::Number(used as f64);
+                let family = scrape.family(&LOG_BYTES, Kind::Gauge);
+                family.push_values(LOG_LABELS, &labels, value, None);
+            }
+        }
+    })
 }
 
 fn takes_gzip(headers: &HeaderMap) -> bool {

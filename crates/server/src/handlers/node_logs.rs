@@ -56,7 +56,8 @@ async fn file(root: PathBuf, path: &str, query: &str, headers: &HeaderMap) -> Re
     let Some(wanted) = relative(&url) else { return missing() };
     let found = sys::blocking::run(move || look(&root, &wanted)).await;
     let as_folder = url.ends_with('/');
-    let name = url.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    let clean = clean(&url);
+    let name = clean.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
     match found {
         Ok(Some(Found::Listing(..))) if !as_folder => moved(&format!("{name}/"), query),
         Ok(Some(Found::Listing(entries, changed))) => {

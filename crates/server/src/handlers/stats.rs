@@ -1,15 +1,17 @@
 //! `/stats/summary`.
 
+use crate::body::{self, Unread};
 use crate::query::Query;
 use crate::reply::{self, Reply};
 use crate::serve::ServerDeps;
+use crate::target;
 use http::{Method, Request, StatusCode};
-use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use ports::StatsScope;
 use serde::Serialize;
 
-const MAX_FORM: usize = 64 * 1024;
+/// Go: `maxFormSize`.
+const MAX_FORM: usize = 10 << 20;
 
 /// Usage of the node and its pods.
 pub(crate) async fn summary(deps: &ServerDeps, request: Request<Incoming>) -> Reply {
@@ -18,12 +20,15 @@ pub(crate) async fn summary(deps: &ServerDeps, request: Request<Incoming>) -> Re
         reply::plain(StatusCode::INTERNAL_SERVER_ERROR, format!("Internal Error: {error}"))
     };
     let unreadable = |error: String| failed(format!("parse form failed: {error}"));
-    let query = request.uri().query().unwrap_or_default().to_owned();
+    let query = target::query(&request).to_owned();
     let mut wanted = Vec::new();
     if request.method() == Method::POST && is_form(&request) {
-        let body = Limited::new(request.into_body(), MAX_FORM).collect().await;
-        let text = body.map(|b| String::from_utf8_lossy(&b.to_bytes()).into_owned());
-        match Query::strict(&text.unwrap_or_default()) {
+        let body = match body::read(request.into_body(), MAX_FORM).await {
+            Ok(body) => String::from_utf8_lossy(&body).into_owned(),
+            Err(Unread::TooLarge) => return unreadable("http: POST too large".to_owned()),
+            Err(Unread::Broken(why)) => return unreadable(why.to_owned()),
+        };
+        match Query::strict(&body) {
             Ok(form) => wanted.extend(form.all("only_cpu_and_memory").map(str::to_owned)),
             Err(error) => return unreadable(error),
         }

@@ -11,6 +11,7 @@ use crate::query::Query;
 use crate::reply::{self, Reply};
 use crate::route::ContainerPath;
 use crate::serve::{Caller, ServerDeps};
+use crate::target;
 use axum::body::Body;
 use cri::CriError;
 use cri::api::{
@@ -37,7 +38,7 @@ pub(crate) async fn run(
     path: &ContainerPath,
     request: &Request<Incoming>,
 ) -> Reply {
-    let query = Query::parse(request.uri().query().unwrap_or_default());
+    let query = Query::parse(target::query(request));
     let command: Vec<String> =
         query.first("cmd").unwrap_or_default().split(' ').map(str::to_owned).collect();
     let id = match running_container(deps, path).await {
@@ -91,7 +92,7 @@ pub(crate) async fn exec(
     request: Request<Incoming>,
     caller: &Caller,
 ) -> Reply {
-    let query = Query::parse(request.uri().query().unwrap_or_default());
+    let query = Query::parse(target::query(&request));
     let wanted = match streams(&query) {
         Ok(wanted) => wanted,
         Err(refused) => return *refused,
@@ -110,6 +111,7 @@ pub(crate) async fn exec(
     };
     match deps.runtime.exec(message).await {
         Ok(url) if translate::is_v5(request.headers()) => {
+            translate::count(deps, "exec");
             translate::translate(deps, url, request, wanted)
         }
         Ok(url) => proxy(deps, &url, request, caller).await,
@@ -124,7 +126,7 @@ pub(crate) async fn attach(
     request: Request<Incoming>,
     caller: &Caller,
 ) -> Reply {
-    let query = Query::parse(request.uri().query().unwrap_or_default());
+    let query = Query::parse(target::query(&request));
     let wanted = match streams(&query) {
         Ok(wanted) => wanted,
         Err(refused) => return *refused,
@@ -154,6 +156,7 @@ pub(crate) async fn attach(
     };
     match deps.runtime.attach(message).await {
         Ok(url) if translate::is_v5(request.headers()) => {
+            translate::count(deps, "attach");
             translate::translate(deps, url, request, wanted)
         }
         Ok(url) => proxy(deps, &url, request, caller).await,
@@ -177,7 +180,7 @@ pub(crate) async fn port_forward(
     request: Request<Incoming>,
     caller: &Caller,
 ) -> Reply {
-    let query = Query::parse(request.uri().query().unwrap_or_default());
+    let query = Query::parse(target::query(&request));
     let ports = match wanted_ports(&request, &query) {
         Ok(ports) => ports,
         Err(text) => return reply::plain(StatusCode::BAD_REQUEST, text),
@@ -205,6 +208,7 @@ pub(crate) async fn port_forward(
     };
     match deps.runtime.port_forward(&sandbox.id, &ports).await {
         Ok(url) if translate::is_tunnel(request.headers()) => {
+            translate::count(deps, "portforward");
             translate::tunnel(deps, &url, request, caller).await
         }
         Ok(url) => proxy(deps, &url, request, caller).await,

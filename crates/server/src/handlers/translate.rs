@@ -24,6 +24,7 @@ use hyper_util::rt::TokioIo;
 use ports::OnExit;
 use serde_json::{Value, json};
 use std::sync::Arc;
+use telemetry::metrics::Desc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 
@@ -37,6 +38,17 @@ const STDERR: u8 = 2;
 const ERROR: u8 = 3;
 const RESIZE: u8 = 4;
 const CLOSE: u8 = 255;
+
+const WEBSOCKETS: Desc = Desc::alpha(
+    "kubelet_websocket_streaming_requests_total",
+    "Total number of WebSocket streaming requests (exec/attach/portforward) received by the kubelet.",
+)
+.labels(&["subresource"]);
+
+/// Counts a WebSocket that is answered here.
+pub(super) fn count(deps: &ServerDeps, sub_resource: &str) {
+    deps.metrics.counter(WEBSOCKETS).inc(&[sub_resource]);
+}
 
 /// Whether exec and attach are asked for in the protocol that the kubelet answers itself.
 pub(super) fn is_v5(headers: &HeaderMap) -> bool {

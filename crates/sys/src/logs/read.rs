@@ -9,10 +9,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use units::cri_log::{LineFilter, LineOptions, Moment, Streams, UnsupportedFormat, Wanted};
 
 /// How often a log that is followed is looked at when nothing announces a change.
 const POLL: Duration = Duration::from_secs(1);
+/// How long a file that was replaced is still read: the runtime makes the new one first, and then
+/// writes what it had taken for the old one.
+const HANDOVER: Duration = Duration::from_millis(200);
 /// About how much is read in one go.
 const PIECE: usize = 256 * 1024;
 const TAIL_BLOCK: u64 = 64 * 1024;
@@ -88,7 +92,7 @@ where
     let mut reader = blocking::run(move || Reader::open(&wanted, query)).await??;
     let mut watch = None;
     let mut last_look = false;
-    let mut asked: Option<tokio::time::Instant> = None;
+    let mut asked: Option<Instant> = None;
     loop {
         let (returned, step) = blocking::run(move || {
             let step = reader.step();
@@ -102,6 +106,12 @@ where
         }
         match end {
             End::More => continue,
+            End::Handover => {
+                tokio::select! {
+                    () = sink.closed() => return Ok(()), // cancel-safe: a state
+                    () = tokio::time::sleep(HANDOVER / 4) => continue, // cancel-safe: a timer
+                }
+            }
             End::Limit => return Ok(()),
             End::OfFile if !query.follow || last_look => return Ok(()),
             End::OfFile => {}
@@ -112,7 +122,7 @@ where
             continue;
         }
         if asked.is_none_or(|at| at.elapsed() >= POLL) {
-            asked = Some(tokio::time::Instant::now());
+            asked = Some(Instant::now());
             last_look = !alive().await.map_err(LogError::State)?;
         }
         if !last_look {
@@ -143,8 +153,8 @@ struct Reader {
     follow: bool,
     /// A line whose end was not written yet.
     line: Vec<u8>,
-    /// The file to go on with once the current one is read to its end.
-    next: Option<File>,
+    /// The file to go on with once the current one is read to its end, and when it was found.
+    next: Option<(File, Instant)>,
 }
 
 struct Step {
@@ -152,9 +162,12 @@ struct Step {
     end: End,
 }
 
+#[derive(Debug, PartialEq, Eq)]
 enum End {
     More,
     OfFile,
+    /// There is a new file, but the old one may still get lines.
+    Handover,
     Limit,
 }
 
@@ -189,8 +202,12 @@ impl Reader {
             let read = self.file.read_until(b'\n', &mut self.line);
             taken += read.map_err(|source| LogError::Read { path: self.path.clone(), source })?;
             if !self.line.ends_with(b"\n") {
-                if let Some(next) = self.next.take() {
-                    // The old file was read to its end after the new one existed.
+                if let Some((next, found)) = self.next.take() {
+                    if found.elapsed() < HANDOVER {
+                        self.next = Some((next, found));
+                        return Ok(Step { out, end: End::Handover });
+                    }
+                    // The old file was read to its end after nobody writes to it any more.
                     let wanted = self.take_line(&mut out)?;
                     self.file = BufReader::with_capacity(PIECE, next);
                     match wanted {
@@ -199,7 +216,7 @@ impl Reader {
                     }
                 }
                 if self.follow && self.rotated() {
-                    self.next = File::open(&self.path).ok();
+                    self.next = File::open(&self.path).ok().map(|next| (next, Instant::now()));
                     if self.next.is_some() {
                         continue;
                     }

@@ -122,6 +122,13 @@ impl Registry {
         exposition::write(self.gather())
     }
 
+    /// The same with what `add` puts in: samples that had to be waited for.
+    pub fn render_with(&self, add: impl FnOnce(&mut Scrape)) -> String {
+        let mut scrape = self.gather();
+        add(&mut scrape);
+        exposition::write(scrape)
+    }
+
     /// The metrics declared so far, without those of collectors.
     pub fn descs(&self) -> Vec<Desc> {
         self.lock().iter().filter_map(|source| source.desc().map(|(desc, _)| desc)).collect()

@@ -35,6 +35,8 @@ pub struct ControlPlaneOptions {
     pub signing_duration: String,
     /// More arguments of the controller manager.
     pub controller_manager_args: Vec<String>,
+    /// Hand API groups on to other servers.
+    pub aggregator: bool,
     /// Names of users without any rights that get a token.
     pub users: Vec<String>,
 }
@@ -47,6 +49,7 @@ impl Default for ControlPlaneOptions {
             disabled_admission: disabled.map(str::to_owned).to_vec(),
             authorization: "Node,RBAC".to_owned(),
             controller_manager: false,
+            aggregator: false,
             scheduler: false,
             signing_duration: String::new(),
             controller_manager_args: Vec::new(),
@@ -351,6 +354,15 @@ fn start_api_server(
         .arg(format!("--kubelet-client-certificate={}", file("etc/kubelet-client.crt")))
         .arg(format!("--kubelet-client-key={}", file("etc/kubelet-client.key")))
         .arg(format!("--authorization-mode={}", options.authorization));
+    if options.aggregator {
+        command
+            .arg(format!("--requestheader-client-ca-file={}", file("etc/serving.crt")))
+            .arg("--requestheader-username-headers=X-Remote-User")
+            .arg("--requestheader-group-headers=X-Remote-Group")
+            .arg("--requestheader-extra-headers-prefix=X-Remote-Extra-")
+            .arg(format!("--proxy-client-cert-file={}", file("etc/kubelet-client.crt")))
+            .arg(format!("--proxy-client-key-file={}", file("etc/kubelet-client.key")));
+    }
     if !options.disabled_admission.is_empty() {
         let list = options.disabled_admission.join(",");
         command.arg(format!("--disable-admission-plugins={list}"));

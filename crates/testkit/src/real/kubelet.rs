@@ -144,7 +144,7 @@ pub(super) fn configuration(
 }
 
 /// Merge objects field by field; anything else is replaced.
-fn lay_over(base: &mut Value, overlay: &Value) {
+pub(super) fn lay_over(base: &mut Value, overlay: &Value) {
     match (base, overlay) {
         (Value::Object(base), Value::Object(overlay)) => {
             for (key, value) in overlay {

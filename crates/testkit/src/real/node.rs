@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use super::kubelet::{KubeletPorts, configuration, make_cgroups};
+use super::kubelet::{KubeletPorts, configuration, lay_over, make_cgroups};
 use super::process::output_of;
 use super::{
     Containerd, ControlPlane, KubeletKind, KubeletOptions, Parts, Recorder, Registry, RuntimeLine,
@@ -241,6 +241,11 @@ impl TestNode {
     /// Give the kubelet one more argument when it starts next.
     pub fn add_argument(&mut self, argument: &str) {
         self.options.args.push(argument.to_owned());
+    }
+
+    /// Lay these fields over the configuration of the kubelet that starts next.
+    pub fn configure(&mut self, overlay: &Value) {
+        lay_over(&mut self.options.config, overlay);
     }
 
     /// End the kubelet with SIGTERM; containers stay.

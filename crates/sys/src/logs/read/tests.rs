@@ -132,13 +132,36 @@ async fn following_survives_rotation_and_ends_with_the_container() {
     writer.write_all(line("3").as_bytes()).unwrap();
     std::fs::write(&log.path, line("4")).unwrap();
     collect(&mut pieces, &mut seen, 5).await;
-    alive.store(false, Ordering::Relaxed);
     log.append(&line("5"));
+    alive.store(false, Ordering::Relaxed);
     while let Some(piece) = pieces.recv().await {
         seen.push_str(std::str::from_utf8(&piece).unwrap());
     }
     assert_eq!(seen, "0\n1\n2\n3\n4\n5\n");
     follower.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_old_file_gets_after_the_new_one_exists_comes_first() {
+    let log = Log::new(&lines(0..1));
+    let query = LogQuery { follow: true, ..LogQuery::default() };
+    let mut reader = Reader::open(&log.path, query).unwrap();
+    let mut seen = String::new();
+    let mut step = |reader: &mut Reader| {
+        let Step { out, end } = reader.step().unwrap();
+        seen.push_str(std::str::from_utf8(&out).unwrap());
+        (end, seen.clone())
+    };
+    assert_eq!(step(&mut reader), (End::OfFile, "0\n".to_owned()));
+    let old = log.folder.join("0.log.20260102-030405");
+    std::fs::rename(&log.path, &old).unwrap();
+    std::fs::write(&log.path, line("2")).unwrap();
+    assert_eq!(step(&mut reader), (End::Handover, "0\n".to_owned()));
+    let mut writer = std::fs::OpenOptions::new().append(true).open(&old).unwrap();
+    writer.write_all(line("1").as_bytes()).unwrap();
+    assert_eq!(step(&mut reader), (End::Handover, "0\n1\n".to_owned()));
+    tokio::time::advance(HANDOVER).await;
+    assert_eq!(step(&mut reader), (End::OfFile, "0\n1\n2\n".to_owned()));
 }
 
 #[tokio::test]

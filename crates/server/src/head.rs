@@ -1,0 +1,381 @@
+//! The first request of a connection, looked at before hyper sees it.
+//!
+//! Owns: what Go's server says to requests that are none, and targets that hyper's types cannot
+//! hold. Promises: bytes are only buffered up to the limit of a head and for a bounded time; what is
+//! passed on is what came, but for the request line. Deliberately absent: later requests of the same
+//! connection, which well-behaved clients send, and HTTP/2.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+
+/// Go: `DefaultMaxHeaderBytes` and the slop of its reader.
+const MOST: usize = (1 << 20) + 4096;
+/// Longer targets do not fit into a URI of hyper's.
+const LONGEST_URI: usize = 60_000;
+const DEADLINE: Duration = Duration::from_secs(32);
+/// HTTP/2 that nobody agreed on is a request like any other.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0";
+const GO_ON: &str = "HTTP/1.1";
+
+/// The target of a request whose URI could not hold it; travels beside the request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LongTarget(pub(crate) String);
+
+/// What is to happen with a head.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Judgement {
+    /// These bytes instead, and the target if it is too long to be among them.
+    Pass(Vec<u8>, Option<LongTarget>),
+    /// A status line and the text of the body.
+    Refuse(&'static str, &'static str),
+}
+
+const BAD: Judgement = Judgement::Refuse("400 Bad Request", "400 Bad Request");
+
+/// Reads the first head and gives the connection back with it in front; `None` when it was refused or
+/// nothing came.
+pub(crate) async fn read<S>(mut stream: S) -> Option<(Replayed<S>, Option<LongTarget>)>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut seen = Vec::new();
+    let read = async {
+        loop {
+            if let Some(end) = head_end(&seen) {
+                return Some(end);
+            }
+            if seen.len() > MOST {
+                return Some(seen.len());
+            }
+            match stream.read_buf(&mut seen).await {
+                Ok(0) | Err(_) => return None,
+                Ok(_) => {}
+            }
+        }
+    };
+    // A client that takes so long is not waited for.
+    let end = tokio::time::timeout(DEADLINE, read).await.ok()??;
+    let judgement = if end > MOST || (end == seen.len() && head_end(&seen).is_none()) {
+        let text = "431 Request Header Fields Too Large";
+        Judgement::Refuse(text, text)
+    } else {
+        judge(seen.get(..end).unwrap_or_default())
+    };
+    match judgement {
+        Judgement::Pass(mut head, long) => {
+            head.extend_from_slice(seen.get(end..).unwrap_or_default());
+            Some((Replayed { front: head, at: 0, stream }, long))
+        }
+        Judgement::Refuse(status, text) => {
+            let answer = format!(
+                "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n{text}"
+            );
+            refuse(&mut stream, answer.as_bytes()).await;
+            None
+        }
+    }
+}
+
+/// Answers and waits a moment for the client to go, so that it gets to read the answer.
+async fn refuse(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), answer: &[u8]) {
+    let linger = async {
+        stream.write_all(answer).await?;
+        stream.shutdown().await?;
+        let mut rest = [0; 4096];
+        while stream.read(&mut rest).await? > 0 {}
+        io::Result::Ok(())
+    };
+    // Go lingers for half a second (`rstAvoidanceDelay`).
+    let _ = tokio::time::timeout(Duration::from_millis(500), linger).await;
+}
+
+/// Where a head ends: after its first empty line.
+fn head_end(bytes: &[u8]) -> Option<usize> {
+    let mut start = 0;
+    while let Some(length) = bytes.get(start..)?.iter().position(|byte| *byte == b'\n') {
+        let line = bytes.get(start..start + length)?;
+        start += length + 1;
+        if line.is_empty() || line == b"\r" {
+            return Some(start);
+        }
+    }
+    None
+}
+
+/// Go: `readRequest`, as far as it refuses.
+fn judge(head: &[u8]) -> Judgement {
+    let mut lines =
+        head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    let first = lines.next().unwrap_or_default();
+    let Some((method, rest)) = cut(first, b' ') else { return BAD };
+    let Some((target, version)) = cut(rest, b' ') else { return BAD };
+    if method.is_empty() || !method.iter().all(|byte| is_token(*byte)) {
+        return BAD;
+    }
+    match version {
+        _ if first == PREFACE => {}
+        [b'H', b'T', b'T', b'P', b'/', b'1', b'.', minor] if minor.is_ascii_digit() => {}
+        [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
+            if major.is_ascii_digit() && minor.is_ascii_digit() =>
+        {
+            return Judgement::Refuse(
+                "505 HTTP Version Not Supported: unsupported protocol version",
+                "505 HTTP Version Not Supported: unsupported protocol version",
+            );
+        }
+        _ => return BAD,
+    }
+    if target.iter().any(|byte| *byte < b' ' || *byte == 0x7f || *byte == b' ') || target.is_empty()
+    {
+        return BAD;
+    }
+    if let Some(refused) = headers(lines.clone()) {
+        return refused;
+    }
+    let version = if version == b"HTTP/1.0" { "HTTP/1.0" } else { GO_ON };
+    let target = spelled(target);
+    let mut passed = Vec::with_capacity(head.len() + 64);
+    passed.extend_from_slice(method);
+    passed.push(b' ');
+    let long = target.len() > LONGEST_URI;
+    passed.extend_from_slice(if long { b"/" } else { &target });
+    passed.extend_from_slice(format!(" {version}\r\n").as_bytes());
+    let after = head.get(first.len()..).unwrap_or_default();
+    let after = after.strip_prefix(b"\r").unwrap_or(after);
+    passed.extend_from_slice(after.strip_prefix(b"\n").unwrap_or(after));
+    let long = long.then(|| LongTarget(String::from_utf8_lossy(&target).into_owned()));
+    Judgement::Pass(passed, long)
+}
+
+/// The target with what hyper refuses and Go takes in its escaped form; a scheme without a host goes.
+fn spelled(target: &[u8]) -> Vec<u8> {
+    let target = [&b"http:///"[..], b"https:///", b"http:/", b"https:/"]
+        .iter()
+        .find_map(|prefix| target.strip_prefix(*prefix).filter(|rest| !rest.starts_with(b"/")))
+        .map_or_else(|| target.to_vec(), |rest| [b"/", rest].concat());
+    let mut spelled = Vec::with_capacity(target.len());
+    for byte in target {
+        if b"<>\"#\\^`{|}".contains(&byte) {
+            spelled.extend_from_slice(format!("%{byte:02X}").as_bytes());
+        } else {
+            spelled.push(byte);
+        }
+    }
+    spelled
+}
+
+/// What Go says to header lines that are none; it looks at the host first, then at names and values.
+fn headers<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<Judgement> {
+    let bad = |text: &'static str| Some(Judgement::Refuse(text, text));
+    let mut fields: Vec<(&[u8], Vec<u8>)> = Vec::new();
+    for line in lines.take_while(|line| !line.is_empty()) {
+        if line.starts_with(b" ") || line.starts_with(b"\t") {
+            let Some((_, value)) = fields.last_mut() else { return Some(BAD) };
+            value.push(b' ');
+            value.extend_from_slice(line.trim_ascii());
+            continue;
+        }
+        let Some((name, value)) = cut(line, b':') else { return Some(BAD) };
+        if name.is_empty() {
+            return Some(BAD);
+        }
+        fields.push((name, value.trim_ascii().to_vec()));
+    }
+    let named = |wanted: &'static [u8]| {
+        fields.iter().filter(move |(name, _)| name.eq_ignore_ascii_case(wanted))
+    };
+    let mut codings = named(b"transfer-encoding");
+    if let Some((_, coding)) = codings.next()
+        && (!coding.eq_ignore_ascii_case(b"chunked") || codings.next().is_some())
+    {
+        return Some(Judgement::Refuse("501 Not Implemented", "Unsupported transfer encoding"));
+    }
+    let invalid_name = fields.iter().any(|(name, _)| !name.iter().all(|byte| is_token(*byte)));
+    let odd = |byte: &u8| (*byte < b' ' && *byte != b'\t') || *byte == 0x7f;
+    let invalid_value = fields.iter().any(|(_, value)| value.iter().any(|byte| odd(byte)));
+    if !invalid_name && !invalid_value {
+        return None;
+    }
+    if named(b"host").next().is_none() {
+        return bad("400 Bad Request: missing required Host header");
+    }
+    if invalid_name {
+        bad("400 Bad Request: invalid header name")
+    } else {
+        bad("400 Bad Request: invalid header value")
+    }
+}
+
+fn cut(bytes: &[u8], at: u8) -> Option<(&[u8], &[u8])> {
+    let place = bytes.iter().position(|byte| *byte == at)?;
+    Some((bytes.get(..place)?, bytes.get(place + 1..)?))
+}
+
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// A connection whose first bytes were read already.
+#[derive(Debug)]
+pub(crate) struct Replayed<S> {
+    front: Vec<u8>,
+    at: usize,
+    stream: S,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Replayed<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let at = self.at;
+        if let Some(left) = self.front.get(at..).filter(|left| !left.is_empty()) {
+            let taken = left.len().min(buffer.remaining());
+            buffer.put_slice(left.get(..taken).unwrap_or_default());
+            self.at += taken;
+            if self.at == self.front.len() {
+                self.front = Vec::new();
+                self.at = 0;
+            }
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Replayed<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passed(head: &str) -> String {
+        match judge(head.as_bytes()) {
+            Judgement::Pass(bytes, _) => String::from_utf8(bytes).unwrap(),
+            Judgement::Refuse(status, _) => panic!("{head:?} is refused: {status}"),
+        }
+    }
+
+    fn refused(head: &str) -> &'static str {
+        match judge(head.as_bytes()) {
+            Judgement::Pass(..) => panic!("{head:?} is passed on"),
+            Judgement::Refuse(_, text) => text,
+        }
+    }
+
+    #[test]
+    fn good_heads_are_passed_on_as_they_are() {
+        for head in [
+            "GET /pods?a=b HTTP/1.1\r\nHost: a\r\n\r\n",
+            "BREW /%zz HTTP/1.0\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
+        ] {
+            assert_eq!(passed(head), head);
+        }
+    }
+
+    #[test]
+    fn targets_that_go_takes_are_spelled_for_hyper() {
+        let line = |target: &str| passed(&format!("GET {target} HTTP/1.2\r\nHost: a\r\n\r\n"));
+        assert_eq!(line("/a<b>#c"), "GET /a%3Cb%3E%23c HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(line("http:/healthz"), "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(line("http:///healthz"), "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(line("http://a/b"), "GET http://a/b HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(passed("PRI * HTTP/2.0\r\n\r\n"), "PRI * HTTP/1.1\r\n\r\n");
+        let long = format!("/exec?command={}", "x".repeat(100_000));
+        let head = format!("GET {long} HTTP/1.1\r\nHost: a\r\n\r\n");
+        let want = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec();
+        assert_eq!(judge(head.as_bytes()), Judgement::Pass(want, Some(LongTarget(long))));
+    }
+
+    #[test]
+    fn what_is_no_request_gets_the_words_of_go() {
+        for (head, text) in [
+            ("GET /pods\r\n\r\n", "400 Bad Request"),
+            ("\r\nGET /pods HTTP/1.1\r\n\r\n", "400 Bad Request"),
+            ("G(T / HTTP/1.1\r\n\r\n", "400 Bad Request"),
+            ("GET / http/1.1\r\n\r\n", "400 Bad Request"),
+            (
+                "GET / HTTP/3.0\r\n\r\n",
+                "505 HTTP Version Not Supported: unsupported protocol version",
+            ),
+            ("GET / HTTP/1.1\r\nX\r\n\r\n", "400 Bad Request"),
+            ("GET / HTTP/1.1\r\nHost : a\r\n\r\n", "400 Bad Request: missing required Host header"),
+            ("GET / HTTP/1.1\r\nHost: a\r\nX Y: z\r\n\r\n", "400 Bad Request: invalid header name"),
+            (
+                "GET / HTTP/1.1\r\nHost: a\r\nX: \u{1}\r\n\r\n",
+                "400 Bad Request: invalid header value",
+            ),
+            (
+                "GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n",
+                "Unsupported transfer encoding",
+            ),
+        ] {
+            assert_eq!(refused(head), text, "{head:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_read_is_read_again_with_all_that_follows() {
+        let (mut client, server) = tokio::io::duplex(64);
+        let sent = b"POST /a HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc";
+        client.write_all(sent).await.unwrap();
+        let (mut replayed, _) = read(server).await.unwrap();
+        client.write_all(b"more").await.unwrap();
+        drop(client);
+        let mut all = Vec::new();
+        replayed.read_to_end(&mut all).await.unwrap();
+        assert_eq!(all, [&sent[..], b"more"].concat());
+    }
+
+    #[tokio::test]
+    async fn heads_without_an_end_are_refused() {
+        let (client, server) = tokio::io::duplex(1 << 16);
+        let (mut reader, mut writer) = tokio::io::split(client);
+        let flood = async {
+            // The other side may have gone.
+            let _ = writer.write_all(&vec![b'a'; 3 << 20]).await;
+            let _ = writer.shutdown().await;
+        };
+        let answer = async {
+            let mut text = String::new();
+            let _ = reader.read_to_string(&mut text).await;
+            text
+        };
+        let (passed, (), text) = tokio::join!(read(server), flood, answer);
+        assert!(passed.is_none());
+        assert!(text.starts_with("HTTP/1.1 431 Request Header Fields Too Large\r\n"), "{text}");
+    }
+}

@@ -1,0 +1,383 @@
+//! Who gets what from the node's API: every route of `fixtures/parity/routes.tsv` by every method and
+//! every caller, with a real API server behind the reviews. `KUBELET=go` asks the Go kubelet.
+//!
+//! In the hardened set-up (no anonymous callers, reviewed access, no read-only port) nothing but the
+//! health port answers without an identity.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test on the real machine")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use testkit::real::{
+    ControlPlane, ControlPlaneOptions, KubeletKind, KubeletOptions, TestNode, eventually, run,
+};
+use tests::wire::{Answer, Wire};
+
+const METHODS: [&str; 8] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "BREW"];
+const SUB_RESOURCES: [&str; 9] =
+    ["proxy", "pods", "healthz", "configz", "stats", "metrics", "log", "checkpoint", "statusz"];
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The routes of one path.
+#[derive(Debug, Default, Clone)]
+struct Route {
+    /// Methods that have a row of their own; empty where any method is handled.
+    methods: BTreeSet<String>,
+    sub_resources: Vec<String>,
+    when_disabled: String,
+}
+
+/// Routes of one listener by path, with the names of the pod that runs.
+fn routes(server: &str, uid: &str) -> BTreeMap<String, Route> {
+    let table = include_str!("../../fixtures/parity/routes.tsv");
+    let mut routes: BTreeMap<String, Route> = BTreeMap::new();
+    for line in table.lines().skip(1) {
+        let cells: Vec<&str> = line.split('\t').collect();
+        if cells[0] != server || cells[2].starts_with('(') {
+            continue;
+        }
+        let path = cells[2]
+            .replace("{podNamespace}", "default")
+            .replace("{podID}", "talk")
+            .replace("{uid}", uid)
+            .replace("{containerName}", "c")
+            .replace("{logpath:*}", "no-such-file")
+            .replace("{subpath:*}", "heap");
+        let route = routes.entry(path).or_default();
+        if !cells[1].starts_with("any") {
+            route.methods.insert(cells[1].to_owned());
+        }
+        route.sub_resources = cells[6].split(',').map(str::to_owned).collect();
+        cells[8].clone_into(&mut route.when_disabled);
+    }
+    // Handled by any method, one of which has a row for what it does.
+    for path in ["/metrics/slis", "/debug/flags/v"] {
+        if let Some(route) = routes.get_mut(path) {
+            route.methods.clear();
+        }
+    }
+    routes
+}
+
+/// The status that somebody with every right gets; `None` where it depends on the machine.
+fn allowed(path: &str, route: &Route, method: &str) -> Option<u16> {
+    if path == "/debug/pprof/" {
+        return Some(404);
+    }
+    if path == "/debug/flags/v" {
+        return Some(if method == "PUT" { 400 } else { 406 });
+    }
+    if !route.methods.is_empty() && !route.methods.contains(method) {
+        return Some(405);
+    }
+    let first = path.split('/').nth(1).unwrap_or_default();
+    match first {
+        // No stream is asked for, or no upgrade.
+        "exec" | "attach" => Some(400),
+        "portForward" => Some(500),
+        "checkpoint" => None,
+        "logs" if path.ends_with("no-such-file") => Some(404),
+        // There is no Go runtime to profile.
+        "debug" if KubeletKind::from_env().unwrap() == KubeletKind::Rubelet => {
+            Some(if path.ends_with("cmdline") || path.ends_with("symbol") { 200 } else { 501 })
+        }
+        _ => Some(200),
+    }
+}
+
+fn verb(method: &str) -> &'static str {
+    match method {
+        "POST" => "create",
+        "GET" => "get",
+        "PUT" => "update",
+        "PATCH" => "patch",
+        "DELETE" => "delete",
+        _ => "",
+    }
+}
+
+/// A request line and headers that ask for `path`.
+fn request(method: &str, path: &str, token: Option<&str>) -> String {
+    let query = match path {
+        "/debug/pprof/profile" | "/debug/pprof/trace" => "?seconds=1",
+        _ if path.starts_with("/run/") => "?cmd=true",
+        _ => "",
+    };
+    let token = token.map(|t| format!("Authorization: Bearer {t}\r\n")).unwrap_or_default();
+    format!("{method} {path}{query} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n{token}\r\n")
+}
+
+struct Bed {
+    // In the order in which they must go.
+    node: TestNode,
+    control: Arc<ControlPlane>,
+    uid: String,
+    faults: String,
+    asked: usize,
+}
+
+/// One who asks.
+struct Caller {
+    name: String,
+    wire: Wire,
+    token: Option<String>,
+    /// Sub-resources of which it may use every verb; `None` for nobody at all.
+    rights: Option<Vec<&'static str>>,
+    /// The only verb it may use, if it is only one.
+    only: Option<&'static str>,
+}
+
+impl Bed {
+    fn start() -> Bed {
+        let users = ["nobody", "all", "gets"].map(str::to_owned).into_iter();
+        let users = users.chain(SUB_RESOURCES.map(|s| format!("only-{s}"))).collect();
+        let options = ControlPlaneOptions { users, ..ControlPlaneOptions::default() };
+        let control = Arc::new(ControlPlane::start(&options).unwrap());
+        let grant = |user: &str, verb: &str, resources: &str| {
+            let (verb, resources) = (format!("--verb={verb}"), format!("--resource={resources}"));
+            control.kubectl(["create", "clusterrole", user, &verb, &resources]).unwrap();
+            let (role, user_flag) = (format!("--clusterrole={user}"), format!("--user={user}"));
+            control.kubectl(["create", "clusterrolebinding", user, &role, &user_flag]).unwrap();
+        };
+        let every: Vec<String> = SUB_RESOURCES.iter().map(|s| format!("nodes/{s}")).collect();
+        grant("all", "*", &every.join(","));
+        grant("gets", "get", &every.join(","));
+        for one in SUB_RESOURCES {
+            grant(&format!("only-{one}"), "*", &format!("nodes/{one}"));
+        }
+        let kind = KubeletKind::from_env().unwrap();
+        let mut config = control.guarded();
+        config["address"] = "127.0.0.1".into();
+        config["readOnlyPort"] = 0.into();
+        let options = KubeletOptions { config, ..KubeletOptions::default() };
+        let node = TestNode::builder().kubelet(kind).options(options).join(&control).start();
+        let image = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
+        control
+            .create(&json!({"apiVersion": "v1", "kind": "Pod",
+                "metadata": {"name": "talk", "namespace": "default"},
+                "spec": {"nodeName": "node1", "terminationGracePeriodSeconds": 1,
+                    "automountServiceAccountToken": false,
+                    "containers": [{"name": "c", "image": image,
+                        "command": ["sh", "-c", "echo one; sleep 36000"]}]}}))
+            .unwrap();
+        eventually(PATIENCE, "the pod runs", || {
+            control.get(["pod", "talk"]).is_ok_and(|pod| pod["status"]["phase"] == "Running")
+        })
+        .unwrap();
+        let pod = control.get(["pod", "talk"]).unwrap();
+        let uid = pod["metadata"]["uid"].as_str().unwrap().to_owned();
+        Bed { node: node.unwrap(), control, uid, faults: String::new(), asked: 0 }
+    }
+
+    fn callers(&self) -> Vec<Caller> {
+        let caller =
+            |name: &str, token: Option<String>, rights: Option<Vec<&'static str>>| Caller {
+                name: name.to_owned(),
+                wire: Wire::plain().unwrap(),
+                token,
+                rights,
+                only: None,
+            };
+        let token = |user: &str| Some(self.control.token(user));
+        let mut callers = vec![
+            caller("anonymous", None, None),
+            caller("a bad token", Some("nonsense".to_owned()), None),
+            caller("a token without rights", token("nobody"), Some(vec![])),
+            caller("a token with every right", token("all"), Some(SUB_RESOURCES.to_vec())),
+            Caller {
+                only: Some("get"),
+                ..caller("a token that may get", token("gets"), Some(SUB_RESOURCES.to_vec()))
+            },
+        ];
+        for one in SUB_RESOURCES {
+            callers.push(caller(one, token(&format!("only-{one}")), Some(vec![one])));
+        }
+        for (name, subject, rights) in [
+            ("administrator's certificate", "/O=system:masters/CN=boss", SUB_RESOURCES.to_vec()),
+            ("certificate without rights", "/CN=nobody", vec![]),
+        ] {
+            let file = name.split(' ').next().unwrap().replace('\'', "");
+            let (crt, key) = self.control.client_certificate(&file, subject).unwrap();
+            let wire = Wire::with_certificate(&crt, &key).unwrap();
+            callers.push(Caller { wire, ..caller(name, None, Some(rights)) });
+        }
+        callers
+    }
+
+    fn ask(&mut self, caller: &Caller, method: &str, path: &str) -> Answer {
+        self.asked += 1;
+        let text = request(method, path, caller.token.as_deref());
+        caller.wire.send(self.node.api_port(), text.as_bytes(), method == "HEAD").unwrap()
+    }
+
+    fn expect(&mut self, who: &str, method: &str, path: &str, want: Option<u16>, got: &Answer) {
+        let fine = match want {
+            Some(status) => got.status == status,
+            None => ![401, 403, 405].contains(&got.status),
+        };
+        if !fine {
+            let text: String = got.text().chars().take(120).collect();
+            let _ = writeln!(
+                self.faults,
+                "{who}: {method} {path} is {} {text:?}, not {want:?}",
+                got.status
+            );
+        }
+    }
+
+    /// Every route by every method and every caller.
+    fn whole_table(&mut self) {
+        let routes = routes("kubelet-https:10250", &self.uid);
+        assert!(routes.len() > 25, "{} paths", routes.len());
+        for caller in self.callers() {
+            for (path, route) in &routes {
+                for method in METHODS {
+                    let slow = ["/debug/pprof/profile", "/debug/pprof/trace"];
+                    if slow.contains(&path.as_str()) && caller.name != "a token with every right" {
+                        // Whoever is let in waits for a second: the others only if they are not.
+                        let may = caller.rights.as_ref().is_some_and(|r| r.contains(&"proxy"));
+                        if may {
+                            continue;
+                        }
+                    }
+                    let want = match &caller.rights {
+                        None => Some(401),
+                        Some(rights) => {
+                            let sub = &route.sub_resources;
+                            let may = sub.iter().any(|s| rights.contains(&s.as_str()));
+                            let may = may && caller.only.is_none_or(|only| only == verb(method));
+                            if may { allowed(path, route, method) } else { Some(403) }
+                        }
+                    };
+                    let got = self.ask(&caller, method, path);
+                    self.expect(&caller.name, method, path, want, &got);
+                }
+            }
+            for path in ["/", "/none", "/livez", "/api/v1/pods", "/healthz/none", "/spec/"] {
+                let got = self.ask(&caller, "GET", path);
+                self.expect(&caller.name, "GET", path, Some(404), &got);
+            }
+        }
+    }
+
+    /// Ports on which the kubelet listens.
+    fn listening(&mut self) -> BTreeSet<u16> {
+        let pid = self.node.kubelet().unwrap().pid();
+        let links = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+        let own: BTreeSet<String> = links
+            .filter_map(|fd| std::fs::read_link(fd.path()).ok())
+            .filter_map(|to| {
+                let to = to.to_string_lossy().into_owned();
+                to.strip_prefix("socket:[").map(|rest| rest.trim_end_matches(']').to_owned())
+            })
+            .collect();
+        let mut ports = BTreeSet::new();
+        for table in ["tcp", "tcp6"] {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap();
+            for line in text.lines().skip(1) {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                if words[3] == "0A" && own.contains(words[9]) {
+                    let port = words[1].rsplit(':').next().unwrap();
+                    ports.insert(u16::from_str_radix(port, 16).unwrap());
+                }
+            }
+        }
+        ports
+    }
+
+    /// The health port has the health routes and nothing else, and no other port is open.
+    fn health_only(&mut self) {
+        let (api, health) = (self.node.api_port(), self.node.health_port());
+        assert_eq!(self.listening(), BTreeSet::from([api, health]));
+        let wire = Wire::clear();
+        let routes = routes("kubelet-https:10250", &self.uid);
+        for path in routes.keys() {
+            let own = ["/healthz", "/healthz/ping"].contains(&path.as_str());
+            for method in ["GET", "POST"] {
+                let text = request(method, path, None);
+                let got = wire.send(health, text.as_bytes(), false).unwrap();
+                let want = if own { 200 } else { 404 };
+                self.expect("health port", method, path, Some(want), &got);
+            }
+        }
+    }
+
+    fn finish(self) {
+        println!("{} requests", self.asked);
+        assert!(self.faults.is_empty(), "{}", self.faults);
+    }
+}
+
+#[test]
+fn every_route_by_every_method_and_every_caller() {
+    let mut bed = Bed::start();
+    bed.whole_table();
+    bed.health_only();
+    bed.finish();
+}
+
+#[test]
+fn switched_off_and_read_only_routes_say_so() {
+    let mut bed = Bed::start();
+    let kind = KubeletKind::from_env().unwrap();
+    bed.node.stop_kubelet();
+    let read_only = bed.node.slot().free_port().unwrap();
+    bed.node.slot().release_ports();
+    bed.node.configure(&json!({"enableDebuggingHandlers": false, "readOnlyPort": read_only}));
+    bed.node.start_kubelet(kind).unwrap();
+    let callers = bed.callers();
+    let secure = routes("kubelet-https:10250", &bed.uid);
+    for caller in &callers {
+        for (path, route) in &secure {
+            let disabled = route.when_disabled.rsplit('(').next().unwrap_or_default();
+            let tree = ["/run/", "/exec/", "/attach/", "/portForward/", "/containerLogs/"]
+                .iter()
+                .chain(&["/runningpods/", "/debug/pprof/", "/logs/"])
+                .any(|tree| path.starts_with(tree));
+            let status = match disabled {
+                "" => continue,
+                _ if tree => 405,
+                _ => 404,
+            };
+            let got = bed.ask(caller, "GET", path);
+            let sub = &route.sub_resources;
+            let want = match &caller.rights {
+                // What is not there needs no identity.
+                _ if status == 404 => 404,
+                None => 401,
+                Some(rights) if sub.iter().any(|s| rights.contains(&s.as_str())) => status,
+                Some(_) => 403,
+            };
+            bed.expect(&caller.name, "GET", path, Some(want), &got);
+        }
+    }
+    let wire = Wire::clear();
+    eventually(PATIENCE, "the read-only port is open", || {
+        run("curl", ["-fsS", &format!("http://127.0.0.1:{read_only}/healthz")]).is_ok()
+    })
+    .unwrap();
+    for (path, route) in routes("read-only-http:10255", &bed.uid) {
+        for method in METHODS {
+            let text = request(method, &path, None);
+            let got = wire.send(read_only, text.as_bytes(), method == "HEAD").unwrap();
+            bed.asked += 1;
+            let gone = ["/configz", "/checkpoint/", "/flagz", "/statusz", "/debug/flags/v"];
+            let kept = ["/healthz", "/metrics", "/pods", "/stats"];
+            let want = if gone.contains(&path.as_str()) {
+                404
+            } else if !kept.iter().any(|prefix| path.starts_with(prefix)) {
+                405
+            } else if route.methods.is_empty() || route.methods.contains(method) {
+                200
+            } else {
+                405
+            };
+            bed.expect("read-only port", method, &path, Some(want), &got);
+        }
+    }
+    bed.finish();
+}
