@@ -195,7 +195,7 @@ fn headers<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<Judgement> {
     }
     let invalid_name = fields.iter().any(|(name, _)| !name.iter().all(|byte| is_token(*byte)));
     let odd = |byte: &u8| (*byte < b' ' && *byte != b'\t') || *byte == 0x7f;
-    let invalid_value = fields.iter().any(|(_, value)| value.iter().any(|byte| odd(byte)));
+    let invalid_value = fields.iter().any(|(_, value)| value.iter().any(odd));
     if !invalid_name && !invalid_value {
         return None;
     }
