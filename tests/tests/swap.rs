@@ -11,13 +11,16 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use testkit::csi_driver::{CsiDriver, CsiDriverConfig};
 use testkit::eventually;
-use testkit::real::{ControlPlane, ControlPlaneOptions, KubeletKind, TestNode};
+use testkit::real::{
+    ControlPlane, ControlPlaneOptions, KubeletKind, KubeletOptions, Service, TestNode,
+};
 use tests::observe::Observer;
 
 const NAMESPACE: &str = "swap";
 const IMAGE: &str = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
 const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.63.0";
 const DRIVER: &str = "swap.test";
+const DEVICE: &str = "example.com/resource";
 const STAYS: &str = "touch /tmp/up; trap 'exit 0' TERM; sleep 3600 & wait";
 
 fn pod(name: &str, spec: Value) -> Value {
@@ -76,10 +79,25 @@ fn statics() -> Vec<Value> {
     vec![pod("static", one(&json!({}))), pod("static-probed", one(&by_exec()))]
 }
 
+/// A static pod whose manifest comes while Rubelet is in charge: the Go kubelet finds it running.
+fn late() -> Value {
+    pod("static-late", one(&by_exec()))
+}
+
+/// Whole CPUs are exclusive; half of one is kept back, so that the small pods fit beside.
+fn options() -> KubeletOptions {
+    KubeletOptions {
+        own_devices: true,
+        config: json!({ "cpuManagerPolicy": "static", "systemReserved": { "cpu": "500m" } }),
+        ..KubeletOptions::default()
+    }
+}
+
 /// Pods of many kinds, all of which stay.
 fn pods() -> Vec<Value> {
     let token = json!({ "serviceAccountToken": { "path": "token", "expirationSeconds": 3600 } });
     let amount = json!({ "cpu": "50m", "memory": "32Mi" });
+    let whole = json!({ "cpu": "1", "memory": "32Mi" });
     let field = json!({ "path": "name", "fieldRef": { "fieldPath": "metadata.name" } });
     let claim = json!({ "persistentVolumeClaim": { "claimName": "files" } });
     let http = json!({ "httpGet": { "path": "/healthz", "port": 8080 } });
@@ -112,8 +130,10 @@ fn pods() -> Vec<Value> {
                 "containers": [container(&by_exec())],
             }),
         ),
+        pod("exclusive", one(&json!({ "resources": { "limits": whole, "requests": whole } }))),
+        pod("device", one(&json!({ "resources": { "limits": { DEVICE: "1" } } }))),
         pod("guaranteed", one(&json!({ "resources": { "limits": amount, "requests": amount } }))),
-        pod("resized", one(&json!({ "resources": { "limits": amount, "requests": amount } }))),
+        pod("resized", one(&json!({ "resources": { "limits": whole, "requests": amount } }))),
         pod("scratch", mounted(json!({ "emptyDir": { "medium": "Memory" } }), STAYS)),
         pod("settings", mounted(json!({ "configMap": { "name": "settings" } }), STAYS)),
         pod("token", mounted(json!({ "projected": { "sources": [token] } }), STAYS)),
@@ -191,6 +211,28 @@ fn containers(node: &TestNode) -> BTreeMap<String, String> {
     named.collect()
 }
 
+/// What was given out: the CPUs on which the exclusive pod's process may run, and who has which
+/// CPUs and devices by the state files.
+fn given(node: &TestNode) -> Value {
+    let inspect = |pod: &str| -> Value {
+        let found = containers(node).into_iter().find(|(name, _)| name.starts_with(pod));
+        let id = found.map(|(_, id)| id).unwrap_or_default();
+        serde_json::from_str(&node.crictl(["inspect", &id]).unwrap()).unwrap()
+    };
+    let process = inspect("exclusive/")["info"]["pid"].as_i64().unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let state = |path: std::path::PathBuf| -> Value {
+        serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+    };
+    let devices = state(node.devices_dir().join("kubelet_internal_checkpoint"));
+    json!({
+        "process": cpus.unwrap_or_default().trim(),
+        "cpus": state(node.root_dir().join("cpu_manager_state"))["entries"],
+        "devices": devices["Data"]["PodDeviceEntries"],
+    })
+}
+
 fn mounts(node: &TestNode) -> Vec<String> {
     let root = node.root_dir();
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -224,6 +266,9 @@ struct Node {
     _runtime: tokio::runtime::Runtime,
     control: Arc<ControlPlane>,
     data: std::path::PathBuf,
+    /// Whether the late static pod is there.
+    late: bool,
+    _plugin: Service,
 }
 
 impl Node {
@@ -242,6 +287,7 @@ impl Node {
         let observer = Observer::start(&control, NAMESPACE).unwrap();
         let node = TestNode::builder()
             .kubelet(KubeletKind::Go)
+            .options(options())
             .image(AGNHOST.trim_start_matches("registry.k8s.io/"))
             .join(&control)
             .start()
@@ -255,11 +301,24 @@ impl Node {
             let found = control.get(["csinode", "node1"]);
             found.is_ok_and(|node| node["spec"]["drivers"][0]["name"] == DRIVER)
         });
-        let mut node = Node { observer, node, driver, _runtime: runtime, control, data };
-        for fixed in statics() {
-            let file = format!("{}.json", fixed["metadata"]["name"].as_str().unwrap());
-            node.node.add_manifest(&file, &fixed.to_string()).unwrap();
-        }
+        let mut plugin = node.command(node.part("sample-device-plugin").unwrap()).unwrap();
+        plugin.env("PLUGIN_SOCK_DIR", "/var/lib/kubelet/device-plugins");
+        let plugin = node.start_beside("device-plugin", plugin).unwrap();
+        eventually!(60, {
+            let found = control.get(["node", "node1"]);
+            found.is_ok_and(|node| node["status"]["allocatable"][DEVICE] == "2")
+        });
+        let mut node = Node {
+            observer,
+            node,
+            driver,
+            _runtime: runtime,
+            control,
+            data,
+            late: false,
+            _plugin: plugin,
+        };
+        statics().iter().for_each(|fixed| node.add_static(fixed));
         for pod in pods() {
             node.control.create(&pod).unwrap();
         }
@@ -270,11 +329,23 @@ impl Node {
         node
     }
 
-    /// One pod got other resources than it was created with.
+    fn add_static(&self, pod: &Value) {
+        let file = format!("{}.json", pod["metadata"]["name"].as_str().unwrap());
+        self.node.add_manifest(&file, &pod.to_string()).unwrap();
+    }
+
+    /// One more static pod, which the Go kubelet has not seen yet.
+    fn add_late(&mut self) {
+        self.late = true;
+        self.add_static(&late());
+        eventually!(60, self.observer.pod("static-late-node1").is_some_and(|pod| is_ready(&pod)));
+    }
+
+    /// One pod got other resources than it was created with (not a Guaranteed one: those have their
+    /// CPUs from the static policy, which does not resize them).
     fn resize(&mut self) {
-        let amount = json!({ "cpu": "60m", "memory": "32Mi" });
-        let changed =
-            json!({ "name": "main", "resources": { "limits": amount, "requests": amount } });
+        let resources = json!({ "limits": { "cpu": "900m" }, "requests": { "cpu": "60m" } });
+        let changed = json!({ "name": "main", "resources": resources });
         let patch = json!({ "spec": { "containers": [changed] } }).to_string();
         let args =
             ["patch", "pod", "resized", "-n", NAMESPACE, "--subresource=resize", "-p", &patch];
@@ -283,7 +354,7 @@ impl Node {
             60,
             self.observer.pod("resized").is_some_and(|pod| {
                 let main = &pod["status"]["containerStatuses"][0];
-                main["resources"]["limits"]["cpu"] == "60m"
+                main["resources"]["limits"]["cpu"] == "900m"
                     && pod["status"]["observedGeneration"] == pod["metadata"]["generation"]
             })
         );
@@ -291,7 +362,8 @@ impl Node {
 
     fn names(&self) -> Vec<String> {
         let name = |pod: &Value| pod["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        let fixed = statics().iter().map(|pod| format!("{}-node1", name(pod))).collect::<Vec<_>>();
+        let fixed = statics().into_iter().chain(self.late.then(late));
+        let fixed: Vec<_> = fixed.map(|pod| format!("{}-node1", name(&pod))).collect();
         pods().iter().map(name).chain(fixed).collect()
     }
 
@@ -305,6 +377,7 @@ impl Node {
         self.node.stop_kubelet();
         let before = containers(&self.node);
         let mounted = mounts(&self.node);
+        let gave = given(&self.node);
         let calls = self.driver.calls().len();
         let statuses = self.statuses();
         let seen: BTreeMap<String, usize> = self
@@ -321,6 +394,7 @@ impl Node {
 
         assert_eq!(containers(&self.node), before, "round {round}: {kind:?} touched containers");
         assert_eq!(mounts(&self.node), mounted, "round {round}: {kind:?} touched mounts");
+        assert_eq!(given(&self.node), gave, "round {round}: {kind:?} gave out otherwise");
         // Both ask the driver once more for what is there already, and it does nothing; nobody may
         // ask it to take anything away.
         let undone: Vec<String> = self.driver.calls().split_off(calls);
@@ -363,6 +437,9 @@ fn kubelets_take_turns_without_touching_a_container() {
     let mut node = Node::start();
     for round in 0..rounds {
         node.hand_over(other, round);
+        if round == 0 {
+            node.add_late();
+        }
         node.hand_over(KubeletKind::Go, round);
     }
 }
