@@ -11,16 +11,16 @@ use crate::real::{KubeletKind, repository_root};
 
 /// Why specs fail that we know about: `reason<TAB>spec`.
 const REASONS: &str = "fixtures/conformance/reasons.tsv";
+/// How rubelet's results of a lane came about, where not in one run: `note<TAB>lane's label filter`.
+const NOTES: &str = "fixtures/conformance/notes.tsv";
 
 /// Write the page; where it is.
 pub fn write_page() -> anyhow::Result<PathBuf> {
     let root = repository_root();
     let pins = std::fs::read_to_string(root.join("parts/pins.env")).context("parts/pins.env")?;
     let reasons = std::fs::read_to_string(root.join(REASONS)).unwrap_or_default();
-    let reasons: BTreeMap<&str, &str> = reasons
-        .lines()
-        .filter_map(|line| line.split_once('\t').map(|(why, spec)| (spec, why)))
-        .collect();
+    let notes = std::fs::read_to_string(root.join(NOTES)).unwrap_or_default();
+    let (reasons, notes) = (by_second(&reasons), by_second(&notes));
     let pin = |name: &str| {
         pins.lines().find_map(|line| line.strip_prefix(&format!("{name}="))).unwrap_or("?")
     };
@@ -58,6 +58,9 @@ pub fn write_page() -> anyhow::Result<PathBuf> {
             continue;
         }
         writeln!(lists, "\n## `{}`\n", lane.labels())?;
+        if let Some(note) = notes.get(lane.labels()) {
+            writeln!(lists, "{note}\n")?;
+        }
         let differences = compare(&go, &ours, true);
         if differences.is_empty() {
             writeln!(lists, "Every spec ends as with the Go kubelet.")?;
@@ -92,4 +95,11 @@ pub fn write_page() -> anyhow::Result<PathBuf> {
     }
     std::fs::write(&file, page + &lists)?;
     Ok(file)
+}
+
+/// Lines of two cells, by the second.
+fn by_second(text: &str) -> BTreeMap<&str, &str> {
+    text.lines()
+        .filter_map(|line| line.split_once('\t').map(|(what, whose)| (whose, what)))
+        .collect()
 }
