@@ -1,3 +1,5 @@
+//! What the reader makes of texts, as Go's library does.
+
 use super::*;
 use proptest::prelude::*;
 use serde_json::json;
