@@ -54,6 +54,9 @@ const ELSEWHERE: &[&str] = &[
     "\"error: connection error",
     "\"returning response future",
     "Systemd watchdog",
+    "Validating the CRI",
+    "[pick-first",
+    "Connecting to ",
     "Standalone mode",
 ];
 
@@ -274,7 +277,9 @@ fn plain(text: &str) -> String {
 
 /// Upstream walks maps in no particular order: the same faults in another order are the same.
 fn sorted(text: &str) -> Vec<&str> {
-    let mut parts: Vec<&str> = text.split([',', ';', '[', ']', '"', '\n']).map(str::trim).collect();
+    let marks = [',', ';', '[', ']', '"', '\n'];
+    let mut parts: Vec<&str> =
+        text.split(marks).flat_map(|part| part.split(": ")).map(str::trim).collect();
     parts.retain(|part| !part.is_empty());
     parts.sort_unstable();
     parts

@@ -77,6 +77,10 @@ pub(crate) fn shown(
                     Err(_) => raw,
                 }
             }
+            // An empty address is forgotten, the one in force stays.
+            Some(_) if flag.kind == Kind::Ip && given().is_some_and(|raw| raw.is_empty()) => {
+                String::new()
+            }
             Some(target) => target.show(flag.kind),
             None => String::new(),
         };

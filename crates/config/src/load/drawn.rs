@@ -107,7 +107,9 @@ fn logged(error: &str) -> String {
 
 /// Upstream walks maps in no particular order.
 fn sorted(text: &str) -> Vec<&str> {
-    let mut parts: Vec<&str> = text.split([',', ';', '[', ']', '"', '\n']).map(str::trim).collect();
+    let marks = [',', ';', '[', ']', '"', '\n'];
+    let mut parts: Vec<&str> =
+        text.split(marks).flat_map(|part| part.split(": ")).map(str::trim).collect();
     parts.retain(|part| !part.is_empty());
     parts.sort_unstable();
     parts
