@@ -22,6 +22,9 @@ const V1_CHECKED: [&str; 7] =
 /// Controllers that version 2 must have enabled for a cgroup to count as existing.
 const V2_CHECKED: [&str; 5] = ["cpu", "cpuset", "memory", "hugetlb", "pids"];
 
+/// Name of the version 2 hierarchy beside those of version 1; no controller is called so.
+const UNIFIED: &str = "unified";
+
 /// The machine's cgroup hierarchies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cgroups {
@@ -293,7 +296,7 @@ fn walk(dir: &Path, visit: &mut impl FnMut(&Path)) {
 }
 
 /// Version 1 mounts by controller from the text of a mount table; the first mount of a controller
-/// wins.
+/// wins. A version 2 hierarchy beside them ("hybrid") is one more: runtimes put containers there too.
 fn v1_mounts(table: &str) -> BTreeMap<String, PathBuf> {
     const KNOWN: [&str; 14] = [
         "cpu",
@@ -312,14 +315,23 @@ fn v1_mounts(table: &str) -> BTreeMap<String, PathBuf> {
         "misc",
     ];
     let mut mounts = BTreeMap::new();
+    let mut unified = None;
     for line in table.lines() {
         let fields: Vec<&str> = line.split_whitespace().collect();
+        if let [_, target, "cgroup2", ..] = fields.as_slice()
+            && target.ends_with("/cgroup/unified")
+        {
+            unified = Some(PathBuf::from(target));
+        }
         let [_, target, "cgroup", options, ..] = fields.as_slice() else { continue };
         for option in options.split(',') {
             if KNOWN.contains(&option) || option.starts_with("name=") {
                 mounts.entry(option.to_owned()).or_insert_with(|| PathBuf::from(target));
             }
         }
+    }
+    if let Some(unified) = unified.filter(|_| !mounts.is_empty()) {
+        mounts.insert(UNIFIED.to_owned(), unified);
     }
     mounts
 }
@@ -346,6 +358,15 @@ mod tests {
                 ("name=systemd", "/sys/fs/cgroup/systemd"),
             ]
         );
+    }
+
+    #[test]
+    fn a_unified_hierarchy_beside_those_of_version_1_counts() {
+        let unified = "cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0\n";
+        let table = format!("cgroup /sys/fs/cgroup/pids cgroup rw,relatime,pids 0 0\n{unified}");
+        let mounts = v1_mounts(&table);
+        assert_eq!(mounts.keys().collect::<Vec<_>>(), ["pids", "unified"]);
+        assert!(v1_mounts(unified).is_empty(), "version 1 is not there at all");
     }
 
     #[test]

@@ -22,6 +22,10 @@ use tokio_util::sync::CancellationToken;
 /// How often dead containers are looked for.
 const PERIOD: Duration = Duration::from_secs(60);
 
+/// When they are looked for first after all sources have delivered: by then it is known which pods are
+/// gone, and what a killed agent left need not wait for the period.
+const AFTER_SOURCES: Duration = Duration::from_secs(3);
+
 /// One dead container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Dead {
@@ -66,10 +70,20 @@ impl ContainerGc {
     pub(crate) async fn run(self, cancel: CancellationToken) {
         let mut period = tokio::time::interval(PERIOD);
         period.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut sources = self.pods.clone();
+        let first = async move {
+            if sources.wait_for(|pods| pods.sources_ready).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            tokio::time::sleep(AFTER_SOURCES).await;
+        };
+        tokio::pin!(first);
+        let mut waits = true;
         loop {
             tokio::select! {
                 () = cancel.cancelled() => return, // cancel-safe: a token
                 _ = period.tick() => {} // cancel-safe: documented by tokio
+                () = &mut first, if waits => waits = false, // cancel-safe: pinned outside
             }
             if let Err(error) = self.collect(Reach::DeletedPods).await {
                 tracing::error!(err = error, "container garbage collection failed");
@@ -116,16 +130,20 @@ impl ContainerGc {
                     || (reach == Reach::FinishedPods && w.runtime_should_be_removed(uid))
             })
         };
+        let mut left = owners(&sandboxes, &containers);
         for id in choose_sandboxes(entries, removable) {
             let stopped = runtime.stop_sandbox(&id).await;
             let removed = match stopped {
                 Ok(()) => runtime.remove_sandbox(&id).await,
                 Err(fault) => Err(fault),
             };
-            faults.extend(removed.err().map(|fault| fault.text));
+            match removed {
+                Ok(()) => drop(left.remove(&id)),
+                Err(fault) => faults.push(fault.text),
+            }
         }
         if sources_ready {
-            self.remove_log_dirs().await;
+            self.remove_log_dirs(&left.into_values().collect()).await;
         }
         self.remove_dead_links().await;
         if faults.is_empty() { Ok(()) } else { Err(faults.join(", ")) }
@@ -181,8 +199,8 @@ impl ContainerGc {
         }
     }
 
-    /// Log folders of pods whose content may go.
-    async fn remove_log_dirs(&self) {
+    /// Log folders of pods whose content may go and of whom the runtime has nothing `left`.
+    async fn remove_log_dirs(&self, left: &BTreeSet<PodUid>) {
         let root = self.shared.config.roots.pod_logs.clone();
         let proc = self.shared.config.roots.proc.clone();
         let listed = {
@@ -190,11 +208,10 @@ impl ContainerGc {
             sys::blocking::run(move || sys::fs::list_dir(root)).await
         };
         let Ok(Ok(names)) = listed else { return };
-        let running = self.shared.view.all().borrow().clone();
         for name in names {
             let uid = PodUid::from(paths::uid_of_log_dir(&name));
             let removable = self.shared.lives.ask(|w| w.content_should_be_removed(&uid));
-            if !removable || running.listed.contains_key(&uid) {
+            if !removable || left.contains(&uid) {
                 continue;
             }
             let (proc, path) = (proc.clone(), root.join(&name));
@@ -206,6 +223,22 @@ impl ContainerGc {
             }
         }
     }
+}
+
+/// The pod of each sandbox and container, by its id; containers go with their sandbox.
+fn owners(
+    sandboxes: &[cri::PodSandbox],
+    containers: &[cri::Container],
+) -> BTreeMap<String, PodUid> {
+    let of_sandbox = |sandbox: &cri::PodSandbox| {
+        let uid = &sandbox.metadata.as_ref()?.uid;
+        Some((sandbox.id.clone(), PodUid::from(uid.as_str())))
+    };
+    let known: BTreeMap<String, PodUid> = sandboxes.iter().filter_map(of_sandbox).collect();
+    let lone = containers.iter().filter(|c| !known.contains_key(&c.pod_sandbox_id));
+    let lone: Vec<_> =
+        lone.filter_map(|c| Some((c.id.clone(), translate::container_owner(c)?.0))).collect();
+    known.into_iter().chain(lone).collect()
 }
 
 fn candidates(containers: &[cri::Container], now: Timestamp, min_age: Duration) -> Vec<Dead> {
