@@ -1,14 +1,16 @@
-//! A node whose runtime is in trouble: killed under load, hanging, or not there at all. (The kubelet's own
-//! deaths are in `crash.rs`.) Under either kubelet (`KUBELET=go|rubelet`).
+//! A node in trouble: the kubelet killed at random moments (`crash.rs` does it at length), the runtime
+//! killed under load, hanging, or not there at all. Under either kubelet (`KUBELET=go|rubelet`).
 #![forbid(unsafe_code)]
-#![expect(clippy::unwrap_used, reason = "a test on the real machine")]
+#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test on the real machine")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use testkit::eventually;
 use testkit::real::{ControlPlane, ControlPlaneOptions, KubeletKind, RuntimeLine, TestNode, run};
+use tests::chance::Chance;
 use tests::cluster::{Space, condition};
 
 /// A pod whose only container, of the same name, runs `script`.
@@ -30,6 +32,7 @@ fn pod(name: &str, policy: &str, script: &str) -> String {
     .to_string()
 }
 
+const ENDS: &str = "sleep 1";
 const STAYS: &str = "trap 'exit 0' TERM; sleep 3600 & wait";
 
 /// Running containers by name.
@@ -43,6 +46,48 @@ fn running(node: &TestNode) -> BTreeMap<String, Vec<String>> {
         }
     }
     found
+}
+
+fn exited(node: &TestNode, name: &str) -> bool {
+    let all = node.containers().unwrap();
+    all.iter().any(|c| c["metadata"]["name"] == name && c["state"] == "CONTAINER_EXITED")
+}
+
+#[test]
+fn killing_the_kubelet_at_random_duplicates_and_loses_nothing() {
+    let kind = KubeletKind::from_env().unwrap();
+    let mut chance = Chance::from_env(7);
+    let mut node = TestNode::builder().kubelet(kind).start().unwrap();
+    for index in 0..10 {
+        for (prefix, policy, script) in
+            [("stay", "Always", STAYS), ("end", "Never", ENDS), ("leave", "Always", STAYS)]
+        {
+            let name = format!("{prefix}{index}");
+            node.add_manifest(&format!("{name}.json"), &pod(&name, policy, script)).unwrap();
+        }
+    }
+    for round in 0..8 {
+        std::thread::sleep(Duration::from_millis(200 + chance.below(1500)));
+        node.kill_kubelet();
+        for (name, ids) in running(&node) {
+            assert_eq!(ids.len(), 1, "round {round}: {name} runs twice: {ids:?}");
+        }
+        if round < 5 {
+            for index in [round * 2, round * 2 + 1] {
+                node.remove_manifest(&format!("leave{index}.json")).unwrap();
+            }
+        }
+        node.launch_kubelet(kind).unwrap();
+    }
+    eventually!(120, {
+        let now = running(&node);
+        (0..10).all(|index| now.contains_key(&format!("stay{index}")))
+            && !now.keys().any(|name| name.starts_with("leave") || name.starts_with("end"))
+            && (0..10).all(|index| exited(&node, &format!("end{index}")))
+    });
+    for (name, ids) in running(&node) {
+        assert_eq!(ids.len(), 1, "{name} runs twice: {ids:?}");
+    }
 }
 
 fn runtime_restart_spares_healthy_containers(line: RuntimeLine) {
