@@ -107,6 +107,13 @@ node-e2e:
 	@cargo build --profile $(PROFILE) -p rubelet -p testkit --bins
 	@RUBELET_BIN=$(profile_dir)/rubelet $(profile_dir)/node-e2e
 
+## make vm-test    QEMU, systemd, cgroup v2: both cgroup drivers; the first run makes the machine; KUBELET=go; RECORD=1
+.PHONY: vm-test
+vm-test:
+	@parts/prepare rust core images vm >/dev/null
+	@cargo build --profile $(PROFILE) -p rubelet
+	@RUBELET_BIN=$(profile_dir)/rubelet cargo test --package tests --test vm -- --test-threads=1
+
 ## make clean-run  remove what a killed `make run` or test left on this machine
 .PHONY: clean-run
 clean-run:

@@ -2,11 +2,14 @@
 //!
 //! ```text
 //!   every 10 s, on a kernel alarm, and right after a pod went:
-//!   fresh stats ─▶ engine::eviction round ─▶ conditions ─▶ node status, admission
+//!   node's stats ─▶ engine::eviction round ─▶ conditions ─▶ node status, admission
 //!                        │
 //!                        ├─ storage limits exceeded ─▶ those pods go
-//!                        └─ thresholds to act on ─▶ reclaim ─▶ fresh stats ─▶ one pod goes
+//!                        └─ thresholds to act on ─▶ reclaim ─▶ node's stats ─▶ pods' stats ─▶ one pod goes
 //! ```
+//!
+//! What pods use is read only for pods with storage limits and when one has to go: a quiet node is a
+//! handful of files every 10 s.
 //!
 //! Owns: the memory of what was met since when, and the pressure published to others. Promises: at most
 //! one pod a round goes for the node's sake; a critical pod never; what is decided is decided by
@@ -25,6 +28,7 @@ use crate::active::{active_pods, uid_of};
 use alarm::Alarms;
 use api::core::v1::Pod;
 use api::ids::PodUid;
+use api::stats::Summary;
 use engine::admission::Pressure;
 use engine::eviction::threshold::derive_container_fs;
 use engine::eviction::{
@@ -146,20 +150,16 @@ impl Eviction {
             }
         };
         let active = active_pods(&*self.parts.pods);
-        let summary = match self.parts.stats.summary(StatsScope::Fresh).await {
-            Ok(summary) => summary,
-            Err(error) => {
-                tracing::error!(err = %error, "Eviction manager: failed to get summary stats");
-                return Done::Quiet;
-            }
-        };
+        let limited = self.config.local_storage && active.iter().any(|p| local::is_limited(p));
+        let scope = if limited { StatsScope::Fresh } else { StatsScope::Node };
+        let Some(summary) = self.summary(scope).await else { return Done::Quiet };
         self.alarms.follow(&self.config.thresholds, &summary);
         let observed = observe::observations(&summary);
-        let usages = observe::usages(&summary);
         let now = self.parts.clock.now();
         let round = self.state.round(&thresholds, &observed, self.config.transition, now);
         self.publish(&round.conditions);
-        if self.config.local_storage {
+        if limited {
+            let usages = observe::usages(&summary);
             let gone = self.enforce_limits(&active, &usages, layout).await;
             if !gone.is_empty() {
                 return Done::Evicted(gone);
@@ -179,7 +179,20 @@ impl Eviction {
             );
             return Done::Quiet;
         }
+        let summary = if limited { Some(summary) } else { self.summary(StatsScope::Fresh).await };
+        let Some(usages) = summary.map(|summary| observe::usages(&summary)) else {
+            return Done::Quiet;
+        };
         self.evict_one(&round.act, layout, &active, &usages, &observed).await
+    }
+
+    async fn summary(&self, scope: StatsScope) -> Option<Arc<Summary>> {
+        let summary = self.parts.stats.summary(scope).await;
+        summary
+            .inspect_err(|error| {
+                tracing::error!(err = %error, "Eviction manager: failed to get summary stats");
+            })
+            .ok()
     }
 
     async fn layout(&mut self) -> Result<FsLayout, String> {
@@ -258,7 +271,7 @@ impl Eviction {
         if steps.is_empty() {
             return false;
         }
-        match self.parts.stats.summary(StatsScope::Fresh).await {
+        match self.parts.stats.summary(StatsScope::Node).await {
             Ok(summary) => {
                 let observed = observe::observations(&summary);
                 EvictionState::is_relieved(&self.config.thresholds, &observed)

@@ -70,7 +70,7 @@ pub async fn start(
     );
     let started_at = clock.now();
     let (view_task, view) = ViewTask::new(
-        runtime.clone(),
+        (runtime.clone(), Arc::clone(&deps.cgroups)),
         Arc::clone(&clock),
         tasks.clone(),
         config.view,

@@ -38,6 +38,11 @@ pub trait PodCgroups: Send + Sync + std::fmt::Debug {
     async fn values(&self, pod: &Pod) -> Option<CgroupValues>;
     /// Current memory use of the pod in bytes, if it can be read.
     async fn memory_usage(&self, pod: &Pod) -> Option<u64>;
+    /// How often the kernel killed in the pod's cgroup for want of memory, where that is counted (cgroup
+    /// version 2).
+    async fn oom_kills(&self, _uid: &PodUid) -> u64 {
+        0
+    }
     /// Ends what is left in the pod's cgroup and removes it. Succeeds if it is not there.
     async fn remove(&self, uid: &PodUid) -> Result<(), CgroupError>;
     /// UIDs of all pods that have a cgroup, whoever made it.

@@ -13,6 +13,9 @@ pub enum StatsScope {
     Fresh,
     /// CPU, memory and swap: no filesystem is looked at.
     CpuAndMemory,
+    /// The node without its pods, read now: its memory and that of all pods together, its filesystems and
+    /// process ids. The runtime is not asked, but for the places of its filesystems once in a while.
+    Node,
 }
 
 /// Which filesystems images and writable layers are on.

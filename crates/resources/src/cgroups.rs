@@ -18,6 +18,7 @@ use crate::cpus::Cpus;
 use api::core::v1::Pod;
 use api::ids::PodUid;
 use async_trait::async_trait;
+use driver::chain;
 use engine::cgroup::{
     CgroupName, Limits, PodAsk, PodLimitPolicy, QosPolicy, Tree, pod_ask, pod_limits, qos_limits,
 };
@@ -28,6 +29,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const REFRESH: Duration = Duration::from_secs(60);
+const LEVELS: [QosClass; 3] = [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort];
 const KILL_ROUNDS: usize = 5;
 const KILL_PAUSE: Duration = Duration::from_millis(50);
 
@@ -90,11 +92,10 @@ impl CgroupTree {
         let inner = &self.inner;
         let kubepods = inner.tree.kubepods();
         if !inner.driver.exists(kubepods).await {
-            inner.driver.create(kubepods).await?;
-            inner.driver.apply(kubepods, &inner.config.kubepods).await?;
+            inner.driver.create(kubepods, &inner.config.kubepods).await?;
         }
         for level in [QosClass::Burstable, QosClass::BestEffort] {
-            inner.driver.create(&inner.tree.level(level)).await?;
+            inner.driver.create(&inner.tree.level(level), &Limits::default()).await?;
         }
         self.refresh_levels().await;
         Ok(())
@@ -226,17 +227,6 @@ fn error(context: &str, error: &DriverError) -> CgroupError {
     CgroupError { message: format!("{context}: {}", chain(error)) }
 }
 
-/// The error with what caused it.
-fn chain(error: &DriverError) -> String {
-    let mut message = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        message = format!("{message}: {cause}");
-        source = cause.source();
-    }
-    message
-}
-
 #[async_trait]
 impl PodCgroups for CgroupTree {
     async fn exists(&self, pod: &Pod) -> bool {
@@ -259,11 +249,7 @@ impl PodCgroups for CgroupTree {
             return Ok(());
         }
         let driver = &self.inner.driver;
-        driver.create(&name).await.map_err(|e| error("failed to create pod cgroup", &e))?;
-        if let Err(e) = driver.apply(&name, &limits).await {
-            tracing::error!(err = %error("pod cgroup", &e), "pod cgroup limits were not all applied");
-        }
-        Ok(())
+        driver.create(&name, &limits).await.map_err(|e| error("failed to create pod cgroup", &e))
     }
 
     async fn resize(&self, pod: &Pod) -> Result<(), CgroupError> {
@@ -290,13 +276,31 @@ impl PodCgroups for CgroupTree {
         self.usage(&self.name(pod)).await
     }
 
+    async fn oom_kills(&self, uid: &PodUid) -> u64 {
+        if !self.inner.driver.host().is_v2() {
+            return 0;
+        }
+        let mut kills = 0;
+        for level in LEVELS {
+            let name = self.inner.tree.pod(level, uid.as_str());
+            let events = self.inner.driver.read(&name, "memory", "memory.events").await;
+            let events = events.unwrap_or_default();
+            let count = events.lines().find_map(|line| line.strip_prefix("oom_kill "));
+            kills += count.and_then(|count| count.parse::<u64>().ok()).unwrap_or(0);
+        }
+        kills
+    }
+
     async fn remove(&self, uid: &PodUid) -> Result<(), CgroupError> {
         let forgotten = match self.inner.asks.lock() {
             Ok(mut asks) => asks.remove(uid).is_some(),
             Err(_) => false,
         };
-        for level in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
+        for level in LEVELS {
             let name = self.inner.tree.pod(level, uid.as_str());
+            if !self.inner.driver.is_there(&name).await {
+                continue;
+            }
             self.destroy(&name).await.map_err(|e| error("failed to delete pod cgroup", &e))?;
         }
         if forgotten {
@@ -308,7 +312,7 @@ impl PodCgroups for CgroupTree {
     async fn all(&self) -> Vec<PodUid> {
         let inner = &self.inner;
         let mut found = Vec::new();
-        for level in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
+        for level in LEVELS {
             let children = inner.driver.children(&inner.tree.level(level)).await;
             found.extend(children.iter().filter_map(|child| child.pod_uid().map(PodUid::from)));
         }

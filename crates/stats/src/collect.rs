@@ -103,6 +103,23 @@ pub(crate) async fn collect(
     Ok(reading)
 }
 
+/// Reads the node's cgroup and that of all pods together; nothing of each pod.
+pub(crate) async fn node(
+    config: &Arc<StatsConfig>,
+    deps: &StatsDeps,
+) -> Result<Reading, StatsError> {
+    let (reader, at) = (Arc::clone(config), deps.clock.now());
+    let read = sys::blocking::run(move || {
+        let paths = std::iter::once("/").chain(reader.kubepods.as_deref());
+        let found = paths.filter_map(|path| {
+            let usage = on_root(cgroup_usage(&reader.cgroups, path)?, path, &reader);
+            Some((path.to_owned(), CgroupReading { usage, ..CgroupReading::default() }))
+        });
+        Reading { at, cgroups: found.collect(), ..Reading::default() }
+    });
+    read.await.map_err(|e| StatsError(e.to_string()))
+}
+
 async fn read_cgroups(
     config: &Arc<StatsConfig>,
 ) -> Result<BTreeMap<String, CgroupUsage>, StatsError> {

@@ -84,14 +84,7 @@ pub(crate) async fn collect(
         .collect();
     let time = Moment(reading.at);
     let work = sys::blocking::run(move || {
-        let root = fs_usage(&config.roots.kubelet)
-            .map_err(|e| StatsError(format!("failed to get rootFs stats: {e}")))?;
-        let images = info.image_filesystems.first().and_then(layer_usage);
-        let containers = if is_split(&info) {
-            info.container_filesystems.first().and_then(layer_usage)
-        } else {
-            images.clone()
-        };
+        let (root, images, containers) = filesystems(&config, &info)?;
         let mut seen = HashMap::new();
         for place in layers {
             if let (false, Ok(usage)) = (seen.contains_key(&place), fs_usage(Path::new(&place))) {
@@ -115,6 +108,36 @@ pub(crate) async fn collect(
         }
     }
     Ok(storage)
+}
+
+/// Reads the node's filesystems, at the places where the runtime has its own.
+pub(crate) async fn node(
+    config: &Arc<StatsConfig>,
+    places: Arc<ImageFsInfoResponse>,
+    at: Moment,
+) -> Result<Storage, StatsError> {
+    let config = Arc::clone(config);
+    let work = sys::blocking::run(move || {
+        let (root, images, containers) = filesystems(&config, &places)?;
+        Ok(Storage { at, root, images, containers, ..Storage::default() })
+    });
+    work.await.map_err(|e| StatsError(e.to_string()))?
+}
+
+/// The filesystems of the root directory, of images, and of writable layers.
+fn filesystems(
+    config: &StatsConfig,
+    info: &ImageFsInfoResponse,
+) -> Result<(FsUsage, Option<LayerUsage>, Option<LayerUsage>), StatsError> {
+    let root = fs_usage(&config.roots.kubelet)
+        .map_err(|e| StatsError(format!("failed to get rootFs stats: {e}")))?;
+    let images = info.image_filesystems.first().and_then(layer_usage);
+    let containers = if is_split(info) {
+        info.container_filesystems.first().and_then(layer_usage)
+    } else {
+        images.clone()
+    };
+    Ok((root, images, containers))
 }
 
 fn layer_usage(usage: &FilesystemUsage) -> Option<LayerUsage> {

@@ -12,6 +12,7 @@ use crate::{resource, summary};
 use api::stats::{Moment, Summary};
 use async_trait::async_trait;
 use cri::RuntimeClient;
+use cri::api::ImageFsInfoResponse;
 use engine::cgroup::Driver;
 use ports::{
     Clock, OnExit, Roots, Stats, StatsError, StatsScope, StorageLayout, Tasks, VolumeUsages,
@@ -27,6 +28,8 @@ use tokio::time::Instant;
 const WINDOW: Duration = Duration::from_secs(2);
 /// Callers within this time share one look at folders.
 const STORAGE_WINDOW: Duration = Duration::from_secs(10);
+/// How long the runtime's filesystems are believed to stay where they are.
+const PLACES_WINDOW: Duration = Duration::from_secs(300);
 const QUEUE: usize = 64;
 
 /// What to read, and where.
@@ -99,6 +102,7 @@ pub fn start(config: StatsConfig, deps: StatsDeps, tasks: &Tasks) -> StatsHandle
         base: None,
         reading: None,
         storage: None,
+        places: None,
     };
     let cancel = tasks.token();
     tasks.spawn("stats", OnExit::Fine, async move {
@@ -127,6 +131,7 @@ struct StatsTask {
     base: Option<Base>,
     reading: Option<(Instant, Arc<Reading>)>,
     storage: Option<(Instant, Arc<Storage>)>,
+    places: Option<(Instant, Arc<ImageFsInfoResponse>)>,
 }
 
 impl StatsTask {
@@ -174,7 +179,31 @@ impl StatsTask {
         Ok(storage)
     }
 
+    /// Where the runtime's filesystems are.
+    async fn places(&mut self) -> Result<Arc<ImageFsInfoResponse>, StatsError> {
+        if let Some((at, places)) = &self.places
+            && at.elapsed() < PLACES_WINDOW
+        {
+            return Ok(Arc::clone(places));
+        }
+        let info = self.deps.runtime.image_fs_info().await;
+        let info = info.map_err(|e| StatsError(format!("failed to get imageFs stats: {e}")))?;
+        let places = Arc::new(info);
+        self.places = Some((Instant::now(), Arc::clone(&places)));
+        Ok(places)
+    }
+
+    async fn node(&mut self) -> Result<Summary, StatsError> {
+        let places = self.places().await?;
+        let reading = collect::node(&self.config, &self.deps).await?;
+        let storage = storage::node(&self.config, places, Moment(reading.at)).await?;
+        summary::build(&self.config, &reading, Some(&storage))
+    }
+
     async fn summary(&mut self, scope: StatsScope) -> Result<Arc<Summary>, StatsError> {
+        if scope == StatsScope::Node {
+            return self.node().await.map(Arc::new);
+        }
         if scope == StatsScope::Fresh {
             self.reading = None;
             self.storage = None;
@@ -182,7 +211,7 @@ impl StatsTask {
         let reading = self.reading().await?;
         let storage = match scope {
             StatsScope::All | StatsScope::Fresh => Some(self.storage(&reading).await?),
-            StatsScope::CpuAndMemory => None,
+            StatsScope::CpuAndMemory | StatsScope::Node => None,
         };
         summary::build(&self.config, &reading, storage.as_deref()).map(Arc::new)
     }

@@ -122,6 +122,11 @@ impl Cgroups {
         self.missing(path).is_empty()
     }
 
+    /// Whether the cgroup has a folder in any hierarchy.
+    pub fn is_there(&self, path: &str) -> bool {
+        self.dirs(path).iter().any(|(_, dir)| dir.is_dir())
+    }
+
     /// Makes the cgroup and its parents, with every controller enabled.
     pub fn create(&self, path: &str) -> Result<(), FsError> {
         match self {

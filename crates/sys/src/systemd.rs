@@ -1,20 +1,26 @@
 //! systemd over D-Bus: transient slices for the systemd cgroup driver, and service notification.
 //!
-//! Owns: the private or system bus connection (one, reconnected after a failure), the few calls of
-//! `org.freedesktop.systemd1.Manager` that slices need, and `sd_notify` messages.
+//! Owns: the connection to systemd (one, opened again after a failure; the system bus, or systemd's
+//! private socket where there is no bus), the few calls of `org.freedesktop.systemd1.Manager` that
+//! slices need, and `sd_notify` messages.
 //!
-//! Promises: every call has a deadline; "already exists" on start and "not loaded" on stop are
-//! successes.
+//! Promises: every call has a deadline; starting and stopping a slice ends when systemd's job has
+//! ended, because until then systemd writes the cgroup's files itself. "Already exists" on start and
+//! any refusal to stop are successes, as upstream has it.
 
+use futures::StreamExt;
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 use tokio::sync::Mutex;
-use zbus::{OwnedObjectPath, Variant as Value};
+use zbus::{Connection, MatchRule, Message, MessageStream, OwnedObjectPath, Variant as Value};
 
 const CALL_DEADLINE: Duration = Duration::from_secs(30);
 const DESTINATION: &str = "org.freedesktop.systemd1";
 const PATH: &str = "/org/freedesktop/systemd1";
 const INTERFACE: &str = "org.freedesktop.systemd1.Manager";
+const PRIVATE: &str = "unix:path=/run/systemd/private";
+/// The result of a job that did what it should.
+const DONE: &str = "done";
 
 /// A failed call to systemd.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +38,14 @@ pub enum SystemdError {
         /// The bus error.
         #[source]
         source: zbus::Error,
+    },
+    /// The job ended otherwise than it should.
+    #[error("error creating systemd unit `{unit}`: got `{result}`")]
+    Job {
+        /// Unit it was about.
+        unit: String,
+        /// How it ended (`failed`, `timeout`, `canceled` …).
+        result: String,
     },
     /// No answer in time.
     #[error("systemd: {call} {unit}: no answer in {}s", CALL_DEADLINE.as_secs())]
@@ -73,7 +87,7 @@ impl Property {
 /// The connection to systemd; connects at the first call.
 #[derive(Debug, Default)]
 pub struct Systemd {
-    connection: Mutex<Option<zbus::Connection>>,
+    connection: Mutex<Option<Connection>>,
 }
 
 impl Systemd {
@@ -82,21 +96,32 @@ impl Systemd {
         Self::default()
     }
 
-    /// Starts a transient slice below its parent, all accounting on.
+    /// Starts a transient slice below its parent, all accounting on, and waits until it is there.
     pub async fn start_slice(&self, unit: &str, parent: &str) -> Result<(), SystemdError> {
         let properties = [
             Property::Text("Description", format!("rubelet slice {unit}")),
             Property::Names("Wants", vec![parent.to_owned()]),
-            Property::Flag("DefaultDependencies", false),
             Property::Flag("MemoryAccounting", true),
             Property::Flag("CPUAccounting", true),
             Property::Flag("IOAccounting", true),
             Property::Flag("TasksAccounting", true),
+            Property::Flag("DefaultDependencies", false),
         ];
         let pairs: Vec<(&str, Value<'_>)> = properties.iter().map(Property::pair).collect();
         let none: Vec<(&str, Vec<(&str, Value<'_>)>)> = Vec::new();
-        let result = self.call("StartTransientUnit", unit, &(unit, "replace", pairs, none)).await;
-        ignore(result, &["org.freedesktop.systemd1.UnitExists"])
+        match self.job("StartTransientUnit", unit, &(unit, "replace", pairs, none)).await {
+            Ok(result) if result == DONE => Ok(()),
+            Ok(result) => {
+                self.reset_failed(unit).await;
+                Err(SystemdError::Job { unit: unit.to_owned(), result })
+            }
+            Err(error) if error.is_named("org.freedesktop.systemd1.UnitExists") => Ok(()),
+            Err(error @ SystemdError::Deadline { .. }) => {
+                self.reset_failed(unit).await;
+                Err(error)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Sets properties of a running unit until the next boot.
@@ -109,32 +134,73 @@ impl Systemd {
         self.call("SetUnitProperties", unit, &(unit, true, pairs)).await
     }
 
-    /// Stops a unit.
+    /// Stops a unit and waits until it is down; one that is not there is down already.
     pub async fn stop(&self, unit: &str) -> Result<(), SystemdError> {
-        let result = self.call("StopUnit", unit, &(unit, "replace")).await;
-        ignore(result, &["org.freedesktop.systemd1.NoSuchUnit"])
+        match self.job("StopUnit", unit, &(unit, "replace")).await {
+            Ok(result) if result == DONE => {}
+            Ok(result) => tracing::warn!(unit, result, "error removing unit; continuing"),
+            Err(error @ SystemdError::Call { .. }) => {
+                tracing::debug!(unit, err = %error, "unit not stopped; continuing");
+            }
+            Err(error) => return Err(error),
+        }
+        self.reset_failed(unit).await;
+        Ok(())
     }
 
+    /// Lets systemd forget a unit that failed; most did not.
+    async fn reset_failed(&self, unit: &str) {
+        if let Err(error) = self.call("ResetFailedUnit", unit, &(unit,)).await {
+            tracing::trace!(unit, err = %error, "nothing to reset");
+        }
+    }
+
+    /// A call whose answer says all.
     async fn call<B>(&self, call: &'static str, unit: &str, body: &B) -> Result<(), SystemdError>
     where
         B: serde::Serialize + zbus::DynamicType + Sync,
     {
         let work = async {
-            let connection = self.connected().await?;
-            let reply = connection
-                .call_method(Some(DESTINATION), PATH, Some(INTERFACE), call, body)
-                .await
-                .map_err(|source| SystemdError::Call { call, unit: unit.to_owned(), source })?;
-            // A job path for start and stop, nothing for properties: neither is needed.
-            let _: Result<OwnedObjectPath, _> = reply.body().deserialize();
-            Ok(())
-        };
-        match tokio::time::timeout(CALL_DEADLINE, work).await {
-            Ok(Err(error @ SystemdError::Call { .. })) if lost_connection(&error) => {
-                *self.connection.lock().await = None;
-                Err(error)
+            let method = Method { call, body };
+            match method.ask(&self.connected().await?).await {
+                Err(zbus::Error::InputOutput(_)) => {
+                    Ok(method.ask(&self.connected_anew().await?).await)
+                }
+                answer => Ok(answer),
             }
-            Ok(result) => result,
+        };
+        self.bounded(call, unit, work).await.map(drop)
+    }
+
+    /// A call that starts a job; how the job ended.
+    async fn job<B>(&self, call: &'static str, unit: &str, body: &B) -> Result<String, SystemdError>
+    where
+        B: serde::Serialize + zbus::DynamicType + Sync,
+    {
+        let work = async {
+            let method = Method { call, body };
+            match method.run(&self.connected().await?).await {
+                Err(zbus::Error::InputOutput(_)) => {
+                    Ok(method.run(&self.connected_anew().await?).await)
+                }
+                answer => Ok(answer),
+            }
+        };
+        self.bounded(call, unit, work).await
+    }
+
+    /// The outcome within the deadline.
+    async fn bounded<T>(
+        &self,
+        call: &'static str,
+        unit: &str,
+        work: impl Future<Output = Result<zbus::Result<T>, SystemdError>>,
+    ) -> Result<T, SystemdError> {
+        match tokio::time::timeout(CALL_DEADLINE, work).await {
+            Ok(Ok(answer)) => {
+                answer.map_err(|source| SystemdError::Call { call, unit: unit.to_owned(), source })
+            }
+            Ok(Err(error)) => Err(error),
             Err(_) => {
                 *self.connection.lock().await = None;
                 Err(SystemdError::Deadline { call, unit: unit.to_owned() })
@@ -142,30 +208,97 @@ impl Systemd {
         }
     }
 
-    async fn connected(&self) -> Result<zbus::Connection, SystemdError> {
+    /// The connection in place of one that turned out to be gone.
+    async fn connected_anew(&self) -> Result<Connection, SystemdError> {
+        *self.connection.lock().await = None;
+        self.connected().await
+    }
+
+    async fn connected(&self) -> Result<Connection, SystemdError> {
         let mut connection = self.connection.lock().await;
         if let Some(open) = &*connection {
             return Ok(open.clone());
         }
-        let opened = zbus::Connection::system().await.map_err(SystemdError::Connect)?;
+        let opened = open().await.map_err(SystemdError::Connect)?;
         *connection = Some(opened.clone());
         Ok(opened)
     }
 }
 
-fn lost_connection(error: &SystemdError) -> bool {
-    matches!(error, SystemdError::Call { source: zbus::Error::InputOutput(_), .. })
+/// One method of the manager with its arguments.
+struct Method<'a, B> {
+    call: &'static str,
+    body: &'a B,
 }
 
-fn ignore(result: Result<(), SystemdError>, names: &[&str]) -> Result<(), SystemdError> {
-    match result {
-        Err(SystemdError::Call { source: zbus::Error::MethodError(name, _, _), .. })
-            if names.contains(&name.as_str()) =>
-        {
-            Ok(())
-        }
-        other => other,
+impl<B: serde::Serialize + zbus::DynamicType + Sync> Method<'_, B> {
+    async fn ask(&self, bus: &Connection) -> zbus::Result<Message> {
+        bus.call_method(Some(DESTINATION), PATH, Some(INTERFACE), self.call, self.body).await
     }
+
+    /// Asks, and waits for the end of the job that was started.
+    async fn run(&self, bus: &Connection) -> zbus::Result<String> {
+        // Listening first: the job may end before its name is known here.
+        let mut ended = MessageStream::for_match_rule(ends_of_jobs()?, bus, None).await?;
+        let mut reply = std::pin::pin!(self.ask(bus));
+        let mut early = Vec::new();
+        let job: OwnedObjectPath = loop {
+            tokio::select! {
+                // Cancel-safe: the pinned call goes on in the next round.
+                reply = &mut reply => break reply?.body().deserialize()?,
+                // Cancel-safe: what was not taken stays queued.
+                message = ended.next() => early.push(end_of_job(message)?),
+            }
+        };
+        if let Some((_, result)) = early.into_iter().find(|(path, _)| *path == job) {
+            return Ok(result);
+        }
+        loop {
+            let (path, result) = end_of_job(ended.next().await)?;
+            if path == job {
+                return Ok(result);
+            }
+        }
+    }
+}
+
+impl SystemdError {
+    /// Whether systemd answered with this error.
+    fn is_named(&self, wanted: &str) -> bool {
+        matches!(self, Self::Call { source: zbus::Error::MethodError(name, _, _), .. }
+            if name.as_str() == wanted)
+    }
+}
+
+/// Connects and asks to be told of jobs, which systemd does only where somebody asked.
+async fn open() -> zbus::Result<Connection> {
+    let bus = match Connection::system().await {
+        Ok(bus) => bus,
+        Err(error) => {
+            let private = zbus::connection::Builder::address(PRIVATE).p2p().build().await;
+            private.map_err(|_| error)?
+        }
+    };
+    bus.call_method(Some(DESTINATION), PATH, Some(INTERFACE), "Subscribe", &()).await?;
+    Ok(bus)
+}
+
+fn ends_of_jobs() -> zbus::Result<MatchRule<'static>> {
+    MatchRule::builder()
+        .msg_type(zbus::message::Type::Signal)
+        .interface(INTERFACE)
+        .member("JobRemoved")
+        .path(PATH)
+        .build()
+}
+
+/// The job and its result from the announcement of its end.
+fn end_of_job(message: Option<zbus::Result<Message>>) -> zbus::Result<(OwnedObjectPath, String)> {
+    let gone = || std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+    let message = message.ok_or_else(|| zbus::Error::from(gone()))??;
+    let (_, job, _, result): (u32, OwnedObjectPath, String, String) =
+        message.body().deserialize()?;
+    Ok((job, result))
 }
 
 /// Sends `state` (e.g. `READY=1`) to the service manager named by `socket` (`NOTIFY_SOCKET`).

@@ -21,6 +21,7 @@ mod registry;
 mod reset;
 mod slot;
 mod stop;
+mod virtual_node;
 
 pub use containerd::{Containerd, RuntimeLine};
 pub use control::{ControlPlane, ControlPlaneOptions};
@@ -33,6 +34,7 @@ pub use recorder::{Call, Recorder};
 pub use registry::Registry;
 pub use slot::Slot;
 pub use stop::on_stop;
+pub use virtual_node::VirtualNode;
 
 use std::time::{Duration, Instant};
 

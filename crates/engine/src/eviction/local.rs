@@ -15,6 +15,20 @@ pub struct Exceeded {
     pub message: String,
 }
 
+/// Whether the pod has a limit that it could exceed.
+pub fn is_limited(pod: &Pod) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let sized = |volume: &api::core::v1::Volume| {
+        volume.empty_dir.as_ref().is_some_and(|empty| empty.size_limit.is_some())
+    };
+    let limited = |container: &api::core::v1::Container| {
+        side_of(container.resources.as_ref(), Side::Limits).contains_key("ephemeral-storage")
+    };
+    spec.volumes.iter().flatten().any(sized)
+        || spec.containers.iter().any(limited)
+        || pod_limits(pod).contains_key("ephemeral-storage")
+}
+
 /// The first limit that the pod exceeds.
 pub fn exceeded(pod: &Pod, usage: &PodUsage, layout: FsLayout) -> Option<Exceeded> {
     empty_dir(pod, usage)

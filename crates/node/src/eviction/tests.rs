@@ -19,6 +19,7 @@ struct World {
     garbage: Mutex<u64>,
     pods: watch::Sender<PodsSnapshot>,
     told: Mutex<Vec<String>>,
+    asked: Mutex<Vec<StatsScope>>,
 }
 
 const CAPACITY: u64 = 1000 << 20;
@@ -49,6 +50,7 @@ impl World {
             garbage: Mutex::new(0),
             pods: watch::channel(snapshot).0,
             told: Mutex::default(),
+            asked: Mutex::default(),
         })
     }
 
@@ -96,7 +98,8 @@ impl World {
 
 #[async_trait]
 impl Stats for World {
-    async fn summary(&self, _: StatsScope) -> Result<Arc<Summary>, StatsError> {
+    async fn summary(&self, scope: StatsScope) -> Result<Arc<Summary>, StatsError> {
+        self.asked.lock().unwrap().push(scope);
         let time = Moment(self.clock.now());
         let used = self.used.lock().unwrap().clone();
         let garbage = *self.garbage.lock().unwrap();
@@ -124,7 +127,7 @@ impl Stats for World {
                 fs: Some(fs),
                 ..NodeStats::default()
             },
-            pods: pods.collect(),
+            pods: pods.filter(|_| scope != StatsScope::Node).collect(),
         }))
     }
 
@@ -275,4 +278,33 @@ async fn the_loop_looks_again_at_once_after_an_eviction_and_else_every_ten_secon
         cancel.cancel();
     };
     tokio::join!(run, watch);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_are_read_only_when_one_has_to_go_or_has_limits() {
+    let world = World::new(&[("small", 100 << 20, 0), ("big", 300 << 20, 0)]);
+    let (mut eviction, _) = world.eviction(&[("memory.available", "100Mi")]);
+    assert_eq!(eviction.round().await, Done::Quiet);
+    assert_eq!(std::mem::take(&mut *world.asked.lock().unwrap()), [StatsScope::Node]);
+
+    world.used.lock().unwrap().insert("big".to_owned(), 850 << 20);
+    tokio::time::advance(PERIOD).await;
+    assert_eq!(eviction.round().await, Done::Evicted(vec![PodUid::from("big")]));
+    let asked = std::mem::take(&mut *world.asked.lock().unwrap());
+    assert_eq!(asked, [StatsScope::Node, StatsScope::Fresh]);
+
+    world.pods.send_modify(|snapshot| {
+        let mut pods = (*snapshot.pods).clone();
+        let mut pod = (*pods[&PodUid::from("small")].pod).clone();
+        pod.spec.as_mut().unwrap().volumes = serde_json::from_value(serde_json::json!([
+            {"name": "v", "emptyDir": {"sizeLimit": "1Gi"}}
+        ]))
+        .unwrap();
+        pods.get_mut(&PodUid::from("small")).unwrap().pod = Arc::new(pod);
+        snapshot.pods = Arc::new(pods);
+    });
+    world.used.lock().unwrap().insert("big".to_owned(), 0);
+    tokio::time::advance(PERIOD).await;
+    assert_eq!(eviction.round().await, Done::Quiet);
+    assert_eq!(*world.asked.lock().unwrap(), [StatsScope::Fresh]);
 }

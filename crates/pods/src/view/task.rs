@@ -1,14 +1,14 @@
 //! The task that asks the runtime: looks at single pods, audits, and the event stream.
 
 use super::translate::{self, LABEL_POD_UID};
-use super::{ListedPod, Observation, RuntimePods, Turn, ViewHandle, termination};
+use super::{ListedPod, Observation, RuntimePods, Turn, ViewHandle, settle, termination};
 use crate::metrics::PodMetrics;
 use crate::metrics::events::EventMetrics;
 use crate::runtime::{Runtime, RuntimeFault};
 use ::cri::RuntimeEvent;
 use api::ids::PodUid;
 use engine::runtime::{ContainerRunState, ContainerView, RuntimePod};
-use ports::{Clock, OnExit, Tasks};
+use ports::{Clock, OnExit, PodCgroups, Tasks};
 use proto::cri_v1 as cri;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -75,6 +75,7 @@ enum Looking {
 pub(crate) struct ViewTask {
     handle: ViewHandle,
     runtime: Runtime,
+    cgroups: Arc<dyn PodCgroups>,
     clock: Arc<dyn Clock>,
     tasks: Tasks,
     config: ViewConfig,
@@ -90,7 +91,7 @@ pub(crate) struct ViewTask {
 
 impl ViewTask {
     pub(crate) fn new(
-        runtime: Runtime,
+        (runtime, cgroups): (Runtime, Arc<dyn PodCgroups>),
         clock: Arc<dyn Clock>,
         tasks: Tasks,
         config: ViewConfig,
@@ -101,6 +102,7 @@ impl ViewTask {
         let task = Self {
             handle: handle.clone(),
             runtime,
+            cgroups,
             clock,
             tasks,
             config,
@@ -187,6 +189,7 @@ impl ViewTask {
         let asked = self.handle.turn();
         let now = self.clock.now();
         let runtime = self.runtime.clone();
+        let cgroups = Arc::clone(&self.cgroups);
         let reports = self.reports.clone();
         let limit = self.config.look_limit;
         let before = self.known.get(&uid).and_then(|k| k.observation.pod.clone().ok());
@@ -198,10 +201,11 @@ impl ViewTask {
                 blank.name.clone_from(&before.name);
                 blank.namespace.clone_from(&before.namespace);
             }
-            let pod = match tokio::time::timeout(limit, look(&runtime, blank, before)).await {
-                Ok(result) => result.map_err(|fault| fault.text),
-                Err(_) => Err(format!("the runtime did not answer within {limit:?}")),
-            };
+            let pod =
+                match tokio::time::timeout(limit, look(&runtime, &*cgroups, blank, before)).await {
+                    Ok(result) => result.map_err(|fault| fault.text),
+                    Err(_) => Err(format!("the runtime did not answer within {limit:?}")),
+                };
             duration.observe_duration(&[], began.elapsed());
             // The task is gone only when everything ends.
             let _ = reports.send(Report::Look { uid, asked, pod }).await;
@@ -413,6 +417,7 @@ fn states_of(pod: &RuntimePod) -> BTreeMap<String, i32> {
 /// Reads one pod (`kubelet: GetPodStatus`).
 async fn look(
     runtime: &Runtime,
+    cgroups: &dyn PodCgroups,
     mut pod: RuntimePod,
     before: Option<Arc<RuntimePod>>,
 ) -> Result<RuntimePod, RuntimeFault> {
@@ -442,7 +447,10 @@ async fn look(
             pod.containers.push(known.clone());
             continue;
         }
-        let Some(status) = runtime.container_status(&listed.id).await? else { continue };
+        let Some(mut status) = runtime.container_status(&listed.id).await? else { continue };
+        if settle::may_change(&status) && cgroups.oom_kills(&pod.uid).await > 0 {
+            status = settle::settled(status, || runtime.container_status(&listed.id)).await?;
+        }
         let view = translate::container(&status, &listed.pod_sandbox_id);
         if view.state == ContainerRunState::Exited {
             exited.push(view);

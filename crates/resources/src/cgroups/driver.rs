@@ -92,6 +92,12 @@ impl CgroupDriver {
         self.missing(name).await.is_empty()
     }
 
+    /// Whether anything of the cgroup is there.
+    pub async fn is_there(&self, name: &CgroupName) -> bool {
+        let (host, path) = (Arc::clone(&self.host), self.path(name));
+        sys::blocking::run(move || host.is_there(&path)).await.unwrap_or(true)
+    }
+
     /// What is missing for the cgroup to exist.
     pub async fn missing(&self, name: &CgroupName) -> Vec<String> {
         let (host, path) = (Arc::clone(&self.host), self.path(name));
@@ -99,9 +105,18 @@ impl CgroupDriver {
         sys::blocking::run(move || host.missing(&path)).await.unwrap_or(fallback)
     }
 
-    /// Makes the cgroup with all its parents.
-    pub async fn create(&self, name: &CgroupName) -> Result<(), DriverError> {
-        self.timed("create", self.make(name)).await
+    /// Makes the cgroup with all its parents and writes its limits; that some limits were not taken is
+    /// only logged, as upstream has it.
+    pub async fn create(&self, name: &CgroupName, limits: &Limits) -> Result<(), DriverError> {
+        let work = async {
+            self.make(name).await?;
+            if let Err(error) = self.write(name, limits).await {
+                let cgroup = self.path(name);
+                tracing::error!(err = %chain(&error), cgroup, "cgroup limits were not all applied");
+            }
+            Ok(())
+        };
+        self.timed("create", work).await
     }
 
     async fn make(&self, name: &CgroupName) -> Result<(), DriverError> {
@@ -197,37 +212,60 @@ impl CgroupDriver {
     }
 }
 
-/// Unit properties that say the same as the files. Version 1 systemd knows other names; there the
-/// files alone decide.
+/// The error with what caused it.
+pub(super) fn chain(error: &DriverError) -> String {
+    let mut message = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        message = format!("{message}: {cause}");
+        source = cause.source();
+    }
+    message
+}
+
+/// Unit properties that say the same as the files, as upstream's library says them. What systemd has
+/// no property for (huge pages) is in the files alone.
 fn properties(limits: &Limits, v2: bool) -> Vec<Property> {
     let mut properties = Vec::new();
-    if !v2 {
-        if let Some(shares) = limits.cpu_shares {
-            properties.push(Property::Number("CPUShares", shares));
-        }
-        if let Some(bytes) = limits.memory_bytes {
-            properties.push(Property::Number("MemoryLimit", or_infinity(bytes)));
-        }
-    } else {
-        if let Some(shares) = limits.cpu_shares {
-            properties.push(Property::Number("CPUWeight", weight(shares)));
-        }
-        if let Some(bytes) = limits.memory_bytes {
-            properties.push(Property::Number("MemoryMax", or_infinity(bytes)));
-        }
+    let (memory, cpu) = if v2 { ("MemoryMax", "CPUWeight") } else { ("MemoryLimit", "CPUShares") };
+    if let Some(bytes) = limits.memory_bytes.filter(|bytes| *bytes != 0) {
+        properties.push(Property::Number(memory, or_infinity(bytes)));
+    }
+    if let Some(shares) = limits.cpu_shares {
+        properties.push(Property::Number(cpu, if v2 { weight(shares) } else { shares }));
     }
     if let (Some(quota), Some(period)) = (limits.cpu_quota_us, limits.cpu_period_us) {
         let per_second = match u64::try_from(quota) {
-            Ok(quota) if period > 0 => quota.saturating_mul(1_000_000) / period,
+            Ok(quota) if quota > 0 && period > 0 => quota.saturating_mul(1_000_000) / period,
             _ => u64::MAX,
         };
-        properties.push(Property::Number("CPUQuotaPerSecUSec", per_second));
         properties.push(Property::Number("CPUQuotaPeriodUSec", period));
+        properties.push(Property::Number("CPUQuotaPerSecUSec", per_second));
     }
     if let Some(pids) = limits.pids {
-        properties.push(Property::Number("TasksMax", or_infinity(pids)));
+        // systemd takes no 0.
+        properties.push(Property::Number("TasksMax", or_infinity(pids).max(1)));
+    }
+    if v2 {
+        properties.extend(limits.unified.iter().filter_map(|(file, value)| unified(file, value)));
     }
     properties
+}
+
+/// The property that stands for a file of version 2.
+fn unified(file: &str, value: &str) -> Option<Property> {
+    let name = match file {
+        "cpu.weight" => "CPUWeight",
+        "memory.high" => "MemoryHigh",
+        "memory.low" => "MemoryLow",
+        "memory.max" => "MemoryMax",
+        "memory.min" => "MemoryMin",
+        "memory.swap.max" => "MemorySwapMax",
+        "pids.max" => "TasksMax",
+        _ => return None,
+    };
+    let number = if value == "max" { u64::MAX } else { value.parse().ok()? };
+    Some(Property::Number(name, number))
 }
 
 fn or_infinity(value: i64) -> u64 {
@@ -246,16 +284,21 @@ mod tests {
             cpu_period_us: Some(100_000),
             memory_bytes: Some(-1),
             pids: Some(100),
+            unified: [("memory.min", "4096"), ("memory.high", "max"), ("memory.oom.group", "1")]
+                .map(|(file, value)| (file.to_owned(), value.to_owned()))
+                .into(),
             ..Limits::default()
         };
         assert_eq!(
             properties(&limits, true),
             [
-                Property::Number("CPUWeight", 39),
                 Property::Number("MemoryMax", u64::MAX),
-                Property::Number("CPUQuotaPerSecUSec", 500_000),
+                Property::Number("CPUWeight", 39),
                 Property::Number("CPUQuotaPeriodUSec", 100_000),
+                Property::Number("CPUQuotaPerSecUSec", 500_000),
                 Property::Number("TasksMax", 100),
+                Property::Number("MemoryHigh", u64::MAX),
+                Property::Number("MemoryMin", 4096),
             ]
         );
     }

@@ -220,3 +220,22 @@ async fn container_metrics_have_the_recorded_families_labels_and_times() {
     assert!(line.is_some_and(|l| l.contains(container)), "{line:?}");
     bed.tasks.shutdown().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_minute_of_looks_at_the_node_is_one_call_to_the_runtime() {
+    let bed = bed("node").await;
+    let before = bed.fake.calls().len();
+    for _ in 0..6 {
+        let summary = bed.handle.summary(StatsScope::Node).await.unwrap();
+        let memory = summary.node.memory.as_ref().unwrap();
+        assert_eq!(memory.working_set_bytes, Some(600));
+        let pods = summary.node.system_containers.iter().find(|c| c.name == "pods").unwrap();
+        assert_eq!(pods.memory.as_ref().unwrap().available_bytes, Some(3200));
+        assert!(summary.node.fs.as_ref().unwrap().available_bytes.is_some());
+        assert!(summary.node.rlimit.is_some() && summary.pods.is_empty());
+        tokio::time::advance(Duration::from_secs(10)).await;
+    }
+    let calls: Vec<Call> = bed.fake.calls().iter().skip(before).map(|c| c.call).collect();
+    assert_eq!(calls, [Call::ImageFsInfo]);
+    bed.tasks.shutdown().await;
+}

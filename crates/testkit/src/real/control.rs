@@ -285,7 +285,7 @@ fn make_keys(slot: &Slot) -> anyhow::Result<()> {
     let curve = "prime256v1";
     run("openssl", ["ecparam", "-genkey", "-noout", "-name", curve, "-out", &path("etc/sa.key")])?;
     run("openssl", ["ecparam", "-name", curve, "-out", &path("etc/curve.pem")])?;
-    let names = "subjectAltName=IP:127.0.0.1,IP:10.0.0.1,DNS:localhost,DNS:kubernetes.default.svc";
+    let names = "subjectAltName=IP:127.0.0.1,IP:10.0.0.1,IP:10.0.2.2,DNS:localhost,DNS:kubernetes.default.svc";
     let mut request = Command::new("openssl");
     request.args(["req", "-x509", "-nodes", "-days", "30", "-subj", "/CN=kube-apiserver"]);
     request.arg("-newkey").arg(format!("ec:{}", path("etc/curve.pem")));

@@ -405,7 +405,7 @@ fn share(root: &std::path::Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn is_ready(node: &Value) -> bool {
+pub(super) fn is_ready(node: &Value) -> bool {
     let conditions = node["status"]["conditions"].as_array();
     conditions
         .is_some_and(|list| list.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
