@@ -57,7 +57,8 @@ async fn file(root: PathBuf, path: &str, query: &str, headers: &HeaderMap) -> Re
     let found = sys::blocking::run(move || look(&root, &wanted)).await;
     let as_folder = url.ends_with('/');
     let clean = clean(&url);
-    let name = clean.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    let last = |path: &str| path.trim_end_matches('/').rsplit('/').next().map(str::to_owned);
+    let name = last(&url).unwrap_or_default();
     match found {
         Ok(Some(Found::Listing(..))) if !as_folder => moved(&format!("{name}/"), query),
         Ok(Some(Found::Listing(entries, changed))) => {
@@ -68,7 +69,8 @@ async fn file(root: PathBuf, path: &str, query: &str, headers: &HeaderMap) -> Re
         }
         Ok(Some(Found::File(..))) if as_folder => moved(&format!("../{name}"), query),
         Ok(Some(Found::File(file, length, changed))) => {
-            content(file, length, name, &Conditions { headers, changed }).await
+            let own = last(&clean).unwrap_or_default();
+            content(file, length, &own, &Conditions { headers, changed }).await
         }
         Ok(None) | Err(_) => missing(),
     }
