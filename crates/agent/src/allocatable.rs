@@ -60,7 +60,7 @@ pub(crate) async fn set_up(
         .measured(registry);
     let shape =
         CgroupTreeConfig { lifts_quota, ..tree(config, driver, &capacity, cpus.as_deref()) };
-    let tree = CgroupTree::set_up(maker, shape).await?;
+    let tree = Box::pin(CgroupTree::set_up(maker, shape)).await?;
     tasks.spawn("qos-cgroups", OnExit::Fine, tree.clone().run(tasks.token()));
     let enforce = tree.clone().enforce_pods(Arc::clone(events), tasks.token());
     tasks.spawn("node-allocatable", OnExit::Fine, enforce);

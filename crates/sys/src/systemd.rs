@@ -169,7 +169,7 @@ impl Systemd {
                 answer => Ok(answer),
             }
         };
-        self.bounded(call, unit, work).await.map(drop)
+        self.bounded(call, unit, Box::pin(work)).await.map(drop)
     }
 
     /// A call that starts a job; how the job ended.
@@ -186,7 +186,7 @@ impl Systemd {
                 answer => Ok(answer),
             }
         };
-        self.bounded(call, unit, work).await
+        self.bounded(call, unit, Box::pin(work)).await
     }
 
     /// The outcome within the deadline.
