@@ -346,7 +346,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_joint_and_named_v1_hierarchies() {
+    fn finds_joint_named_and_unified_hierarchies() {
         let mounts = v1_mounts(
             "tmpfs /sys/fs/cgroup tmpfs rw 0 0\n\
              cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,relatime,cpu,cpuacct 0 0\n\
@@ -361,6 +361,7 @@ mod tests {
                 ("cpu", "/sys/fs/cgroup/cpu,cpuacct"),
                 ("cpuacct", "/sys/fs/cgroup/cpu,cpuacct"),
                 ("name=systemd", "/sys/fs/cgroup/systemd"),
+                ("unified", "/sys/fs/cgroup/unified"),
             ]
         );
     }
