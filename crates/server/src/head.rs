@@ -201,6 +201,15 @@ fn headers<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Result<Option<Vec<u8>>,
     let named = |wanted: &'static [u8]| {
         fields.iter().filter(move |(name, _)| name.eq_ignore_ascii_case(wanted))
     };
+    // Without chunks the length must be a number, and only one.
+    let mut lengths = named(b"content-length");
+    if let (None, Some((_, first))) = (named(b"transfer-encoding").next(), lengths.next()) {
+        let number = std::str::from_utf8(first).ok().filter(|text| !text.starts_with('+'));
+        let good = number.is_some_and(|text| text.parse::<i64>().is_ok_and(|n| n >= 0));
+        if !good || lengths.any(|(_, other)| other != first) {
+            return Err(BAD);
+        }
+    }
     let mut codings = named(b"transfer-encoding");
     if let Some((_, coding)) = codings.next()
         && (!coding.eq_ignore_ascii_case(b"chunked") || codings.next().is_some())
@@ -346,6 +355,8 @@ mod tests {
                 "505 HTTP Version Not Supported: unsupported protocol version",
             ),
             ("GET / HTTP/1.1\r\nX\r\n\r\n", "400 Bad Request"),
+            ("GET / HTTP/1.1\r\nContent-Length: +1\r\n\r\n", "400 Bad Request"),
+            ("GET / HTTP/1.1\r\nContent-Length: 0\r\nContent-Length: 1\r\n\r\n", "400 Bad Request"),
             ("GET / HTTP/1.1\r\nHost : a\r\n\r\n", "400 Bad Request: missing required Host header"),
             ("GET / HTTP/1.1\r\nHost: a\r\nX Y: z\r\n\r\n", "400 Bad Request: invalid header name"),
             ("GET / HTTP/1.1\r\nHost: a\r\nX: \u{1}\r\n\r\n", "400 Bad Request"),
