@@ -79,6 +79,7 @@ impl Bed {
         self.control.kubectl(["delete", "pod", name, "-n", NAMESPACE, "--wait=false"])?;
         eventually(PATIENCE, "the deleted pod is gone", || self.observer.is_gone(name))?;
         self.wait_for_removed_containers(golden, &uid)?;
+        self.wait_for_events(golden, &uid, Duration::from_secs(5), |_| true);
         let recorder = self.node.recorder().context("no recorder")?;
         let calls = recorder.calls();
         let mut names = Names::learn(&self.node, &before, &calls);
@@ -135,14 +136,25 @@ impl Bed {
         let pod = self.observer.pod(&golden.name).context("pod was never seen")?;
         let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
         let failures = ["FailedCreatePodSandBox", "FailedMount", "Failed", "FailedPostStartHook"];
+        self.wait_for_events(golden, uid, Duration::from_secs(15), |r| failures.contains(&r));
+        Ok(())
+    }
+
+    /// Events are posted beside the work they tell of: those of the record get a moment to arrive.
+    fn wait_for_events(
+        &self,
+        golden: &Golden,
+        uid: &str,
+        patience: Duration,
+        counts: impl Fn(&str) -> bool,
+    ) {
         let reasons = golden.events.iter().filter_map(|event| event["reason"].as_str());
-        let expected: Vec<&str> = reasons.filter(|reason| failures.contains(reason)).collect();
+        let expected: Vec<&str> = reasons.filter(|reason| counts(reason)).collect();
         let all_seen = || {
             let events = self.observer.events(uid);
             expected.iter().all(|reason| events.iter().any(|event| event["reason"] == *reason))
         };
-        drop(eventually(Duration::from_secs(15), "all recorded failures", all_seen));
-        Ok(())
+        drop(eventually(patience, "the recorded events", all_seen));
     }
 
     /// Probes of the record that have not run yet get a moment to do so.
