@@ -46,6 +46,7 @@ impl Bed {
 
     /// Give one golden pod to the kubelet, take it through the record's life, and compare.
     pub fn run(&self, golden: &Golden) -> anyhow::Result<Vec<Difference>> {
+        self.observer.forget(&golden.name);
         self.control.create(&golden.manifest())?;
         self.reach_recorded_state(golden)?;
         Ok(compare(golden, &self.end(golden)?.1))

@@ -60,6 +60,13 @@ impl Observer {
         Ok(Observer { seen, watches })
     }
 
+    /// Forgets a pod, so that another of the same name starts afresh.
+    pub fn forget(&self, name: &str) {
+        if let Ok(mut seen) = self.seen.lock() {
+            seen.pods.remove(name);
+        }
+    }
+
     /// The newest version of a pod.
     #[must_use]
     pub fn pod(&self, name: &str) -> Option<Value> {

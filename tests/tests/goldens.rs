@@ -79,13 +79,8 @@ fn run_all(kind: KubeletKind, goldens: &[Golden]) -> usize {
                         } else {
                             bed.record(golden).map(|()| Vec::new())
                         };
-                        let passed =
-                            result.as_ref().is_ok_and(|found| unexpected(golden, found).is_empty());
-                        println!(
-                            "test {} ... {}",
-                            golden.name,
-                            if passed { "ok" } else { "FAILED" }
-                        );
+                        let word = if passed(golden, &result) { "ok" } else { "FAILED" };
+                        println!("test {} ... {word}", golden.name);
                         done.push((index, result));
                     }
                 })
@@ -97,19 +92,32 @@ fn run_all(kind: KubeletKind, goldens: &[Golden]) -> usize {
     let mut failed = 0;
     for (index, result) in &results {
         let golden = &goldens[*index];
-        match result {
-            Ok(found) => {
-                let found = unexpected(golden, found);
-                failed += usize::from(!found.is_empty());
-                found.iter().for_each(|difference| show(golden, difference));
-            }
-            Err(error) => {
-                failed += 1;
-                println!("---- {}: {error:#}", golden.name);
-            }
+        // A crowd on few cores can keep a pod from ending within its grace: what differs is run
+        // once more, by itself.
+        if !passed(golden, result) && golden.is_recorded() {
+            report(golden, result);
+            let again = bed.run(golden);
+            let word = if passed(golden, &again) { "ok" } else { "FAILED" };
+            println!("test {} by itself ... {word}", golden.name);
+            failed += usize::from(!passed(golden, &again));
+            report(golden, &again);
+        } else {
+            failed += usize::from(!passed(golden, result));
+            report(golden, result);
         }
     }
     failed
+}
+
+fn passed(golden: &Golden, result: &anyhow::Result<Vec<Difference>>) -> bool {
+    result.as_ref().is_ok_and(|found| unexpected(golden, found).is_empty())
+}
+
+fn report(golden: &Golden, result: &anyhow::Result<Vec<Difference>>) {
+    match result {
+        Ok(found) => unexpected(golden, found).iter().for_each(|found| show(golden, found)),
+        Err(error) => println!("---- {}: {error:#}", golden.name),
+    }
 }
 
 fn unexpected<'a>(golden: &Golden, found: &'a [Difference]) -> Vec<&'a Difference> {
