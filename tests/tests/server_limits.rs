@@ -172,6 +172,7 @@ fn slow_clients_are_not_waited_for_and_keep_nobody_else_waiting() {
     let kind = KubeletKind::from_env().unwrap();
     let mut node = TestNode::builder().kubelet(kind).start().unwrap();
     let (pid, port) = (node.kubelet().unwrap().pid(), node.api_port());
+    eventually!(30, TcpStream::connect(("127.0.0.1", port)).is_ok());
     let before = resident(pid);
     // Half a handshake, on as many connections as one client gets.
     let half: Vec<TcpStream> = (0..300)
