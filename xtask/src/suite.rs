@@ -26,7 +26,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 /// Longest any one program may run, unless `TEST_LIMIT` says otherwise (seconds).
-const LIMIT: Duration = Duration::from_secs(600);
+const LIMIT: Duration = Duration::from_secs(900);
 /// Programs that keep the whole machine busy by themselves; they run before the others.
 const ALONE: [&str; 1] = ["tests/goldens"];
 /// How many lines of a failed program's output are shown.
