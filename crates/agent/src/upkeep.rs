@@ -72,19 +72,18 @@ pub(crate) fn start(
 /// when it has settled.
 const TRIM_PERIOD: Duration = Duration::from_secs(10);
 
-/// After how many trims the program's own pages are looked at too.
-const TRIMS_PER_UNMAP: u32 = 6;
-
 async fn give_memory_back(stop: CancellationToken) {
     let mut ticks = tokio::time::interval_at(Instant::now() + TRIM_PERIOD, TRIM_PERIOD);
-    for round in (0..TRIMS_PER_UNMAP).cycle() {
+    let mut started = true;
+    loop {
         tokio::select! {
             () = stop.cancelled() => return, // cancel-safe: a token
             _ = ticks.tick() => {} // cancel-safe: a tick that is missed comes again
         }
+        let unmap = std::mem::take(&mut started);
         let work = move || {
             sys::heap::trim();
-            if round == 0 { sys::text::unmap_clean().map(|_bytes| ()) } else { Ok(()) }
+            if unmap { sys::text::unmap_clean().map(|_bytes| ()) } else { Ok(()) }
         };
         match sys::blocking::run(work).await {
             Ok(Ok(())) => {}

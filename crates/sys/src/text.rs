@@ -49,7 +49,7 @@ fn clean_mappings(smaps: &str, program: &str) -> Vec<Range<usize>> {
         let first = words.next().unwrap_or_default();
         if let Some(range) = address_range(first) {
             let rights = words.next().unwrap_or_default();
-            let ours = line.ends_with(program) && words.nth(3) == Some(program);
+            let ours = words.nth(3) == Some(program);
             current = (ours && matches!(rights, "r--p" | "r-xp")).then_some(range);
         } else if first == "Anonymous:" && words.next() == Some("0") {
             found.extend(current.take());
