@@ -462,5 +462,6 @@ pub(crate) fn stats(
         boot_time: crate::host::boot_time(roots),
         started,
         measure_volumes: config.pods.volume_stats_period.is_some(),
+        from_runtime: config.gates.enabled("PodAndContainerStatsFromCRI"),
     }
 }

@@ -7,9 +7,11 @@ mod disks;
 mod families;
 mod machine;
 mod processes;
+mod runtime;
 
 use crate::reading::{CgroupReading, Reading};
 use crate::task::StatsConfig;
+use cri::api::{MetricDescriptor, PodSandboxMetrics};
 use families::{
     BLKIO, CFS, CPU_USAGE, LIMITS, MEMORY_FAILURES, NETWORK, PLAIN, PRESSURE, PROCESS, SPEC_CPU,
     START, TASKS_STATE, ULIMITS,
@@ -43,8 +45,23 @@ pub(crate) fn page(config: &StatsConfig, reading: Option<&Reading>) -> String {
     registry.render()
 }
 
+/// The machine, and what the runtime counts itself.
+pub(crate) fn page_from_runtime(
+    config: &StatsConfig,
+    descriptors: &[MetricDescriptor],
+    metrics: &[PodSandboxMetrics],
+) -> String {
+    let mut filled = Scrape::default();
+    machine::fill(&mut filled, config);
+    runtime::fill(&mut filled, descriptors, metrics);
+    let registry = Registry::new();
+    registry.collector(move |scrape| *scrape = filled.clone());
+    registry.render()
+}
+
 fn fill(scrape: &mut Scrape, config: &StatsConfig, reading: Option<&Reading>) {
     machine::fill(scrape, config);
+    machine::fill_versions(scrape, config);
     let failed = if reading.is_some() { 0.0 } else { 1.0 };
     scrape.family(&families::SCRAPE_ERROR, Kind::Gauge).push_values(&[], &[], failed.into(), None);
     let Some(reading) = reading else { return };

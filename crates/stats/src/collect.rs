@@ -3,9 +3,10 @@
 use crate::reading::{CgroupReading, ContainerReading, PodReading, Reading};
 use crate::task::{StatsConfig, StatsDeps};
 use api::stats::PodReference;
+use cri::RuntimeClient;
 use cri::api::{
-    Container, ContainerFilter, ContainerState, ContainerStateValue, ContainerStats, PodSandbox,
-    PodSandboxState,
+    Container, ContainerFilter, ContainerState, ContainerStateValue, ContainerStats,
+    LinuxPodSandboxStats, PodSandbox, PodSandboxState, PodSandboxStats,
 };
 use engine::cgroup::CgroupName;
 use jiff::Timestamp;
@@ -75,9 +76,13 @@ pub(crate) async fn collect(
     );
     let (sandboxes, containers, stats) =
         listed.map_err(|e| StatsError(format!("failed to list pod stats: {e}")))?;
+    let told = if config.from_runtime { told(&deps.runtime).await? } else { None };
     let cgroups = read_cgroups(config).await?;
     let at = deps.clock.now();
     let mut pods = pods(sandboxes, containers, stats);
+    if let Some(told) = told {
+        believe(&mut pods, told);
+    }
     let paths: Vec<String> = cgroups.keys().cloned().collect();
     place(&mut pods, &paths, config);
     let (reader, work) = (Arc::clone(config), (pods, cgroups, base.clone().unwrap_or_default()));
@@ -242,6 +247,38 @@ fn pods(
             .then(b.created_ns.cmp(&a.created_ns))
     });
     pods
+}
+
+/// What the runtime says of its sandboxes, by their ids; `None` when it cannot.
+async fn told(
+    runtime: &RuntimeClient,
+) -> Result<Option<HashMap<String, LinuxPodSandboxStats>>, StatsError> {
+    match runtime.list_pod_sandbox_stats(None).await {
+        Ok(list) => {
+            let of = |stats: PodSandboxStats| Some((stats.attributes?.id, stats.linux?));
+            Ok(Some(list.into_iter().filter_map(of).collect()))
+        }
+        Err(error) if error.is_unimplemented() => {
+            tracing::debug!(err = %error, "the runtime tells no statistics of pods");
+            Ok(None)
+        }
+        Err(error) => Err(StatsError(format!("failed to list pod stats: {error}"))),
+    }
+}
+
+/// Leaves only those pods and containers of which the runtime says something.
+fn believe(pods: &mut Vec<PodReading>, mut told: HashMap<String, LinuxPodSandboxStats>) {
+    for pod in pods.iter_mut() {
+        pod.told = told.remove(&pod.sandbox_id);
+        let containers = pod.told.iter().flat_map(|told| &told.containers);
+        let mut stats: HashMap<&str, &ContainerStats> =
+            containers.filter_map(|s| Some((s.attributes.as_ref()?.id.as_str(), s))).collect();
+        for container in &mut pod.containers {
+            container.runtime = stats.remove(container.id.as_str()).cloned();
+        }
+        pod.containers.retain(|container| container.runtime.is_some());
+    }
+    pods.retain(|pod| pod.told.is_some());
 }
 
 /// Finds the cgroups of pods, sandboxes and containers among the paths read.

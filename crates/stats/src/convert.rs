@@ -2,8 +2,8 @@
 
 use crate::reading::CgroupReading;
 use api::stats::{
-    CpuStats, FsStats, InterfaceStats, IoStats, MemoryStats, Moment, NetworkStats, PsiData,
-    PsiStats, SwapStats,
+    CpuStats, FsStats, InterfaceStats, IoStats, MemoryStats, Moment, NetworkStats, ProcessStats,
+    PsiData, PsiStats, SwapStats,
 };
 use cri::api::{self as runtime, UInt64Value};
 use sys::stats::{FolderUsage, FsUsage, InterfaceUsage, Pressure, PressureLine};
@@ -71,9 +71,30 @@ fn runtime_psi(psi: Option<&runtime::PsiStats>) -> Option<PsiStats> {
     psi.map(|p| PsiStats { full: line(p.full.as_ref()), some: line(p.some.as_ref()) })
 }
 
-/// From what the runtime says; a part that it leaves out is zero.
-pub(crate) fn from_runtime(stats: &runtime::ContainerStats, now: Moment) -> Parts {
-    let time = |nanos: i64| if nanos > 0 { Moment::from_nanos(nanos) } else { now };
+/// What a number is that the runtime leaves out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// It is left out here too.
+    Absent,
+    /// It is zero.
+    Zero,
+}
+
+impl Missing {
+    fn number(self, value: Option<&UInt64Value>) -> Option<u64> {
+        number(value).or(match self {
+            Missing::Absent => None,
+            Missing::Zero => Some(0),
+        })
+    }
+}
+
+/// From what the runtime says; the most important numbers of a part that it leaves out are zero.
+pub(crate) fn from_runtime(
+    stats: &runtime::ContainerStats,
+    now: Moment,
+    missing: Missing,
+) -> Parts {
     let cpu = stats.cpu.as_ref().map_or_else(
         || CpuStats {
             time: now,
@@ -81,48 +102,107 @@ pub(crate) fn from_runtime(stats: &runtime::ContainerStats, now: Moment) -> Part
             usage_core_nano_seconds: Some(0),
             psi: None,
         },
-        |cpu| CpuStats {
-            time: time(cpu.timestamp),
-            usage_nano_cores: number(cpu.usage_nano_cores.as_ref()),
-            usage_core_nano_seconds: number(cpu.usage_core_nano_seconds.as_ref()),
-            psi: runtime_psi(cpu.psi.as_ref()),
-        },
+        |cpu| told_cpu(cpu, missing),
     );
     let memory = stats.memory.as_ref().map_or_else(
         || MemoryStats {
             time: now,
-            available_bytes: Some(0),
+            available_bytes: missing.number(None),
             usage_bytes: Some(0),
             working_set_bytes: Some(0),
             rss_bytes: Some(0),
-            page_faults: Some(0),
-            major_page_faults: Some(0),
+            page_faults: missing.number(None),
+            major_page_faults: missing.number(None),
             psi: None,
         },
-        |memory| MemoryStats {
-            time: time(memory.timestamp),
-            available_bytes: number(memory.available_bytes.as_ref()),
-            usage_bytes: number(memory.usage_bytes.as_ref()),
-            working_set_bytes: number(memory.working_set_bytes.as_ref()),
-            rss_bytes: number(memory.rss_bytes.as_ref()),
-            page_faults: number(memory.page_faults.as_ref()),
-            major_page_faults: number(memory.major_page_faults.as_ref()),
-            psi: runtime_psi(memory.psi.as_ref()),
-        },
+        |memory| told_memory(memory, missing),
     );
     let swap = stats.swap.as_ref().map_or_else(
         || SwapStats { time: now, swap_available_bytes: Some(0), swap_usage_bytes: Some(0) },
         |swap| SwapStats {
-            time: time(swap.timestamp),
-            swap_available_bytes: number(swap.swap_available_bytes.as_ref()),
-            swap_usage_bytes: number(swap.swap_usage_bytes.as_ref()),
+            time: Moment::from_nanos(swap.timestamp),
+            swap_available_bytes: missing.number(swap.swap_available_bytes.as_ref()),
+            swap_usage_bytes: missing.number(swap.swap_usage_bytes.as_ref()),
         },
     );
-    let io = stats.io.as_ref().map_or_else(
-        || IoStats { time: now, psi: None },
-        |io| IoStats { time: time(io.timestamp), psi: runtime_psi(io.psi.as_ref()) },
-    );
+    let io = stats.io.as_ref().map_or_else(|| IoStats { time: now, psi: None }, told_io);
     Parts { cpu: Some(cpu), memory: Some(memory), io: Some(io), swap: Some(swap) }
+}
+
+/// CPU use; how much lately is never made up.
+fn told_cpu(cpu: &runtime::CpuUsage, missing: Missing) -> CpuStats {
+    CpuStats {
+        time: Moment::from_nanos(cpu.timestamp),
+        usage_nano_cores: number(cpu.usage_nano_cores.as_ref()),
+        usage_core_nano_seconds: missing.number(cpu.usage_core_nano_seconds.as_ref()),
+        psi: runtime_psi(cpu.psi.as_ref()),
+    }
+}
+
+fn told_memory(memory: &runtime::MemoryUsage, missing: Missing) -> MemoryStats {
+    MemoryStats {
+        time: Moment::from_nanos(memory.timestamp),
+        available_bytes: missing.number(memory.available_bytes.as_ref()),
+        usage_bytes: missing.number(memory.usage_bytes.as_ref()),
+        working_set_bytes: missing.number(memory.working_set_bytes.as_ref()),
+        rss_bytes: missing.number(memory.rss_bytes.as_ref()),
+        page_faults: missing.number(memory.page_faults.as_ref()),
+        major_page_faults: missing.number(memory.major_page_faults.as_ref()),
+        psi: runtime_psi(memory.psi.as_ref()),
+    }
+}
+
+fn told_io(io: &runtime::IoUsage) -> IoStats {
+    IoStats { time: Moment::from_nanos(io.timestamp), psi: runtime_psi(io.psi.as_ref()) }
+}
+
+/// A pod as the runtime tells it. It has no word for a pod's swap: that is the sum of the containers', where
+/// only CPU and memory are asked for.
+pub(crate) fn from_sandbox(
+    told: &runtime::LinuxPodSandboxStats,
+    containers: &[Parts],
+    missing: Missing,
+) -> Parts {
+    let mut swap: Option<SwapStats> = None;
+    for part in
+        containers.iter().filter(|_| missing == Missing::Zero).filter_map(|p| p.swap.as_ref())
+    {
+        let sum = swap.get_or_insert_default();
+        let add = |total: Option<u64>, more: Option<u64>| {
+            Some(total.unwrap_or(0).saturating_add(more.unwrap_or(0)))
+        };
+        sum.time = part.time;
+        sum.swap_available_bytes = add(sum.swap_available_bytes, part.swap_available_bytes);
+        sum.swap_usage_bytes = add(sum.swap_usage_bytes, part.swap_usage_bytes);
+    }
+    Parts {
+        cpu: told.cpu.as_ref().map(|cpu| told_cpu(cpu, Missing::Absent)),
+        memory: told.memory.as_ref().map(|memory| told_memory(memory, Missing::Absent)),
+        io: told.io.as_ref().map(told_io),
+        swap,
+    }
+}
+
+/// A pod's interfaces as the runtime tells them.
+pub(crate) fn told_network(told: &runtime::LinuxPodSandboxStats) -> Option<NetworkStats> {
+    let interface = |i: &runtime::NetworkInterfaceUsage| InterfaceStats {
+        name: i.name.clone(),
+        rx_bytes: number(i.rx_bytes.as_ref()),
+        rx_errors: number(i.rx_errors.as_ref()),
+        tx_bytes: number(i.tx_bytes.as_ref()),
+        tx_errors: number(i.tx_errors.as_ref()),
+    };
+    told.network.as_ref().map(|network| NetworkStats {
+        time: Moment::from_nanos(network.timestamp),
+        default_interface: network.default_interface.as_ref().map(interface).unwrap_or_default(),
+        interfaces: network.interfaces.iter().map(interface).collect(),
+    })
+}
+
+/// How many processes a pod has as the runtime tells it.
+pub(crate) fn told_processes(told: &runtime::LinuxPodSandboxStats) -> Option<ProcessStats> {
+    let processes = told.process.as_ref()?;
+    Some(ProcessStats { process_count: number(processes.process_count.as_ref()) })
 }
 
 /// What a pod without a readable cgroup uses: the sum of its containers.

@@ -44,6 +44,8 @@ pub(crate) struct PodReading {
     /// The cgroup of the sandbox's own process.
     pub(crate) sandbox_cgroup: Option<String>,
     pub(crate) network: Vec<InterfaceUsage>,
+    /// What the runtime says of the pod, where it is asked instead of the kernel.
+    pub(crate) told: Option<cri::api::LinuxPodSandboxStats>,
     pub(crate) containers: Vec<ContainerReading>,
 }
 

@@ -1,6 +1,6 @@
 //! The summary: a pure function of a reading and the storage.
 
-use crate::convert::{self, Parts};
+use crate::convert::{self, Missing, Parts};
 use crate::reading::{ContainerReading, PodReading, Reading};
 use crate::storage::{LayerUsage, Storage};
 use crate::task::StatsConfig;
@@ -100,7 +100,7 @@ fn rlimit(config: &StatsConfig, time: Moment) -> Option<RlimitStats> {
 }
 
 /// Of the sandboxes of one pod name: the only one, else the ready ones, else the newest. Pods
-/// without a running container are left out.
+/// without a running container are left out, unless the runtime says something of them.
 fn chosen(pods: &[PodReading]) -> Vec<&PodReading> {
     let mut names: Vec<(&str, &str)> = Vec::new();
     for pod in pods {
@@ -122,16 +122,20 @@ fn chosen(pods: &[PodReading]) -> Vec<&PodReading> {
             chosen.extend(ready);
         }
     }
-    chosen.retain(|pod| !pod.containers.is_empty());
+    chosen.retain(|pod| pod.told.is_some() || !pod.containers.is_empty());
     chosen
 }
 
 fn pod(reading: &Reading, pod: &PodReading, storage: Option<&Storage>) -> PodStats {
     let time = Moment(reading.at);
-    let parts: Vec<Parts> = pod.containers.iter().map(|c| container_parts(reading, c)).collect();
-    let own = match reading.cgroup(pod.cgroup.as_ref()) {
-        Some(cgroup) => convert::from_cgroup(cgroup, time),
-        None => convert::sum(&parts, time),
+    let missing = if storage.is_some() { Missing::Absent } else { Missing::Zero };
+    let strict = pod.told.is_some();
+    let parts: Vec<Parts> =
+        pod.containers.iter().map(|c| container_parts(reading, c, strict, missing)).collect();
+    let own = match (&pod.told, reading.cgroup(pod.cgroup.as_ref())) {
+        (Some(told), _) => convert::from_sandbox(told, &parts, missing),
+        (None, Some(cgroup)) => convert::from_cgroup(cgroup, time),
+        (None, None) => convert::sum(&parts, time),
     };
     let mut stats = PodStats {
         pod_ref: pod.reference.clone(),
@@ -162,8 +166,10 @@ fn pod(reading: &Reading, pod: &PodReading, storage: Option<&Storage>) -> PodSta
     }
     if let Some(storage) = storage {
         stats.io = own.io;
-        stats.network = convert::network(&pod.network, time);
-        stats.process_stats = processes(reading, pod);
+        (stats.network, stats.process_stats) = match &pod.told {
+            Some(told) => (convert::told_network(told), convert::told_processes(told)),
+            None => (convert::network(&pod.network, time), processes(reading, pod)),
+        };
         if let Some(kept) = storage.pods.get(&pod.reference.uid) {
             stats.volumes = kept.volumes.iter().map(|v| v.stats.clone()).collect();
         }
@@ -172,11 +178,24 @@ fn pod(reading: &Reading, pod: &PodReading, storage: Option<&Storage>) -> PodSta
     stats
 }
 
-fn container_parts(reading: &Reading, container: &ContainerReading) -> Parts {
+/// What a container uses: by its cgroup, unless the runtime is believed or nobody else knows.
+fn container_parts(
+    reading: &Reading,
+    container: &ContainerReading,
+    strict: bool,
+    missing: Missing,
+) -> Parts {
     let time = Moment(reading.at);
-    match (reading.cgroup(container.cgroup.as_ref()), &container.runtime) {
-        (Some(cgroup), _) => convert::from_cgroup(cgroup, time),
-        (None, Some(stats)) => convert::from_runtime(stats, time),
+    let cgroup = reading.cgroup(container.cgroup.as_ref());
+    match (cgroup.filter(|_| !strict), &container.runtime) {
+        (Some(found), _) => convert::from_cgroup(found, time),
+        (None, Some(stats)) => {
+            let mut parts = convert::from_runtime(stats, time, missing);
+            if let (Some(cpu), Some(cgroup)) = (&mut parts.cpu, cgroup) {
+                cpu.usage_nano_cores = cpu.usage_nano_cores.or(Some(cgroup.nano_cores));
+            }
+            parts
+        }
         (None, None) => Parts::default(),
     }
 }

@@ -12,7 +12,7 @@ use crate::{resource, summary};
 use api::stats::{Moment, Summary};
 use async_trait::async_trait;
 use cri::RuntimeClient;
-use cri::api::ImageFsInfoResponse;
+use cri::api::{ImageFsInfoResponse, MetricDescriptor};
 use engine::cgroup::Driver;
 use ports::{
     Clock, OnExit, Roots, Stats, StatsError, StatsScope, StorageLayout, Tasks, VolumeUsages,
@@ -61,6 +61,9 @@ pub struct StatsConfig {
     pub started: Moment,
     /// Whether volumes are measured.
     pub measure_volumes: bool,
+    /// Whether the runtime is asked about pods and containers instead of the kernel (gate
+    /// PodAndContainerStatsFromCRI).
+    pub from_runtime: bool,
 }
 
 impl StatsConfig {
@@ -103,6 +106,7 @@ pub fn start(config: StatsConfig, deps: StatsDeps, tasks: &Tasks) -> StatsHandle
         reading: None,
         storage: None,
         places: None,
+        descriptors: None,
     };
     let cancel = tasks.token();
     tasks.spawn("stats", OnExit::Fine, async move {
@@ -132,6 +136,7 @@ struct StatsTask {
     reading: Option<(Instant, Arc<Reading>)>,
     storage: Option<(Instant, Arc<Storage>)>,
     places: Option<(Instant, Arc<ImageFsInfoResponse>)>,
+    descriptors: Option<Arc<Vec<MetricDescriptor>>>,
 }
 
 impl StatsTask {
@@ -217,11 +222,36 @@ impl StatsTask {
     }
 
     async fn containers(&mut self) -> String {
+        if self.config.from_runtime {
+            return self.runtime_metrics().await;
+        }
         let reading = self.reading().await.inspect_err(|error| {
             tracing::warn!(err = %error, "Couldn't get containers");
         });
         let config = Arc::clone(&self.config);
         let page = sys::blocking::run(move || cadvisor::page(&config, reading.ok().as_deref()));
+        page.await.unwrap_or_default()
+    }
+}
+
+impl StatsTask {
+    /// The runtime's own metrics; what they are is asked once.
+    async fn runtime_metrics(&mut self) -> String {
+        if self.descriptors.is_none() {
+            match self.deps.runtime.list_metric_descriptors().await {
+                Ok(list) => self.descriptors = Some(Arc::new(list)),
+                Err(error) => tracing::error!(err = %error, "Error reading MetricDescriptors"),
+            }
+        }
+        let metrics = self.deps.runtime.list_pod_sandbox_metrics().await.unwrap_or_else(|error| {
+            tracing::error!(err = %error, "Failed to get pod metrics");
+            Vec::new()
+        });
+        let descriptors = self.descriptors.clone().unwrap_or_default();
+        let config = Arc::clone(&self.config);
+        let page = sys::blocking::run(move || {
+            cadvisor::page_from_runtime(&config, &descriptors, &metrics)
+        });
         page.await.unwrap_or_default()
     }
 }

@@ -31,9 +31,8 @@ const ERROR: Desc = Desc::unstated(
     "1 if there was an error while getting machine metrics, 0 otherwise.",
 );
 
-/// Adds the machine's families.
-pub(super) fn fill(scrape: &mut Scrape, config: &StatsConfig) {
-    let machine = &config.machine;
+/// Adds what runs on the machine; this goes with the containers, not with the machine.
+pub(super) fn fill_versions(scrape: &mut Scrape, config: &StatsConfig) {
     let (kernel, os) = (&config.versions.0, &config.versions.1);
     scrape.family(&VERSION, Kind::Gauge).push_values(
         &["kernelVersion", "osVersion", "dockerVersion", "cadvisorVersion", "cadvisorRevision"],
@@ -41,6 +40,11 @@ pub(super) fn fill(scrape: &mut Scrape, config: &StatsConfig) {
         1.0.into(),
         None,
     );
+}
+
+/// Adds the machine's families.
+pub(super) fn fill(scrape: &mut Scrape, config: &StatsConfig) {
+    let machine = &config.machine;
     let cpuinfo = sys::fs::read_to_string(config.roots.proc.join("cpuinfo")).unwrap_or_default();
     let (sockets, physical) = topology(&cpuinfo, machine.cores);
     let unique = |file: &str| {

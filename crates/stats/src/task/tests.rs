@@ -51,6 +51,10 @@ fn cgroup(root: &Path, path: &str, cpu_usec: u64) {
 
 /// A node with one pod `default/web` of one container `c`.
 async fn bed(name: &str) -> Bed {
+    bed_with(name, false).await
+}
+
+async fn bed_with(name: &str, from_runtime: bool) -> Bed {
     let root = std::env::temp_dir().join(format!("rubelet-stats-{name}-{}", std::process::id()));
     let clock = Arc::new(PausedClock::new());
     let fake = FakeCri::new(Arc::<PausedClock>::clone(&clock));
@@ -102,6 +106,7 @@ async fn bed(name: &str) -> Bed {
         boot_time: 1_000,
         started: Moment::from_seconds(2_000),
         measure_volumes: true,
+        from_runtime,
     };
     let tasks = Tasks::new();
     let volumes = Arc::new(OneVolume);
@@ -237,5 +242,41 @@ async fn a_minute_of_looks_at_the_node_is_one_call_to_the_runtime() {
     }
     let calls: Vec<Call> = bed.fake.calls().iter().skip(before).map(|c| c.call).collect();
     assert_eq!(calls, [Call::ImageFsInfo]);
+    bed.tasks.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_runtime_is_believed_where_it_is_to_be_asked() {
+    let bed = bed_with("strict", true).await;
+    let summary = bed.handle.summary(StatsScope::All).await.unwrap();
+    let [pod] = summary.pods.as_slice() else { panic!("{:?}", summary.pods) };
+    let working_set = |memory: &Option<api::stats::MemoryStats>| {
+        memory.as_ref().and_then(|memory| memory.working_set_bytes)
+    };
+    assert_eq!(working_set(&pod.memory), Some(1 << 20), "not what the cgroup has");
+    assert_eq!(working_set(&pod.containers[0].memory), Some(1 << 20));
+    assert_eq!(pod.containers[0].memory.as_ref().unwrap().available_bytes, None);
+    assert_eq!(pod.containers[0].cpu.as_ref().unwrap().usage_nano_cores, Some(10_000_000));
+    assert!(pod.swap.is_none() && pod.network.is_none() && pod.process_stats.is_none());
+    assert!(pod.ephemeral_storage.is_some() && pod.containers[0].logs.is_some());
+    let few = bed.handle.summary(StatsScope::CpuAndMemory).await.unwrap();
+    let memory = few.pods[0].containers[0].memory.as_ref().unwrap();
+    assert_eq!(memory.available_bytes, Some(0), "what is not told is zero");
+    assert_eq!(few.pods[0].swap.as_ref().unwrap().swap_usage_bytes, Some(0), "summed up");
+    let page = bed.handle.container_metrics().await;
+    assert!(page.contains("\nmachine_memory_bytes{"), "{page}");
+    assert!(!page.contains("container_") && !page.contains("cadvisor_version_info"), "{page}");
+    bed.tasks.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_tells_nothing_of_pods_is_asked_as_before() {
+    let bed = bed_with("unimplemented", true).await;
+    for call in [Call::ListPodSandboxStats, Call::StreamPodSandboxStats] {
+        bed.fake.inject(Fault::on(call).fail(cri::Code::Unimplemented, "no").always());
+    }
+    let summary = bed.handle.summary(StatsScope::All).await.unwrap();
+    let memory = summary.pods[0].containers[0].memory.as_ref().unwrap();
+    assert_eq!(memory.working_set_bytes, Some(800), "the cgroup's");
     bed.tasks.shutdown().await;
 }

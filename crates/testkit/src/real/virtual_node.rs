@@ -107,7 +107,11 @@ impl VirtualNode {
     /// The end of the kubelet's log.
     #[must_use]
     pub fn kubelet_log(&self, lines: usize) -> String {
-        let script = format!("tail -n {lines} /var/log/kubelet.log");
+        self.log("kubelet", lines)
+    }
+
+    fn log(&self, unit: &str, lines: usize) -> String {
+        let script = format!("tail -n {lines} /var/log/{unit}.log");
         ask(self.shell, &script, SCRIPT).unwrap_or_else(|error| format!("{error:#}"))
     }
 }
@@ -115,9 +119,11 @@ impl VirtualNode {
 impl Drop for VirtualNode {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let log = self.kubelet_log(20_000);
-            if let Err(error) = self.slot.write("log/kubelet.log", log) {
-                tracing::warn!(err = %error, "The kubelet's log was not kept");
+            for unit in ["kubelet", "containerd"] {
+                let log = self.log(unit, 20_000);
+                if let Err(error) = self.slot.write(&format!("log/{unit}.log"), log) {
+                    tracing::warn!(err = %error, unit, "The log of the guest was not kept");
+                }
             }
         }
     }

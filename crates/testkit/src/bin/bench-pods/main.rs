@@ -3,7 +3,8 @@
 //! runtime itself sets (the same CRI calls without an agent).
 //!
 //! `PODS=n` changes the number of pods, `IDLE=seconds` how long idleness is watched, `KUBELET=go` or
-//! `KUBELET=rubelet` measures one alone, `ONCE=1` takes one sample of the restart time instead of five.
+//! `KUBELET=rubelet` measures one alone, `ONCE=1` takes one sample of the restart time
+//! and of a scrape instead of five and four.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "a command for people")]
 #![expect(clippy::disallowed_methods, reason = "measures real time on the real machine")]
@@ -42,6 +43,7 @@ struct Order {
     pods: usize,
     idle: Duration,
     restarts: usize,
+    scrapes: u32,
 }
 
 fn number(name: &str, otherwise: usize) -> anyhow::Result<usize> {
@@ -57,6 +59,7 @@ fn run() -> anyhow::Result<()> {
         pods: number("PODS", 100)?,
         idle: Duration::from_secs(idle),
         restarts: if number("ONCE", 0)? == 0 { 5 } else { 1 },
+        scrapes: if number("ONCE", 0)? == 0 { 4 } else { 1 },
     };
     let kinds = match std::env::var_os("KUBELET") {
         Some(_) => vec![KubeletKind::from_env()?],

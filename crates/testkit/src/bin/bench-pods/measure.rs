@@ -15,6 +15,9 @@ use crate::{IMAGE, Order};
 /// Time for what a state leaves behind to settle before memory is read.
 const SETTLE: Duration = Duration::from_secs(15);
 
+/// Between two scrapes: longer than either kubelet keeps what it read.
+const SCRAPE_PERIOD: Duration = Duration::from_secs(15);
+
 /// What was measured of one kubelet.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Figures {
@@ -23,6 +26,7 @@ pub(crate) struct Figures {
     pub(crate) full_mib: f64,
     pub(crate) idle_millicores: f64,
     pub(crate) idle_switches: f64,
+    pub(crate) scrape_cpu_ms: f64,
     pub(crate) batch_s: f64,
     pub(crate) p50_s: f64,
     pub(crate) p99_s: f64,
@@ -56,6 +60,7 @@ pub(crate) fn one(
     std::thread::sleep(SETTLE);
     figures.full_mib = resident_mib(pid)?;
     leave_alone(order, pid, &mut figures)?;
+    figures.scrape_cpu_ms = scrape(&node, order.scrapes, pid, figures.idle_millicores)?;
     figures.restart_s = restart_time(&node, &watch, order.restarts)?;
     end_pods(control, &watch, order, pid, &mut figures)?;
     node.stop_kubelet();
@@ -119,6 +124,21 @@ fn leave_alone(order: Order, pid: u32, figures: &mut Figures) -> anyhow::Result<
     figures.idle_millicores = (cpu_seconds(pid)? - busy) * 1000.0 / seconds;
     figures.idle_switches = (switches(pid)? - switched) / seconds;
     Ok(())
+}
+
+/// Processor time of one scrape of container metrics and summary, beyond what idleness costs.
+fn scrape(node: &TestNode, scrapes: u32, pid: u32, idle_millicores: f64) -> anyhow::Result<f64> {
+    let page = |path: &str| format!("https://127.0.0.1:{}{path}", node.api_port());
+    let (containers, summary) = (page("/metrics/cadvisor"), page("/stats/summary"));
+    let (start, busy) = (Instant::now(), cpu_seconds(pid)?);
+    for _ in 0..scrapes {
+        // One connection for both, as a collector has it.
+        run("curl", ["-fsSk", "-m", "60", "-o/dev/null", "-o/dev/null", &containers, &summary])?;
+        std::thread::sleep(SCRAPE_PERIOD);
+    }
+    let idle_ms = idle_millicores * start.elapsed().as_secs_f64();
+    let spent_ms = (cpu_seconds(pid)? - busy) * 1000.0 - idle_ms;
+    Ok((spent_ms / f64::from(scrapes)).max(0.0))
 }
 
 /// From the death of a container until the API server shows its successor running; the median.

@@ -13,12 +13,13 @@ struct Row {
     wanted: f64,
 }
 
-const ROWS: [Row; 13] = [
+const ROWS: [Row; 14] = [
     Row { name: "start → node Ready, s", of: |f| f.ready_s, wanted: 1.0 },
     Row { name: "resident memory, no pods, MiB", of: |f| f.empty_mib, wanted: 0.25 },
     Row { name: "resident memory, all pods, MiB", of: |f| f.full_mib, wanted: 0.25 },
     Row { name: "idle CPU, all pods, millicores", of: |f| f.idle_millicores, wanted: 0.2 },
     Row { name: "idle context switches per second", of: |f| f.idle_switches, wanted: 1.0 },
+    Row { name: "CPU of one scrape, all pods, ms", of: |f| f.scrape_cpu_ms, wanted: 1.0 },
     Row { name: "all pods ready, s", of: |f| f.batch_s, wanted: 1.0 },
     Row { name: "start latency p50, s", of: |f| f.p50_s, wanted: 1.0 },
     Row { name: "start latency p99, s", of: |f| f.p99_s, wanted: 1.0 },
