@@ -30,7 +30,7 @@ test: parts
 ## make parts      the real programs and images that the tests run on
 .PHONY: parts
 parts:
-	@parts/prepare rust core images device-plugin dra-driver
+	@parts/prepare rust core images device-plugin dra-driver csi-sanity
 
 ## make goldens    the golden pods only; KUBELET=go runs them under the Go kubelet
 .PHONY: goldens

@@ -10,13 +10,15 @@
 //!  hang                     never answer
 //! ```
 
+mod controller;
 mod node;
 
+use proto::csi_v1::controller_server::ControllerServer;
 use proto::csi_v1::identity_server::{Identity, IdentityServer};
 use proto::csi_v1::node_server::NodeServer;
 use proto::csi_v1::{
     GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, GetPluginInfoRequest,
-    GetPluginInfoResponse, ProbeRequest, ProbeResponse,
+    GetPluginInfoResponse, PluginCapability, ProbeRequest, ProbeResponse, plugin_capability,
 };
 use proto::plugin_registration_v1::registration_server::{Registration, RegistrationServer};
 use proto::plugin_registration_v1::{
@@ -82,7 +84,10 @@ impl CsiDriver {
         std::fs::create_dir_all(config.data.join("faults"))?;
         let mut tasks = JoinSet::new();
         let driver = Routes::new(IdentityServer::new(IdentityService(config.clone())))
-            .add_service(NodeServer::new(node::NodeService::new(config.clone())));
+            .add_service(NodeServer::new(node::NodeService::new(config.clone())))
+            .add_service(ControllerServer::new(controller::ControllerService {
+                config: config.clone(),
+            }));
         let token = CancellationToken::new();
         let listening = listen(&config.socket)?;
         let cancel = token.clone();
@@ -169,7 +174,14 @@ impl Identity for IdentityService {
         &self,
         _request: Request<GetPluginCapabilitiesRequest>,
     ) -> Result<Response<GetPluginCapabilitiesResponse>, Status> {
-        Ok(Response::new(GetPluginCapabilitiesResponse::default()))
+        let service = plugin_capability::Service {
+            r#type: plugin_capability::service::Type::ControllerService.into(),
+        };
+        Ok(Response::new(GetPluginCapabilitiesResponse {
+            capabilities: vec![PluginCapability {
+                r#type: Some(plugin_capability::Type::Service(service)),
+            }],
+        }))
     }
 
     async fn probe(

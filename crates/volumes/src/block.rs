@@ -7,7 +7,7 @@
 //! ```
 
 use crate::csi;
-use crate::env::{Env, Step, StepError};
+use crate::env::{Env, Step, StepError, go_text};
 use crate::ops::{OpReport, fail};
 use crate::plugins::{self, MountInput, UnmountInput, local};
 use crate::pool::NORMAL;
@@ -72,13 +72,25 @@ pub(crate) async fn map(env: &Env, input: &MountInput) -> OpReport {
     input.step.enter("linking the device");
     let link = env.paths.device(&input.uid, &spec.plugin, &spec.name);
     let bound = global.join(&input.uid);
+    let key = bound.to_string_lossy().into_owned();
+    let found = env
+        .pool
+        .run(&key, "follow links", NORMAL, move || {
+            std::fs::canonicalize(&published).map_err(|e| {
+                StepError::uncertain(format!("lstat {}: {}", published.display(), go_text(&e)))
+            })
+        })
+        .await;
+    let found = match found.map_err(StepError::from).and_then(|result| result) {
+        Ok(found) => found,
+        Err(e) => return fail(env, input, FAILED, "MapVolume.EvalHostSymlinks failed", device, e),
+    };
     let (dev, sys) = (env.config.roots.dev.clone(), env.config.roots.sys.clone());
     let (to_link, to_bind) = (link.clone(), bound.clone());
     let linked = env
         .pool
-        .run(&bound.to_string_lossy(), "map device", NORMAL, move || {
-            let device = std::fs::canonicalize(&published)
-                .map_err(|e| StepError::uncertain(format!("eval {}: {e}", published.display())))?;
+        .run(&key, "map device", NORMAL, move || {
+            let device = found;
             bind_device(&device, &to_bind)?;
             relink(&device, &to_link)?;
             if loop_device::find(&sys, &dev, &to_bind)?.is_none() {

@@ -110,12 +110,27 @@ impl From<sys::removal::RemoveError> for StepError {
     }
 }
 
+/// What the kernel said, as Go writes it: lowercase and without the number.
+pub(crate) fn go_text(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let mut letters = text.chars();
+    match letters.next() {
+        Some(first) => first.to_lowercase().chain(letters).collect(),
+        None => String::new(),
+    }
+}
+
 /// An error and its causes in one line.
 pub(crate) fn chain(error: &dyn Error) -> String {
+    let shown = |error: &(dyn Error + 'static)| match error.downcast_ref::<std::io::Error>() {
+        Some(kernel) => go_text(kernel),
+        None => error.to_string(),
+    };
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
-        let cause_text = cause.to_string();
+        let cause_text = shown(cause);
         if !text.ends_with(&cause_text) {
             text.push_str(": ");
             text.push_str(&cause_text);

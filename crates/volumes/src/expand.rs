@@ -2,8 +2,10 @@
 
 use crate::csi;
 use crate::csi::client::CallError;
+use crate::csi::drivers::missing;
 use crate::env::{Env, StepError};
-use crate::plugins::MountInput;
+use crate::host_tools;
+use crate::plugins::{MountInput, local};
 use api::core::v1::{ObjectReference, PersistentVolumeClaim};
 use engine::volumes::{
     Expansion, Outcome, Plugin, expansion, failed_patch, finished_patch, in_progress_patch,
@@ -36,9 +38,13 @@ pub(crate) async fn expand(env: &Env, input: &MountInput) -> Result<Grown, StepE
     let Some(size) = crate::resolve::capacity(capacity) else { return Ok(Grown::Later) };
     let namespace = claim.metadata.namespace.clone().unwrap_or_default();
     let name = claim.metadata.name.clone().unwrap_or_default();
+    // Only these plugins grow on the node; for others the size is what it is.
+    if !matches!(spec.plugin, Plugin::Csi | Plugin::Local) {
+        return Ok(Grown::To(size));
+    }
     input.step.enter("reading the claim for its size");
     let claim = env.objects.claim(&namespace, &name).await.map_err(|e| {
-        StepError::transient(format!("MountVolume.NodeExpandVolume get PVC failed : {e}"))
+        StepError::transient(format!("mountVolume.NodeExpandVolume get PVC failed : {e}"))
     })?;
     let (size, tell_claim, already_told) = match expansion(&claim, size) {
         Expansion::Done { size } => return Ok(Grown::To(size)),
@@ -71,14 +77,15 @@ pub(crate) async fn expand(env: &Env, input: &MountInput) -> Result<Grown, StepE
         Err(Refusal::Failed(e)) => {
             let infeasible =
                 matches!(e.code, Code::InvalidArgument | Code::OutOfRange | Code::NotFound);
+            let colon = if infeasible { "" } else { ": " };
+            let told = format!("Expander.NodeExpand failed to expand the volume {colon}{e}");
             if follows {
-                let text = e.to_string();
-                patch(env, &claim, failed_patch(&text, infeasible, env.clock.now())).await?;
+                patch(env, &claim, failed_patch(&told, infeasible, env.clock.now())).await?;
             }
             if e.code == Code::FailedPrecondition {
                 return Ok(if follows { Grown::Refused } else { Grown::To(size) });
             }
-            return Err(StepError { message: e.to_string(), outcome: Outcome::Uncertain });
+            return Err(StepError { message: told, outcome: Outcome::Uncertain });
         }
     }
     let message = format!(
@@ -102,29 +109,38 @@ enum Refusal {
 }
 
 async fn ask_driver(env: &Env, input: &MountInput, size: i64) -> Result<(), Refusal> {
-    if input.spec.plugin != Plugin::Csi {
-        return Err(Refusal::NotSupported(format!(
-            "volume plugin {} cannot expand on the node",
-            input.spec.plugin.name()
-        )));
+    if input.spec.plugin == Plugin::Local {
+        return grow_disk(env, input).await;
     }
     let source = csi::mount::source_of(input).map_err(Refusal::Missing)?;
-    let mut driver = env
+    let driver = env
         .csi
-        .open(&source.driver, "Expander.NodeExpand failed to get CSI client")
-        .map_err(Refusal::Missing)?;
-    if !driver.can(Capability::ExpandVolume).await.map_err(Refusal::Failed)? {
+        .get(&source.driver)
+        .map(|d| d.open(&source.driver, env.csi.seconds.clone()))
+        .ok_or_else(|| Refusal::Missing(StepError::transient(missing(&source.driver))))?;
+    let expands = driver.can(Capability::ExpandVolume).await.map_err(|e| {
+        Refusal::Missing(StepError::uncertain(format!(
+            "Expander.NodeExpand failed to check if node supports expansion : {e}"
+        )))
+    })?;
+    if !expands {
         return Err(Refusal::NotSupported(format!(
             "NodeExpand is not supported by the CSI driver {}",
             source.driver
         )));
     }
-    let secrets = csi::source::secret(env, source.expand_secret.as_ref(), "NodeExpandSecretRef")
+    let refusal = "expander.NodeExpand failed to get NodeExpandSecretRef";
+    let secrets = csi::source::named_secret(env, source.expand_secret.as_ref(), refusal)
         .await
         .map_err(Refusal::Missing)?;
     let multi = driver.can(Capability::SingleNodeMultiWriter).await.map_err(Refusal::Failed)?;
-    let staging = csi::mount::staging_path(env, &source.driver, &source.handle);
-    let path = env.paths.container_source(&input.uid, &input.spec);
+    let link = env.paths.container_source(&input.uid, &input.spec);
+    let (staging, path) = if source.block {
+        let device = std::fs::canonicalize(&link).unwrap_or(link);
+        (csi::block::staging(env, &input.spec.name), device)
+    } else {
+        (csi::mount::staging_path(env, &source.driver, &source.handle), link)
+    };
     driver
         .expand(pb::NodeExpandVolumeRequest {
             volume_id: source.handle.clone(),
@@ -137,6 +153,19 @@ async fn ask_driver(env: &Env, input: &MountInput, size: i64) -> Result<(), Refu
         .await
         .map(drop)
         .map_err(Refusal::Failed)
+}
+
+/// A local disk is grown by its file system's own tool; a folder or a raw device has nothing to grow.
+async fn grow_disk(env: &Env, input: &MountInput) -> Result<(), Refusal> {
+    let Some(path) = local::local_path(&input.spec).filter(|_| !input.spec.is_block()) else {
+        return Ok(());
+    };
+    let target = local::device_mount(env, &input.spec.name);
+    let path = path.to_owned();
+    if !local::is_disk(env, &input.spec).await.map_err(Refusal::Missing)? {
+        return Ok(());
+    }
+    host_tools::grow(&path, &target).await.map_err(Refusal::Missing)
 }
 
 async fn patch(

@@ -67,10 +67,56 @@ pub(crate) async fn mount(
     if ended.code == Some(0) {
         return Ok(());
     }
-    Err(StepError::settled(format!(
+    Err(StepError::settled(mount_failed(&ended, &arguments)))
+}
+
+/// Gives a bind mount these options.
+pub(crate) async fn remount_bind(target: &Path, options: &[String]) -> Result<(), StepError> {
+    let target = target.to_string_lossy();
+    let joined = format!("bind,remount,{}", options.join(","));
+    let arguments = ["-o", &joined, &target];
+    let ended = run("mount", &arguments, MOUNT_LIMIT).await?;
+    if ended.code == Some(0) {
+        return Ok(());
+    }
+    Err(StepError::uncertain(mount_failed(&ended, &arguments)))
+}
+
+fn mount_failed(ended: &Ended, arguments: &[&str]) -> String {
+    format!(
         "mount failed: {}\nMounting command: mount\nMounting arguments: {}\nOutput: {}\n",
         shown(ended.code),
         arguments.join(" "),
+        ended.output
+    )
+}
+
+/// Lets a mounted file system have all of its grown device.
+pub(crate) async fn grow(device: &str, target: &Path) -> Result<(), StepError> {
+    let format = disk_format(device).await.map_err(|e| StepError {
+        message: format!("ResizeFS.Resize - error checking format for device {device}: {e}"),
+        ..e
+    })?;
+    let target = target.to_string_lossy();
+    let (program, arguments, about): (&str, Vec<&str>, &str) = match format.as_deref() {
+        // Making a file system takes the whole disk.
+        None => return Ok(()),
+        Some("ext3" | "ext4") => ("resize2fs", vec![device], device),
+        Some("xfs") => ("xfs_growfs", vec!["-d", &target], &target),
+        Some("btrfs") => ("btrfs", vec!["filesystem", "resize", "max", &target], &target),
+        Some(other) => {
+            return Err(StepError::uncertain(format!(
+                "ResizeFS.Resize - resize of format {other} is not supported for device {device} mounted at {target}"
+            )));
+        }
+    };
+    let ended = run(program, &arguments, MAKE_LIMIT).await?;
+    if ended.code == Some(0) {
+        return Ok(());
+    }
+    Err(StepError::uncertain(format!(
+        "resize of device {about} failed: {}. {program} output: {}",
+        shown(ended.code),
         ended.output
     )))
 }

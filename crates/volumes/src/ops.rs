@@ -55,9 +55,20 @@ pub(crate) async fn mount(env: &Env, input: &MountInput) -> OpReport {
         let labels = node_labels(env);
         if !volume_fits_node(pv, &env.config.node_name, &labels) {
             let error = StepError::settled("no matching NodeSelectorTerms");
-            return fail(env, input, FAILED, "MountVolume.NodeAffinity check failed", None, error);
+            let step = if spec.is_block() {
+                "MapVolume.NodeAffinity check failed"
+            } else {
+                "MountVolume.NodeAffinity check failed"
+            };
+            return fail(env, input, FAILED, step, None, error);
         }
-        if has_mount_options(pv) && !spec.plugin.supports_mount_options() {
+        if !spec.is_block()
+            && let Err(e) = plugins::check(env, input).await
+        {
+            let step = "MountVolume.NewMounter initialization failed";
+            return fail(env, input, FAILED, step, None, e);
+        }
+        if !spec.is_block() && has_mount_options(pv) && !spec.plugin.supports_mount_options() {
             let error = StepError::settled("mount options are not supported for this volume type");
             let step = "MountVolume.MountOptionSupport check failed";
             return fail(env, input, FAILED, step, None, error);
@@ -66,6 +77,10 @@ pub(crate) async fn mount(env: &Env, input: &MountInput) -> OpReport {
             let error = StepError::transient(
                 "volume uses the ReadWriteOncePod access mode and is already in use by another pod",
             );
+            if spec.is_block() {
+                let step = "MapVolume.SetUpDevice failed";
+                return fail(env, input, "FailedMapVolume", step, None, error);
+            }
             return fail(env, input, FAILED, "MountVolume.SetUp failed", None, error);
         }
     }

@@ -122,6 +122,14 @@ pub(crate) async fn tear_down(env: &Env, input: &UnmountInput) -> Result<(), Ste
     }
 }
 
+/// Whether the volume can be looked at (upstream: `NewMounter`).
+pub(crate) async fn check(env: &Env, input: &MountInput) -> Result<(), StepError> {
+    match &input.spec.plugin {
+        Plugin::Local => local::check(env, &input.spec).await,
+        _ => Ok(()),
+    }
+}
+
 /// Whether the volume's storage is there (upstream: `WaitForAttach`).
 pub(crate) async fn wait_attached(env: &Env, input: &MountInput) -> Result<(), StepError> {
     match &input.spec.plugin {

@@ -50,12 +50,15 @@ pub(crate) async fn measure(
 ) -> Vec<VolumeUsage> {
     let mut usages = Vec::new();
     for (name, spec) in volumes {
-        let path = env.paths.container_source(uid, &spec);
+        let path = match spec.plugin {
+            Plugin::Csi if spec.is_block() => csi::block::global_map(env, &spec.name).join(uid),
+            _ => env.paths.container_source(uid, &spec),
+        };
         let began = Instant::now();
         let source = source(&spec);
         let measured = match &spec.plugin {
             Plugin::HostPath | Plugin::Fc | Plugin::GitRepo | Plugin::Image => None,
-            Plugin::Csi if !spec.is_block() => ask_driver(env, &spec, path).await,
+            Plugin::Csi => ask_driver(env, &spec, path).await,
             _ if spec.is_block() => device_size(env, path).await,
             Plugin::EmptyDir
             | Plugin::ConfigMap
@@ -79,11 +82,11 @@ pub(crate) async fn measure(
 fn source(spec: &VolumeSpec) -> Option<String> {
     match &spec.plugin {
         Plugin::HostPath | Plugin::Fc | Plugin::GitRepo | Plugin::Image => None,
-        _ if spec.is_block() => Some("block".to_owned()),
         Plugin::Csi => {
             let inline = spec.as_inline().and_then(|v| v.csi.as_ref()).map(|c| c.driver.clone());
             inline.or_else(|| csi::mount::storage_id(spec).map(|(driver, _)| driver))
         }
+        _ if spec.is_block() => Some("block".to_owned()),
         Plugin::EmptyDir
         | Plugin::ConfigMap
         | Plugin::Secret
@@ -184,7 +187,7 @@ async fn ask_driver(env: &Env, spec: &VolumeSpec, path: PathBuf) -> Option<Volum
         }
         None => csi::mount::storage_id(spec)?,
     };
-    let mut driver = env.csi.open(&driver_name, "stats").ok()?;
+    let driver = env.csi.open(&driver_name, "stats").ok()?;
     if !driver.can(Capability::GetVolumeStats).await.ok()? {
         return None;
     }

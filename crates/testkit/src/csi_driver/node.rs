@@ -41,7 +41,7 @@ fn has(text: &str, what: &str) -> Result<(), Status> {
 }
 
 /// Only plain names: the id becomes a file name.
-fn check_id(id: &str) -> Result<(), Status> {
+pub(super) fn check_id(id: &str) -> Result<(), Status> {
     has(id, "Volume ID")?;
     if id.contains('/') || id.starts_with('.') {
         return Err(Status::not_found(format!("no volume {id}")));
@@ -316,6 +316,10 @@ impl Node for NodeService {
         self.run("NodeExpandVolume", &request.volume_id.clone(), || {
             check_id(&request.volume_id)?;
             has(&request.volume_path, "Volume path")?;
+            let id = &request.volume_id;
+            if !self.folder(id).exists() && !self.image(id).exists() {
+                return Err(Status::not_found(format!("no volume {id}")));
+            }
             let wanted = request.capacity_range.as_ref().map_or(0, |r| r.required_bytes);
             let size = u64::try_from(wanted).unwrap_or_default();
             if let Some(device) = self.device(&request.volume_id)? {

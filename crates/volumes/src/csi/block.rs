@@ -9,12 +9,14 @@
 use super::PREFIX;
 use super::data::VolumeNotes;
 use super::mount::{in_pool, source_of};
-use super::source::{self, attachment_name};
+use super::source::{self, Source, attachment_name};
 use crate::env::{Env, Step, StepError};
 use crate::plugins::{MountInput, UnmountInput};
-use engine::volumes::VolumeSpec;
+use api::storage::v1::CSIDriver;
+use engine::volumes::{Outcome, VolumeSpec};
 use proto::csi_v1 as csi;
 use proto::csi_v1::node_service_capability::rpc::Type as Capability;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use sys::removal::{Contents, remove_tree};
 
@@ -22,7 +24,8 @@ fn top(env: &Env) -> PathBuf {
     env.paths.plugin("kubernetes.io/csi").join("volumeDevices")
 }
 
-fn staging(env: &Env, name: &str) -> PathBuf {
+/// Where the device is staged.
+pub(crate) fn staging(env: &Env, name: &str) -> PathBuf {
     top(env).join("staging").join(name)
 }
 
@@ -39,9 +42,8 @@ fn notes_dir(env: &Env, name: &str) -> PathBuf {
     top(env).join(name).join("data")
 }
 
-/// Stages the device on the node.
-pub(crate) async fn set_up_device(env: &Env, input: &MountInput) -> Result<(), StepError> {
-    let source = source_of(input)?;
+/// Writes down what undoing needs; comes before everything else.
+async fn save_notes(env: &Env, input: &MountInput, source: &Source) -> Result<(), StepError> {
     let (name, node) = (&input.spec.name, &env.config.node_name);
     let notes = VolumeNotes(
         [
@@ -54,15 +56,47 @@ pub(crate) async fn set_up_device(env: &Env, input: &MountInput) -> Result<(), S
         .map(|(k, v)| (k.to_owned(), v))
         .into(),
     );
-    let (dir, path) = (notes_dir(env, name), staging(env, name));
-    let made = path.clone();
-    in_pool(env, &path, "make staging directory", move || {
+    let dir = notes_dir(env, name);
+    let key = dir.clone();
+    in_pool(env, &key, "save volume data", move || {
         sys::fs::create_dir_all(&dir, 0o750)?;
-        notes.save(&dir)?;
-        Ok(sys::fs::create_dir_all(&made, 0o750)?)
+        notes.save(&dir)
     })
-    .await?;
-    let mut driver =
+    .await
+}
+
+/// What the attacher wants passed on; `caller` is the step that fails without it.
+async fn publish_context(
+    env: &Env,
+    source: &Source,
+    object: Option<&CSIDriver>,
+    caller: &str,
+) -> Result<BTreeMap<String, String>, StepError> {
+    let id = attachment_name(&source.handle, &source.driver, &env.config.node_name);
+    source::publish_context(env, source, object).await.map_err(|e| {
+        StepError::transient(format!(
+            "{PREFIX}blockMapper.{caller} failed to get volume attachment [id={id}]: {e}"
+        ))
+    })
+}
+
+/// Stages the device on the node.
+pub(crate) async fn set_up_device(env: &Env, input: &MountInput) -> Result<(), StepError> {
+    let source = source_of(input)?;
+    save_notes(env, input, &source).await?;
+    let staged = stage(env, input, &source).await;
+    if staged.as_ref().is_err_and(|e| e.outcome == Outcome::Final)
+        && let Err(e) = remove_folders(env, &input.spec.name).await
+    {
+        tracing::debug!(volume = input.spec.name, err = %e, "could not remove an unused device");
+    }
+    staged
+}
+
+async fn stage(env: &Env, input: &MountInput, source: &Source) -> Result<(), StepError> {
+    let object = source::driver_object(env, &source.driver).await?;
+    let context = publish_context(env, source, object.as_deref(), "SetupDevice").await?;
+    let driver =
         env.csi.open(&source.driver, "blockMapper.SetUpDevice failed to get CSI client")?;
     let stages = driver.can(Capability::StageUnstageVolume).await.map_err(|e| {
         StepError::settled(format!(
@@ -72,9 +106,18 @@ pub(crate) async fn set_up_device(env: &Env, input: &MountInput) -> Result<(), S
     if !stages {
         return Ok(());
     }
-    let object = source::driver_object(env, &source.driver).await?;
-    let context = source::publish_context(env, &source, object.as_deref()).await?;
-    let secrets = source::secret(env, source.stage_secret.as_ref(), "NodeStageSecretRef").await?;
+    let secrets = source::named_secret(
+        env,
+        source.stage_secret.as_ref(),
+        &format!("{PREFIX}failed to get NodeStageSecretRef"),
+    )
+    .await?;
+    let path = staging(env, &input.spec.name);
+    let made = path.clone();
+    in_pool(env, &path, "make staging directory", move || {
+        Ok(sys::fs::create_dir_all(&made, 0o750)?)
+    })
+    .await?;
     let multi = driver.can(Capability::SingleNodeMultiWriter).await?;
     input.step.enter(format!("NodeStageVolume of driver {}", source.driver));
     driver
@@ -93,17 +136,21 @@ pub(crate) async fn set_up_device(env: &Env, input: &MountInput) -> Result<(), S
 /// Publishes the device to the pod; gives the path that the driver filled.
 pub(crate) async fn map_pod_device(env: &Env, input: &MountInput) -> Result<PathBuf, StepError> {
     let source = source_of(input)?;
-    let mut driver =
-        env.csi.open(&source.driver, "blockMapper.MapPodDevice failed to get CSI client")?;
     let object = source::driver_object(env, &source.driver).await?;
     let object = object.as_deref();
-    let context = source::publish_context(env, &source, object).await?;
-    let secrets =
-        source::secret(env, source.publish_secret.as_ref(), "NodePublishSecretRef").await?;
+    let context = publish_context(env, &source, object, "MapPodDevice").await?;
+    let driver =
+        env.csi.open(&source.driver, "blockMapper.MapPodDevice failed to get CSI client")?;
     let mut attributes = source.attributes.clone();
     if object.is_some_and(|d| d.spec.pod_info_on_mount == Some(true)) {
         attributes.extend(source::pod_info(&input.pod, false));
     }
+    let secrets = source::named_secret(
+        env,
+        source.publish_secret.as_ref(),
+        &format!("{PREFIX}blockMapper.publishVolumeForBlock failed to get NodePublishSecretRef"),
+    )
+    .await?;
     let dir = publish_dir(env, &input.spec.name);
     let path = dir.join(&input.uid);
     in_pool(env, &path, "make publish directory", move || {
@@ -153,26 +200,37 @@ pub(crate) async fn tear_down_device(
 ) -> Result<(), StepError> {
     let name = &spec.name;
     let Some(notes) = notes(env, name).await? else { return Ok(()) };
-    let mut driver =
+    let driver =
         env.csi.open(notes.driver(), "blockMapper.TearDownDevice failed to get CSI client")?;
     let path = staging(env, name);
-    step.enter(format!("NodeUnstageVolume of driver {}", notes.driver()));
-    let stages = driver.can(Capability::StageUnstageVolume).await.map_err(|e| {
-        StepError::uncertain(format!(
-            "{PREFIX}blockMapper.unstageVolumeForBlock failed to check STAGE_UNSTAGE_VOLUME capability: {e}"
-        ))
-    })?;
-    if stages {
-        driver.unstage(notes.handle(), &path).await.map_err(|e| {
-            StepError::uncertain(format!("{PREFIX}blockMapper.unstageVolumeForBlock failed: {e}"))
+    let looked = path.clone();
+    let staged = in_pool(env, &path, "stat", move || Ok(sys::fs::try_exists(&looked)?)).await?;
+    if staged {
+        step.enter(format!("NodeUnstageVolume of driver {}", notes.driver()));
+        let stages = driver.can(Capability::StageUnstageVolume).await.map_err(|e| {
+            StepError::uncertain(format!(
+                "{PREFIX}blockMapper.unstageVolumeForBlock failed to check STAGE_UNSTAGE_VOLUME capability: {e}"
+            ))
         })?;
+        if stages {
+            driver.unstage(notes.handle(), &path).await.map_err(|e| {
+                StepError::uncertain(format!(
+                    "{PREFIX}blockMapper.unstageVolumeForBlock failed: {e}"
+                ))
+            })?;
+        }
     }
-    let (publish, all, proc) =
-        (publish_dir(env, name), top(env).join(name), env.paths.proc().to_owned());
-    let key = path.clone();
+    remove_folders(env, name).await
+}
+
+/// Removes every folder of a device that nobody uses (upstream: `cleanupOrphanDeviceFiles`).
+async fn remove_folders(env: &Env, name: &str) -> Result<(), StepError> {
+    let (publish, staging) = (publish_dir(env, name), staging(env, name));
+    let (all, proc) = (top(env).join(name), env.paths.proc().to_owned());
+    let key = staging.clone();
     in_pool(env, &key, "remove block directories", move || {
         remove_tree(&proc, &publish, Contents::DirsOnly)?;
-        remove_tree(&proc, &path, Contents::Everything)?;
+        remove_tree(&proc, &staging, Contents::Everything)?;
         // The notes go last: until then the volume can be found.
         remove_tree(&proc, &all, Contents::Everything)?;
         Ok(())

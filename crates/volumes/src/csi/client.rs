@@ -8,7 +8,6 @@ use hyper_util::rt::TokioIo;
 use proto::csi_v1 as csi;
 use proto::csi_v1::node_client::NodeClient;
 use proto::csi_v1::node_service_capability::rpc::Type as Capability;
-use std::collections::BTreeSet;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -78,7 +77,6 @@ pub(crate) struct Driver {
     seconds: HistogramFamily,
     client: NodeClient<Channel>,
     deadline: Instant,
-    capabilities: Option<BTreeSet<i32>>,
 }
 
 impl Driver {
@@ -86,7 +84,7 @@ impl Driver {
     pub(crate) fn at(socket: &Path, name: &str, seconds: HistogramFamily) -> Self {
         let client = NodeClient::new(channel(socket)).max_decoding_message_size(MAX_ANSWER);
         let deadline = Instant::now() + TIMEOUT;
-        Self { name: name.to_owned(), seconds, client, deadline, capabilities: None }
+        Self { name: name.to_owned(), seconds, client, deadline }
     }
 
     async fn call<T>(
@@ -117,22 +115,18 @@ impl Driver {
         }
     }
 
-    /// Whether the driver has a capability; asked once per operation.
-    pub(crate) async fn can(&mut self, wanted: Capability) -> Result<bool, CallError> {
-        if self.capabilities.is_none() {
-            let mut client = self.client.clone();
-            let request = csi::NodeGetCapabilitiesRequest {};
-            let answer =
-                self.call("NodeGetCapabilities", client.node_get_capabilities(request)).await?;
-            let found = answer
-                .capabilities
-                .into_iter()
-                .filter_map(|c| c.r#type)
-                .map(|csi::node_service_capability::Type::Rpc(rpc)| rpc.r#type)
-                .collect();
-            self.capabilities = Some(found);
-        }
-        Ok(self.capabilities.as_ref().is_some_and(|c| c.contains(&(wanted as i32))))
+    /// Whether the driver has a capability. Asked anew at each decision, as upstream does: a driver may
+    /// be replaced by a newer one at any time.
+    pub(crate) async fn can(&self, wanted: Capability) -> Result<bool, CallError> {
+        let mut client = self.client.clone();
+        let request = csi::NodeGetCapabilitiesRequest {};
+        let answer =
+            self.call("NodeGetCapabilities", client.node_get_capabilities(request)).await?;
+        Ok(answer
+            .capabilities
+            .into_iter()
+            .filter_map(|c| c.r#type)
+            .any(|csi::node_service_capability::Type::Rpc(rpc)| rpc.r#type == wanted as i32))
     }
 
     pub(crate) async fn info(&self) -> Result<csi::NodeGetInfoResponse, CallError> {

@@ -14,6 +14,18 @@ pub(crate) struct Registered {
     pub(crate) version: Version,
 }
 
+impl Registered {
+    /// A connection for one operation.
+    pub(crate) fn open(&self, name: &str, seconds: HistogramFamily) -> Driver {
+        Driver::at(&self.endpoint, name, seconds)
+    }
+}
+
+/// Upstream's words for a driver that is not there.
+pub(crate) fn missing(name: &str) -> String {
+    format!("driver name {name} not found in the list of registered CSI drivers")
+}
+
 /// A driver's API version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Version(u32, u32, u32);
@@ -80,11 +92,10 @@ impl Drivers {
     /// A connection for one operation; a driver that is not there may come back.
     pub(crate) fn open(&self, name: &str, context: &str) -> Result<Driver, StepError> {
         match self.get(name) {
-            Some(driver) => Ok(Driver::at(&driver.endpoint, name, self.seconds.clone())),
-            None => Err(StepError::transient(format!(
-                "{}{context}: driver name {name} not found in the list of registered CSI drivers",
-                super::PREFIX
-            ))),
+            Some(driver) => Ok(driver.open(name, self.seconds.clone())),
+            None => {
+                Err(StepError::transient(format!("{}{context}: {}", super::PREFIX, missing(name))))
+            }
         }
     }
 }

@@ -33,17 +33,21 @@ pub(crate) struct CsiHandler {
 #[async_trait]
 impl PluginHandler for CsiHandler {
     async fn validate(&self, plugin: &PluginInfo) -> Result<(), String> {
-        self.version(plugin, "ValidatePlugin").map(drop)
+        self.version(plugin, "ValidatePlugin").map(drop).map_err(|e| {
+            format!(
+                "validation failed for CSI Driver {} at endpoint {}: {e}",
+                plugin.name,
+                plugin.endpoint.display()
+            )
+        })
     }
 
     async fn register(&self, plugin: &PluginInfo) -> Result<(), String> {
         let version = self.version(plugin, "RegisterPlugin")?;
         let endpoint = plugin.endpoint.clone();
         let seconds = self.env.csi.seconds.clone();
-        let info = Driver::at(&endpoint, &plugin.name, seconds)
-            .info()
-            .await
-            .map_err(|e| format!("{PREFIX}error during CSI NodeGetInfo() call: {e}"))?;
+        let info =
+            Driver::at(&endpoint, &plugin.name, seconds).info().await.map_err(|e| e.to_string())?;
         self.env.csi.set(&plugin.name, Registered { endpoint, version });
         let installed = install(&self.env, &plugin.name, &info).await;
         if installed.is_err() {

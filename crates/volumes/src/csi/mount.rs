@@ -57,7 +57,7 @@ pub(crate) async fn check_attached(env: &Env, input: &MountInput) -> Result<(), 
 /// Stages the volume on the node.
 pub(crate) async fn mount_device(env: &Env, input: &MountInput) -> Result<(), StepError> {
     let source = source_of(input)?;
-    let mut driver =
+    let driver =
         env.csi.open(&source.driver, "attacher.MountDevice failed to create newCsiDriverClient")?;
     input.step.enter(format!("asking driver {} for its capabilities", source.driver));
     let stages = driver.can(Capability::StageUnstageVolume).await?;
@@ -110,7 +110,7 @@ pub(crate) async fn mount_device(env: &Env, input: &MountInput) -> Result<(), St
 /// Publishes the volume to the pod.
 pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepError> {
     let source = source_of(input)?;
-    let mut driver = env.csi.open(&source.driver, "mounter.SetUpAt failed to get CSI client")?;
+    let driver = env.csi.open(&source.driver, "mounter.SetUpAt failed to get CSI client")?;
     input.step.enter(format!("reading CSIDriver {}", source.driver));
     let object = source::driver_object(env, &source.driver).await?;
     let object = object.as_deref();
@@ -246,11 +246,11 @@ pub(crate) async fn unmount_device(
     let dir = path.parent().map(Path::to_owned).unwrap_or_default();
     // Without notes nothing was staged.
     let Some(notes) = load_notes(env, &dir).await? else { return Ok(()) };
-    let mut driver = env
+    let driver = env
         .csi
         .open(notes.driver(), "attacher.UnmountDevice failed to create newCsiDriverClient")?;
     step.enter(format!("NodeUnstageVolume of driver {}", notes.driver()));
-    unstage(&mut driver, &notes, &path).await?;
+    unstage(&driver, &notes, &path).await?;
     remove(env, &path).await.map_err(|e| {
         StepError::uncertain(format!(
             "{PREFIX}failed to clean up global mount {}: {e}",
@@ -259,7 +259,7 @@ pub(crate) async fn unmount_device(
     })
 }
 
-async fn unstage(driver: &mut Driver, notes: &VolumeNotes, path: &Path) -> Result<(), StepError> {
+async fn unstage(driver: &Driver, notes: &VolumeNotes, path: &Path) -> Result<(), StepError> {
     let stages = driver.can(Capability::StageUnstageVolume).await.map_err(|e| {
         StepError::uncertain(format!(
             "{PREFIX}attacher.UnmountDevice failed to check whether STAGE_UNSTAGE_VOLUME set: {e}"

@@ -187,18 +187,41 @@ pub(crate) fn attach_required(driver: Option<&CSIDriver>) -> bool {
     driver.is_none_or(|d| d.spec.attach_required != Some(false))
 }
 
-/// The data of a secret as text.
+/// The data of a secret as text; an error says `fetching <what> <namespace>/<name> failed`.
 pub(crate) async fn secret(
     env: &Env,
     reference: Option<&(String, String)>,
     what: &str,
 ) -> Result<BTreeMap<String, String>, StepError> {
-    let Some((namespace, name)) = reference else { return Ok(BTreeMap::new()) };
+    let Some(reference) = reference else { return Ok(BTreeMap::new()) };
+    read_secret(env, reference).await.map_err(|e| {
+        let (namespace, name) = reference;
+        StepError::transient(format!("fetching {what} {namespace}/{name} failed: {e}"))
+    })
+}
+
+/// The data of a secret as text; an error says `<refusal> <namespace>/<name>`.
+pub(crate) async fn named_secret(
+    env: &Env,
+    reference: Option<&(String, String)>,
+    refusal: &str,
+) -> Result<BTreeMap<String, String>, StepError> {
+    let Some(reference) = reference else { return Ok(BTreeMap::new()) };
+    read_secret(env, reference).await.map_err(|e| {
+        let (namespace, name) = reference;
+        StepError::transient(format!("{refusal} {namespace}/{name}: {e}"))
+    })
+}
+
+async fn read_secret(
+    env: &Env,
+    (namespace, name): &(String, String),
+) -> Result<BTreeMap<String, String>, String> {
     let failed = |e: String| {
-        StepError::transient(format!(
-            "fetching {what} {namespace}/{name} failed: {}failed to find the secret {name} in the namespace {namespace} with error: {e}",
+        format!(
+            "{}failed to find the secret {name} in the namespace {namespace} with error: {e}",
             super::PREFIX
-        ))
+        )
     };
     let Some(storage) = &env.storage else { return Err(failed("no API server".into())) };
     let object = storage.secret(namespace, name).await.map_err(|e| failed(e.to_string()))?;

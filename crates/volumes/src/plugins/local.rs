@@ -1,7 +1,7 @@
 //! Local volumes: a folder or a disk of this node, by a persistent volume.
 
 use super::{MountInput, UnmountInput, mount_options};
-use crate::env::{Env, Step, StepError};
+use crate::env::{Env, Step, StepError, go_text};
 use crate::host_tools;
 use crate::ownership;
 use crate::pool::NORMAL;
@@ -38,13 +38,7 @@ fn fs_type(spec: &VolumeSpec) -> String {
 async fn kind(env: &Env, spec: &VolumeSpec) -> Result<(PathBuf, Kind), StepError> {
     let path = local_path(spec).unwrap_or_default();
     if path.is_empty() {
-        return Err(StepError::settled(format!(
-            "LocalVolume volume {:?} path is empty",
-            spec.name
-        )));
-    }
-    if path.split('/').any(|part| part == "..") {
-        return Err(StepError::settled(format!("invalid path: {path} must not contain '..'")));
+        return Err(StepError::settled("local volume source is nil or local path is not set"));
     }
     let path = PathBuf::from(path);
     let seen = path.clone();
@@ -56,8 +50,21 @@ async fn kind(env: &Env, spec: &VolumeSpec) -> Result<(PathBuf, Kind), StepError
         Ok(m) if m.is_dir() => Ok((path, Kind::Folder)),
         Ok(m) if m.file_type().is_block_device() => Ok((path, Kind::Disk)),
         Ok(_) => Err(StepError::settled("only directory and block device are supported")),
-        Err(e) => Err(StepError::settled(format!("stat {}: {e}", path.display()))),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            Err(StepError::settled(format!("path {:?} does not exist", path.to_string_lossy())))
+        }
+        Err(e) => Err(StepError::settled(format!("stat {}: {}", path.display(), go_text(&e)))),
     }
+}
+
+/// Whether the volume can be looked at, before anything is done for it.
+pub(crate) async fn check(env: &Env, spec: &VolumeSpec) -> Result<(), StepError> {
+    kind(env, spec).await.map(drop)
+}
+
+/// Whether it is a disk with a file system of its own, and not a folder.
+pub(crate) async fn is_disk(env: &Env, spec: &VolumeSpec) -> Result<bool, StepError> {
+    Ok(kind(env, spec).await?.1 == Kind::Disk)
 }
 
 /// Mounts a disk for all pods; a folder needs nothing.
@@ -85,7 +92,20 @@ pub(crate) async fn mount_device(env: &Env, input: &MountInput) -> Result<(), St
     }
     input.step.enter(format!("formatting and mounting {}", path.display()));
     let device = path.to_string_lossy().into_owned();
-    host_tools::format_and_mount(&device, &target, &fs_type(&input.spec), &options).await
+    let fs_type = fs_type(&input.spec);
+    let mounted = host_tools::format_and_mount(&device, &target, &fs_type, &options).await;
+    let Err(e) = mounted else { return Ok(()) };
+    let (unused, shown) = (target.clone(), target.display().to_string());
+    let removed =
+        env.pool.run(&shown, "remove directory", NORMAL, move || sys::fs::remove_dir(&unused));
+    if let Ok(Err(e)) = removed.await {
+        tracing::warn!(path = shown, err = %e, "could not remove an unused mount point");
+    }
+    let message = format!(
+        "local: failed to mount device {device} at {shown} (fstype: {fs_type}), error {}",
+        e.message
+    );
+    Err(StepError { message, ..e })
 }
 
 /// Binds the folder, or the mounted disk, into the pod.
@@ -96,6 +116,12 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
         Kind::Disk => device_mount(env, &input.spec.name),
     };
     let target = env.paths.volume(&input.uid, &input.spec.plugin, &input.spec.name);
+    if source.components().any(|part| part == std::path::Component::ParentDir) {
+        return Err(StepError::settled(format!(
+            "invalid path: {} must not contain '..'",
+            source.display()
+        )));
+    }
     let read_only = input.spec.read_only;
     let gid = ownership::fs_group(&input.pod);
     input.step.enter(format!("binding {}", source.display()));
@@ -116,6 +142,10 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
                 .map_err(|e| StepError::uncertain(format!("stat {}: {e}", from.display())))
         })
         .await??;
+    let options = mount_options(&input.spec);
+    if !options.is_empty() {
+        host_tools::remount_bind(&target, &options).await?;
+    }
     match gid {
         Some(gid) if input.others && gid != owner => env.warn(
             &input.pod,

@@ -33,12 +33,15 @@ async fn a_claim_of_another_node_is_refused_and_a_file_is_no_volume() {
         {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}]}});
     bed.claim("far", json!({"local": {"path": "/tmp"}, "nodeAffinity": elsewhere}));
     bed.claim("file", json!({"local": {"path": "/etc/os-release"}}));
+    bed.claim("gone", json!({"local": {"path": "/no/such"}}));
     let (p, q) = (claim_pod("p", "far"), claim_pod("q", "file"));
-    bed.show(&[(&p, PodLife::Syncing), (&q, PodLife::Syncing)]);
+    let r = claim_pod("r", "gone");
+    bed.show(&[(&p, PodLife::Syncing), (&q, PodLife::Syncing), (&r, PodLife::Syncing)]);
     let has = |text: &str| bed.events.all().iter().any(|e| e == text);
     eventually("told", || {
         has("FailedMount: MountVolume.NodeAffinity check failed for volume \"pv-far\" : no matching NodeSelectorTerms")
-            && has("FailedMount: MountVolume.MountDevice failed for volume \"pv-file\" : only directory and block device are supported")
+            && has("FailedMount: MountVolume.NewMounter initialization failed for volume \"pv-file\" : only directory and block device are supported")
+            && has("FailedMount: MountVolume.NewMounter initialization failed for volume \"pv-gone\" : path \"/no/such\" does not exist")
     })
     .await;
 }
