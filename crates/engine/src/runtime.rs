@@ -86,6 +86,12 @@ impl RuntimePod {
         self.newest_sandbox().filter(|s| s.state == SandboxState::Ready)
     }
 
+    /// The first IP that the active sandbox has of its own: none for pods on the node's network.
+    pub fn own_ip(&self) -> &str {
+        let network = self.active_sandbox().and_then(|s| s.network.as_ref());
+        network.map_or("", |network| network.first_ip())
+    }
+
     /// Containers of the active sandbox, newest first; none when there is no active one.
     pub fn active_containers(&self) -> impl Iterator<Item = &ContainerView> {
         let sandbox = self.active_sandbox().map(|s| s.id.clone());
@@ -167,6 +173,12 @@ pub struct SandboxNetwork {
 }
 
 impl SandboxNetwork {
+    /// The first of [`Self::ips`], empty if there is none.
+    pub fn first_ip(&self) -> &str {
+        let mut all = std::iter::once(&self.ip).chain(&self.additional_ips);
+        all.find(|ip| !ip.is_empty()).map_or("", String::as_str)
+    }
+
     /// All IPs, the primary one first.
     pub fn ips(&self) -> Vec<String> {
         std::iter::once(&self.ip)

@@ -129,8 +129,24 @@ fn underscores_ok(text: &str) -> bool {
 
 /// `%q`: a Go string literal.
 pub fn quote(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len() + 2);
+    quote_bytes(text.as_bytes())
+}
+
+/// `%q` of bytes that need not be text.
+pub fn quote_bytes(bytes: &[u8]) -> String {
+    let mut quoted = String::with_capacity(bytes.len() + 2);
     quoted.push('"');
+    for chunk in bytes.utf8_chunks() {
+        quote_text(chunk.valid(), &mut quoted);
+        for byte in chunk.invalid() {
+            quoted.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+fn quote_text(text: &str, quoted: &mut String) {
     for c in text.chars() {
         match c {
             '"' => quoted.push_str("\\\""),
@@ -149,8 +165,6 @@ pub fn quote(text: &str) -> String {
             c => quoted.push(c),
         }
     }
-    quoted.push('"');
-    quoted
 }
 
 #[cfg(test)]
@@ -164,6 +178,11 @@ mod tests {
         assert_eq!(parse_int("1_000", 0, 64), Ok(1000));
         assert_eq!(parse_int("010", 10, 32), Ok(10));
         assert_eq!(parse_int("-2147483648", 0, 32), Ok(-2_147_483_648));
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_quoted_one_by_one() {
+        assert_eq!(quote_bytes(b"a\xff\xfe\n\xc3\xa9"), "\"a\\xff\\xfe\\n\u{e9}\"");
     }
 
     #[test]

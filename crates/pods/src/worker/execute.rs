@@ -28,6 +28,8 @@ pub(super) struct Ground<'a> {
     pub(super) sandbox_id: String,
     pub(super) sandbox_config: proto::cri_v1::PodSandboxConfig,
     pub(super) ips: Vec<String>,
+    /// The sandbox's own address, for hooks; empty on the node's network.
+    pub(super) own_ip: String,
     pub(super) runtime_handler: String,
     pub(super) image_volumes: super::requests::ImageVolumes,
 }
@@ -37,7 +39,7 @@ impl PodWorker {
         Killer {
             shared: &self.shared,
             pod,
-            pod_ip: runtime.ips.first().map(String::as_str).unwrap_or_default(),
+            pod_ip: runtime.own_ip(),
             timeline: &self.timeline,
             grace: self.interrupt.clone(),
             with_events: true,

@@ -7,6 +7,7 @@ use crate::probe_client::http::{HttpClient, HttpError, headers_with_defaults};
 use crate::probe_client::url::HttpTarget;
 use crate::shared::Shared;
 use api::core::v1::{Container, LifecycleHandler, Pod};
+use api::machinery::util::intstr::IntOrString;
 use ports::{EventSeverity, EventTarget, NodeEvent};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,7 @@ pub(super) struct HookTarget<'a> {
     pub(super) container: &'a Container,
     /// Its id.
     pub(super) container_id: &'a str,
-    /// First IP of the pod; empty if it has none.
+    /// First IP of the pod's own sandbox; empty if it has none, as on the node's network.
     pub(super) pod_ip: &'a str,
 }
 
@@ -45,7 +46,7 @@ pub(super) async fn run(
         tokio::time::sleep(Duration::from_secs(seconds)).await;
         return Ok(());
     }
-    Err("Cannot run handler: invalid handler: no action is set".to_owned())
+    Err(format!("Cannot run handler: invalid handler: {}", described(handler)))
 }
 
 async fn run_exec(
@@ -58,15 +59,25 @@ async fn run_exec(
     let (error, output) = match answer {
         Ok(answer) => match answer.failure(&command) {
             None => return Ok(()),
-            Some(error) => {
-                let mut output = String::from_utf8_lossy(&answer.stdout).into_owned();
-                output.push_str(&String::from_utf8_lossy(&answer.stderr));
-                (error, output)
-            }
+            Some(error) => (error, [answer.stdout.as_slice(), answer.stderr.as_slice()].concat()),
         },
-        Err(fault) => (fault.to_string(), String::new()),
+        Err(fault) => (fault.to_string(), Vec::new()),
     };
-    Err(format!("{} failed - error: {error}, message: {output:?}", of(&described, target)))
+    let output = units::strconv::quote_bytes(&output);
+    Err(format!("{} failed - error: {error}, message: {output}", of(&described, target)))
+}
+
+/// A handler without an action that hooks know, in Go's form.
+fn described(handler: &LifecycleHandler) -> String {
+    let socket = handler.tcp_socket.as_ref().map_or("nil".to_owned(), |socket| {
+        let port = match &socket.port {
+            IntOrString::Int(number) => format!("{{0 {number} }}"),
+            IntOrString::String(name) => format!("{{1 0 {name}}}"),
+        };
+        let host = socket.host.as_deref().unwrap_or_default();
+        format!("&TCPSocketAction{{Port:{port},Host:{host},}}")
+    });
+    format!("&LifecycleHandler{{Exec:nil,HTTPGet:nil,TCPSocket:{socket},Sleep:nil,}}")
 }
 
 async fn run_http(
@@ -116,4 +127,25 @@ async fn run_http(
 fn of(described: &str, target: HookTarget<'_>) -> String {
     let name = &target.container.name;
     format!("{described} for Container {name:?} in Pod {:?}", crate::shared::format_pod(target.pod))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::core::v1::TCPSocketAction;
+
+    #[test]
+    fn a_handler_without_a_known_action_reads_as_go_prints_it() {
+        let socket = |port| TCPSocketAction { port, host: None };
+        let handler = |port| LifecycleHandler {
+            tcp_socket: Some(socket(port)),
+            ..LifecycleHandler::default()
+        };
+        assert_eq!(
+            described(&handler(IntOrString::Int(8080))),
+            "&LifecycleHandler{Exec:nil,HTTPGet:nil,TCPSocket:&TCPSocketAction{Port:{0 8080 },\
+             Host:,},Sleep:nil,}"
+        );
+        assert!(described(&handler(IntOrString::String("web".into()))).contains("{1 0 web}"));
+    }
 }

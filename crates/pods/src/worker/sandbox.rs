@@ -19,7 +19,8 @@ impl PodWorker {
         plan: &PodPlan,
         acted: &mut bool,
     ) -> Result<Option<Ground<'a>>, Outcome> {
-        let (sandbox_id, config, ips, handler) = if let Some(create) = &plan.create_sandbox {
+        let (sandbox_id, config, ips, own_ip, handler) = if let Some(create) = &plan.create_sandbox
+        {
             *acted = true;
             if let Err(error) = self.shared.placement.prepare(pod).await {
                 self.timeline.note("dynamic resources failed", error.to_string());
@@ -38,8 +39,8 @@ impl PodWorker {
                 Ok(handler) => handler,
                 Err(error) => return Err(self.no_sandbox(pod, &error)),
             };
-            let (id, ips) = self.run_sandbox(pod, config.clone(), &handler).await?;
-            (id, config, ips, handler)
+            let made = self.run_sandbox(pod, config.clone(), &handler).await?;
+            (made.id, config, made.ips, made.own_ip, handler)
         } else {
             let Some(id) = &plan.sandbox else { return Ok(None) };
             if plan.start.is_empty() {
@@ -57,7 +58,8 @@ impl PodWorker {
                 Ok(handler) => handler,
                 Err(error) => return Err(self.no_sandbox(pod, &error)),
             };
-            (id.to_string(), config, runtime.ips.clone(), handler)
+            let own_ip = runtime.own_ip().to_owned();
+            (id.to_string(), config, runtime.ips.clone(), own_ip, handler)
         };
         let mut ground = Ground {
             pod,
@@ -66,6 +68,7 @@ impl PodWorker {
             sandbox_id,
             sandbox_config: config,
             ips,
+            own_ip,
             runtime_handler: handler,
             image_volumes: super::requests::ImageVolumes::default(),
         };
@@ -78,7 +81,7 @@ impl PodWorker {
         pod: &Arc<Pod>,
         config: proto::cri_v1::PodSandboxConfig,
         handler: &str,
-    ) -> Result<(String, Vec<String>), Outcome> {
+    ) -> Result<Made, Outcome> {
         self.shared.metrics.started_pods.inc(&[]);
         if let Err(error) = self.make_log_dir(&config.log_directory).await {
             return Err(self.no_sandbox(pod, &error));
@@ -113,13 +116,14 @@ impl PodWorker {
             }
         };
         let view = crate::view::translate::sandbox(&status);
+        let own_ip = view.network.as_ref().map_or("", |n| n.first_ip()).to_owned();
         let mut ips = view.network.map(|n| n.ips()).unwrap_or_default();
         self.timeline.note("sandbox started", format!("{id} {}", ips.join(",")));
         if ips.is_empty() && pod.spec.as_ref().and_then(|s| s.host_network).unwrap_or_default() {
             ips = crate::shared::host_ips(&self.shared.node.borrow());
         }
         self.shared.status.set_sandbox_ready(&self.uid);
-        Ok((id, ips))
+        Ok(Made { id, ips, own_ip })
     }
 
     /// The sandbox cannot be made; silent when the pod is to end anyway.
@@ -132,4 +136,13 @@ impl PodWorker {
         self.acted();
         failed()
     }
+}
+
+/// A sandbox that was just made.
+struct Made {
+    id: String,
+    /// The pod's addresses: the node's where it shares its network.
+    ips: Vec<String>,
+    /// The first address of its own, if any.
+    own_ip: String,
 }

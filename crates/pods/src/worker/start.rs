@@ -152,8 +152,8 @@ impl PodWorker {
         let Some(handler) = container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref()) else {
             return Ok(());
         };
-        let ip = ground.ips.first().map(String::as_str).unwrap_or_default();
-        let target = HookTarget { pod: ground.pod, container, container_id: id, pod_ip: ip };
+        let pod_ip = ground.own_ip.as_str();
+        let target = HookTarget { pod: ground.pod, container, container_id: id, pod_ip };
         let mut interrupt = self.interrupt.clone();
         let result = tokio::select! {
             result = hooks::run(&self.shared, target, handler) => result, // dropped only if not wanted
