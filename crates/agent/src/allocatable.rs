@@ -9,9 +9,9 @@ use engine::cgroup::{
     allocatable, list_limits, over_reserved,
 };
 use engine::eviction::{Signal, Threshold};
-use ports::{Events, OnExit, PodCgroups, Roots, Tasks};
+use ports::{EventSeverity, EventTarget, Events, NodeEvent, OnExit, PodCgroups, Roots, Tasks};
 use resources::cgroups::{
-    CgroupDriver, CgroupTree, CgroupTreeConfig, NoPodCgroups, ReservedCgroup,
+    CgroupDriver, CgroupTree, CgroupTreeConfig, NoPodCgroups, ProtectedMemory, ReservedCgroup,
 };
 use resources::cpus::Cpus;
 use resources::{TunableRule, set_kernel_tunables};
@@ -41,6 +41,20 @@ pub(crate) async fn set_up(
     {
         return Err(AgentError::ContainerManager(fault));
     }
+    if let Some(fault) = missing_hierarchies(host) {
+        return Err(AgentError::ContainerManager(fault));
+    }
+    if crate::protect::may_swap_volumes(roots) {
+        events.emit(NodeEvent {
+            target: EventTarget::Node,
+            severity: EventSeverity::Warning,
+            reason: "PossibleMemoryBackedVolumesOnDisk",
+            message: "The tmpfs noswap option is not supported. Memory-backed volumes (e.g. \
+                      secrets, emptyDirs, etc.) might be swapped to disk and should no longer be \
+                      considered secure."
+                .to_owned(),
+        });
+    }
     let rule = if config.node.protect_kernel_defaults {
         TunableRule::Refuse
     } else if crate::protect::tolerates_user_namespace(config, roots) {
@@ -58,8 +72,12 @@ pub(crate) async fn set_up(
     };
     let maker = CgroupDriver::new(driver, Arc::clone(&host.cgroups), host.page_sizes.clone())
         .measured(registry);
-    let shape =
-        CgroupTreeConfig { lifts_quota, ..tree(config, driver, &capacity, cpus.as_deref()) };
+    let protected = config.gates.enabled("MemoryQoS").then(|| ProtectedMemory::new(registry));
+    let shape = CgroupTreeConfig {
+        lifts_quota,
+        protected,
+        ..tree(config, driver, &capacity, cpus.as_deref())
+    };
     let tree = Box::pin(CgroupTree::set_up(maker, shape)).await?;
     tasks.spawn("qos-cgroups", OnExit::Fine, tree.clone().run(tasks.token()));
     let enforce = tree.clone().enforce_pods(Arc::clone(events), tasks.token());
@@ -68,6 +86,16 @@ pub(crate) async fn set_up(
     let limited = tree.enforce_reserved(&reserved, &**events).await;
     limited.map_err(AgentError::ContainerManager)?;
     Ok(Arc::new(tree))
+}
+
+/// What version 1 must have (kubelet: `validateSystemRequirements`).
+fn missing_hierarchies(host: &Host) -> Option<String> {
+    let sys::cgroup::Cgroups::V1 { mounts } = &*host.cgroups else { return None };
+    let needed = ["cpu", "cpuacct", "cpuset", "memory"];
+    let missing: Vec<&str> =
+        needed.into_iter().filter(|name| !mounts.contains_key(*name)).collect();
+    let text = "system validation failed - Following Cgroup subsystem not mounted";
+    (!missing.is_empty()).then(|| format!("{text}: [{}]", missing.join(" ")))
 }
 
 /// Memory that is left for pods in bytes, eviction thresholds aside.
@@ -154,6 +182,7 @@ fn tree(
         },
         pod_level_resources: config.gates.enabled("PodLevelResources"),
         lifts_quota: None,
+        protected: None,
     }
 }
 

@@ -54,8 +54,7 @@ impl Host {
         if hostname.is_empty() {
             return Err(HostError::NoHostname);
         }
-        let swaps = sys::fs::read_to_string(roots.proc.join("swaps")).unwrap_or_default();
-        if config.pods.fail_swap_on && swaps.lines().filter(|l| !l.trim().is_empty()).count() > 1 {
+        if config.pods.fail_swap_on && swap_is_on(roots) {
             return Err(HostError::SwapOn);
         }
         let swap_controller = if cgroups.is_v2() {
@@ -75,6 +74,12 @@ impl Host {
             hostname,
         })
     }
+}
+
+/// Whether the machine swaps: the list has more than its heading.
+pub(crate) fn swap_is_on(roots: &Roots) -> bool {
+    let swaps = sys::fs::read_to_string(roots.proc.join("swaps")).unwrap_or_default();
+    swaps.lines().filter(|line| !line.trim().is_empty()).count() > 1
 }
 
 /// The driver as the configuration names it.

@@ -47,6 +47,7 @@ pub(crate) fn eviction(
         transition: config.eviction.pressure_transition_period,
         grace: GracePolicy { max_pod_seconds: config.eviction.max_pod_grace_period_seconds.into() },
         local_storage: config.pods.local_storage_isolation,
+        may_be_split: config.gates.enabled("KubeletSeparateDiskGC"),
         alarms: alarms.map(|(node, pods)| AlarmPlaces { node, pods }),
     }
 }
@@ -94,6 +95,12 @@ pub(crate) fn kernel_log(config: &Config, roots: &Roots) -> Result<Option<Kernel
 /// Whether this is a user namespace and the configuration allows for it.
 pub(crate) fn tolerates_user_namespace(config: &Config, roots: &Roots) -> bool {
     config.gates.enabled("KubeletInUserNamespace") && in_user_namespace(roots)
+}
+
+/// Whether swap is on and memory of volumes cannot be kept out of it.
+pub(crate) fn may_swap_volumes(roots: &Roots) -> bool {
+    crate::host::swap_is_on(roots)
+        && (in_user_namespace(roots) || !sys::mount::tmpfs_knows_noswap())
 }
 
 /// Whether user ids are mapped.

@@ -61,6 +61,8 @@ pub struct EvictionConfig {
     pub grace: GracePolicy,
     /// Whether pods' own storage limits are enforced.
     pub local_storage: bool,
+    /// Whether images and writable layers may be on two disks (gate KubeletSeparateDiskGC).
+    pub may_be_split: bool,
     /// Where the kernel is asked for alarms; `None` for nowhere.
     pub alarms: Option<AlarmPlaces>,
 }
@@ -144,7 +146,6 @@ impl Eviction {
         let layout = match self.layout().await {
             Ok(layout) => layout,
             Err(error) => {
-                let error = format!("eviction manager: failed to get HasDedicatedImageFs: {error}");
                 tracing::error!(err = error, "Eviction manager: failed to synchronize");
                 return Done::Quiet;
             }
@@ -199,7 +200,15 @@ impl Eviction {
         if let Some(layout) = self.layout {
             return Ok(layout);
         }
-        let layout = match self.parts.stats.layout().await.map_err(|e| e.to_string())? {
+        let found = self.parts.stats.layout().await.map_err(|error| {
+            format!("eviction manager: failed to get HasDedicatedImageFs: {error}")
+        })?;
+        let layout = match found {
+            StorageLayout::Split if !self.config.may_be_split => {
+                let fault =
+                    "KubeletSeparateDiskGC is turned off but we still have a split filesystem";
+                return Err(fault.to_owned());
+            }
             StorageLayout::One => FsLayout::One,
             StorageLayout::DedicatedImages => FsLayout::DedicatedImages,
             StorageLayout::Split => FsLayout::Split,

@@ -43,6 +43,10 @@ pub trait PodCgroups: Send + Sync + std::fmt::Debug {
     async fn oom_kills(&self, _uid: &PodUid) -> u64 {
         0
     }
+    /// Leaves what is in the cgroup of a pod that is gone the smallest share of the CPU, until it can be removed.
+    async fn starve(&self, _uid: &PodUid) -> Result<(), CgroupError> {
+        Ok(())
+    }
     /// Ends what is left in the pod's cgroup and removes it. Succeeds if it is not there.
     async fn remove(&self, uid: &PodUid) -> Result<(), CgroupError>;
     /// UIDs of all pods that have a cgroup, whoever made it.

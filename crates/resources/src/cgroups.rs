@@ -9,10 +9,12 @@
 mod driver;
 mod enforce;
 mod none;
+mod protected;
 
 pub use driver::{CgroupDriver, DriverError};
 pub use enforce::ReservedCgroup;
 pub use none::NoPodCgroups;
+pub use protected::ProtectedMemory;
 
 use crate::cpus::Cpus;
 use api::core::v1::Pod;
@@ -20,7 +22,8 @@ use api::ids::PodUid;
 use async_trait::async_trait;
 use driver::chain;
 use engine::cgroup::{
-    CgroupName, Limits, PodAsk, PodLimitPolicy, QosPolicy, Tree, pod_ask, pod_limits, qos_limits,
+    CgroupName, Limits, PodAsk, PodLimitPolicy, QosPolicy, Tree, pod_ask, pod_limits,
+    protected_memory, qos_limits, starved,
 };
 use engine::resources::QosClass;
 use ports::{CgroupError, CgroupValues, PodCgroups};
@@ -48,6 +51,8 @@ pub struct CgroupTreeConfig {
     pub pod_level_resources: bool,
     /// Whose own CPUs lift the quota (gate DisableCPUQuotaWithExclusiveCPUs).
     pub lifts_quota: Option<Cpus>,
+    /// Where protected memory is told (gate MemoryQoS).
+    pub protected: Option<ProtectedMemory>,
 }
 
 /// The tree; cheap to clone.
@@ -120,6 +125,9 @@ impl CgroupTree {
         let inner = &self.inner;
         let limits = {
             let Ok(asks) = inner.asks.lock() else { return };
+            if let Some(shown) = &inner.config.protected {
+                shown.show(protected_memory(asks.values(), &inner.config.qos));
+            }
             qos_limits(asks.values(), &inner.config.qos, inner.driver.page_sizes())
         };
         for (level, mut limits) in limits {
@@ -289,6 +297,18 @@ impl PodCgroups for CgroupTree {
             kills += count.and_then(|count| count.parse::<u64>().ok()).unwrap_or(0);
         }
         kills
+    }
+
+    async fn starve(&self, uid: &PodUid) -> Result<(), CgroupError> {
+        for level in LEVELS {
+            let name = self.inner.tree.pod(level, uid.as_str());
+            if !self.inner.driver.is_there(&name).await {
+                continue;
+            }
+            let applied = self.inner.driver.apply(&name, &starved()).await;
+            applied.map_err(|e| error("failed to update pod cgroup", &e))?;
+        }
+        Ok(())
     }
 
     async fn remove(&self, uid: &PodUid) -> Result<(), CgroupError> {

@@ -34,6 +34,7 @@ impl Root {
             qos: QosPolicy { reserved: None, protection: MemoryProtection::Off },
             pod_level_resources: true,
             lifts_quota: None,
+            protected: None,
         };
         CgroupTree::set_up(driver, config).await.unwrap()
     }
@@ -136,6 +137,21 @@ async fn removal_ends_what_still_runs_in_the_pod() {
 }
 
 #[tokio::test]
+async fn what_is_left_of_a_pod_that_is_gone_gets_the_smallest_share() {
+    let root = Root::new("starve");
+    let tree = root.tree().await;
+    tree.ensure(&pod("s", serde_json::json!({"requests": {"cpu": "1"}}))).await.unwrap();
+    let shares = |root: &Root| {
+        root.read("kubepods/burstable/pods", ("cpu", "cpu.shares"), "cpu.weight").trim().to_owned()
+    };
+    assert_eq!(shares(&root), if root.host.is_v2() { "39" } else { "1024" });
+    tree.starve(&PodUid::from("s")).await.unwrap();
+    assert_eq!(shares(&root), if root.host.is_v2() { "1" } else { "2" });
+    tree.starve(&PodUid::from("nobody")).await.unwrap();
+    tree.remove(&PodUid::from("s")).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_root_that_is_not_there_is_refused_by_name() {
     let host = Arc::new(Cgroups::detect(Path::new("/sys"), Path::new("/proc")).unwrap());
     let driver = CgroupDriver::new(Driver::Cgroupfs, host, Vec::new());
@@ -146,6 +162,7 @@ async fn a_root_that_is_not_there_is_refused_by_name() {
         qos: QosPolicy { reserved: None, protection: MemoryProtection::Off },
         pod_level_resources: true,
         lifts_quota: None,
+        protected: None,
     };
     let error = CgroupTree::set_up(driver, config).await.unwrap_err().to_string();
     assert!(

@@ -107,6 +107,11 @@ pub fn pod_limits(ask: &PodAsk, policy: &PodLimitPolicy) -> Limits {
     limits
 }
 
+/// Limits of the cgroup of a pod that is gone while something of it is left (kubelet: `ReduceCPULimits`).
+pub fn starved() -> Limits {
+    Limits { cpu_shares: Some(MIN_SHARES), hugetlb: Some(BTreeMap::new()), ..Limits::default() }
+}
+
 /// How memory requests are protected on version 2 (gate MemoryQoS).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryProtection {
@@ -126,6 +131,21 @@ pub struct QosPolicy {
     pub reserved: Option<(i64, i64)>,
     /// Protection of memory requests.
     pub protection: MemoryProtection,
+}
+
+/// Bytes that are protected for Guaranteed pods for sure, and for Burstable pods as far as possible.
+pub fn protected_memory<'a>(
+    asks: impl Iterator<Item = &'a PodAsk>,
+    policy: &QosPolicy,
+) -> (i64, i64) {
+    if policy.protection != MemoryProtection::Tiered {
+        return (0, 0);
+    }
+    asks.fold((0_i64, 0_i64), |(min, low), ask| match ask.level {
+        QosClass::Guaranteed => (min.saturating_add(ask.memory_request), low),
+        QosClass::Burstable => (min, low.saturating_add(ask.memory_request)),
+        QosClass::BestEffort => (min, low),
+    })
 }
 
 /// Limits of the two QoS cgroups, and what `kubepods` gets with them, from the active pods.
@@ -208,6 +228,15 @@ mod tests {
         assert_eq!(all.hugepages, BTreeMap::from([("2MB".to_owned(), 4 << 20)]));
         let some = pod_ask(&pod(serde_json::json!({})), true);
         assert_eq!((some.cpu_limit_milli, some.memory_limit), (None, None));
+    }
+
+    #[test]
+    fn memory_is_protected_by_class_where_it_is_tiered() {
+        let asks = [QosClass::Guaranteed, QosClass::Burstable, QosClass::Burstable].map(ask);
+        let policy = |protection| QosPolicy { reserved: None, protection };
+        let of = |protection| protected_memory(asks.iter(), &policy(protection));
+        assert_eq!(of(MemoryProtection::Tiered), (1 << 10, 2 << 10));
+        assert_eq!(of(MemoryProtection::Cleared), (0, 0));
     }
 
     #[test]

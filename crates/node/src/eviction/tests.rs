@@ -81,6 +81,7 @@ impl World {
             transition: Duration::from_secs(300),
             grace: GracePolicy { max_pod_seconds: 0 },
             local_storage: true,
+            may_be_split: true,
             alarms: None,
         };
         let parts = EvictionParts {

@@ -5,7 +5,7 @@ use api::ids::PodUid;
 use std::collections::BTreeSet;
 
 /// Removes the cgroups of pods that are neither wanted nor known nor running, with whatever is left in
-/// them. One whose volumes are still mounted is left for later.
+/// them. One whose volumes are still mounted is left for later, with as little CPU as can be.
 pub(super) async fn remove_dead(
     shared: &Shared,
     desired: &BTreeSet<PodUid>,
@@ -19,6 +19,10 @@ pub(super) async fn remove_dead(
             continue;
         }
         if shared.volumes.in_use(&uid) {
+            tracing::debug!(podUID = %uid, "Orphaned pod found, but volumes not yet removed.  Reducing cpu to minimum");
+            if let Err(error) = shared.cgroups.starve(&uid).await {
+                tracing::info!(podUID = %uid, err = %error, "Failed to reduce cpu time for pod pending volume cleanup");
+            }
             continue;
         }
         tracing::info!(podUID = %uid, "Orphaned pod found, removing pod cgroups");
