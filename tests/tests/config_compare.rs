@@ -2,8 +2,9 @@
 //! lines and settings in force must be the same.
 //!
 //! `make config-compare` makes thousands (`CASES=n`, `SEED=n`); within `make test` it is fewer.
-//! `FIRST=n` begins at that case, `REPORT=file` writes what differs to a file. `RECORD=file` asks the
-//! Go kubelet alone and writes its answers, which `crates/config` replays.
+//! `FIRST=n` begins at that case, `ONLY=n,n` takes those alone, `REPORT=file` writes what differs to
+//! a file. `RECORD=file` asks the Go kubelet alone and writes its answers, which
+//! `crates/config` replays.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test on the real machine")]
 
@@ -24,8 +25,10 @@ fn both_kubelets_make_the_same_of_a_configuration() {
     let go = KubeletKind::Go.program(&parts).unwrap();
     let ours = KubeletKind::Rubelet.program(&parts).unwrap();
     let (seed, first) = (number("SEED", 1), number("FIRST", 0));
-    let count = number("CASES", 200);
-    let next = AtomicU64::new(first);
+    let only = std::env::var("ONLY").unwrap_or_default();
+    let only: Vec<u64> = only.split(',').filter_map(|word| word.trim().parse().ok()).collect();
+    let count = if only.is_empty() { number("CASES", 200) } else { only.len() as u64 };
+    let next = AtomicU64::new(0);
     let found: Mutex<BTreeMap<u64, String>> = Mutex::new(BTreeMap::new());
     let record = std::env::var_os("RECORD");
     std::thread::scope(|scope| {
@@ -33,10 +36,12 @@ fn both_kubelets_make_the_same_of_a_configuration() {
             scope.spawn(|| {
                 let bench = Bench::new().unwrap();
                 loop {
-                    let n = next.fetch_add(1, Ordering::Relaxed);
-                    if n >= first + count {
+                    let turn = next.fetch_add(1, Ordering::Relaxed);
+                    if turn >= count {
                         break;
                     }
+                    let named = usize::try_from(turn).ok().and_then(|turn| only.get(turn));
+                    let n = named.copied().unwrap_or(first + turn);
                     let case = make(seed, n);
                     let theirs = bench.ask(&go, &case).unwrap();
                     if record.is_some() {

@@ -104,6 +104,11 @@ pub enum AgentError {
     Task(String),
 }
 
+/// A new certificate for this host, signed by itself, and its key; PEM.
+pub fn self_signed_pair(host: &str) -> Result<(String, String), server::tls::TlsError> {
+    server::tls::self_signed_pair(host, SystemClock.now().as_second())
+}
+
 /// Runs the agent until a signal, lock contention or a fatal fault ends it.
 pub async fn run(config: Config, logs: LogHandle) -> Result<(), AgentError> {
     let tasks = Tasks::new();

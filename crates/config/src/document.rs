@@ -2,12 +2,11 @@
 //!
 //! Promises: only the first YAML document counts; the last of duplicate keys wins and is told.
 
+mod json;
+
 use crate::value::kind_of;
-use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Value};
-use std::cell::RefCell;
-use std::fmt;
-use units::strconv::quote;
+use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// A file's content as a value.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,6 +19,8 @@ pub(crate) struct Document {
     pub(crate) members: Vec<(String, Value)>,
     /// What a strict reader objects to: duplicate keys.
     pub(crate) duplicates: Vec<String>,
+    /// Numbers as they were written, by path, where that is not how we would write them.
+    pub(crate) literals: BTreeMap<String, String>,
 }
 
 /// API version and kind of a document.
@@ -49,11 +50,8 @@ impl DocumentType {
 
 /// Reads a file's content.
 pub(crate) fn read(data: &[u8]) -> Result<Document, String> {
-    let text = String::from_utf8_lossy(data);
-    if text.trim_start().starts_with('{') {
-        return read_json(&text);
-    }
-    read_yaml(data)
+    let json = String::from_utf8_lossy(data).trim_start().starts_with('{');
+    if json { json::read(data) } else { read_yaml(data) }
 }
 
 /// Reads the type of a document.
@@ -106,22 +104,6 @@ pub(crate) fn document_type(document: &Document) -> Result<DocumentType, String>
     Ok(found)
 }
 
-fn read_json(text: &str) -> Result<Document, String> {
-    let duplicates = RefCell::new(Vec::new());
-    let members = RefCell::new(Vec::new());
-    let mut deserializer = serde_json::Deserializer::from_str(text);
-    let seed = Collect { path: String::new(), duplicates: &duplicates, members: Some(&members) };
-    let value = seed
-        .deserialize(&mut deserializer)
-        .and_then(|value| deserializer.end().map(|()| value))
-        .map_err(|e| {
-            let fault = units::gojson::syntax_fault(text).unwrap_or_else(|| e.to_string());
-            format!("couldn't get version/kind; json parse error: {fault}")
-        })?;
-    let (members, duplicates) = (members.into_inner(), duplicates.into_inner());
-    Ok(Document { value, json: true, members, duplicates })
-}
-
 fn read_yaml(data: &[u8]) -> Result<Document, String> {
     let document = units::yaml::read(data).map_err(|e| e.to_string())?;
     let duplicates = document.objection.into_iter().collect();
@@ -129,85 +111,8 @@ fn read_yaml(data: &[u8]) -> Result<Document, String> {
         Value::Object(object) => object.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
         _ => Vec::new(),
     };
-    Ok(Document { value: document.value, json: false, members, duplicates })
-}
-
-/// Builds a value; duplicate keys are noted with their path.
-struct Collect<'a> {
-    path: String,
-    duplicates: &'a RefCell<Vec<String>>,
-    /// Where the members of the outermost object go.
-    members: Option<&'a RefCell<Vec<(String, Value)>>>,
-}
-
-impl<'de> DeserializeSeed<'de> for Collect<'_> {
-    type Value = Value;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Collect<'_> {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a value")
-    }
-
-    fn visit_bool<E: de::Error>(self, value: bool) -> Result<Value, E> {
-        Ok(Value::Bool(value))
-    }
-
-    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_str<E: de::Error>(self, value: &str) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_unit<E: de::Error>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
-        let mut items = Vec::new();
-        loop {
-            let path = format!("{}[{}]", self.path, items.len());
-            let seed = Collect { path, duplicates: self.duplicates, members: None };
-            match seq.next_element_seed(seed)? {
-                Some(item) => items.push(item),
-                None => return Ok(Value::Array(items)),
-            }
-        }
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
-        let mut object = Map::new();
-        while let Some(key) = map.next_key::<String>()? {
-            let dot = if self.path.is_empty() { "" } else { "." };
-            let path = format!("{}{dot}{key}", self.path);
-            if object.contains_key(&key) {
-                self.duplicates.borrow_mut().push(format!("duplicate field {}", quote(&path)));
-            }
-            let seed = Collect { path, duplicates: self.duplicates, members: None };
-            let value = map.next_value_seed(seed)?;
-            if let Some(members) = self.members {
-                members.borrow_mut().push((key.clone(), value.clone()));
-            }
-            object.insert(key, value);
-        }
-        Ok(Value::Object(object))
-    }
+    let literals = BTreeMap::new();
+    Ok(Document { value: document.value, json: false, members, duplicates, literals })
 }
 
 #[cfg(test)]

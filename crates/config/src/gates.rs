@@ -103,6 +103,12 @@ impl Gates {
         Ok(())
     }
 
+    /// Warns again of gates that will go away: upstream sets them anew several times on its way.
+    pub(crate) fn warn(&self, lines: &mut Vec<LogLine>) {
+        // What is set was found to be good.
+        let _ = resolve(&self.set, lines);
+    }
+
     /// The faults of what is set now.
     pub(crate) fn faults(&self) -> Vec<String> {
         resolve(&self.set, &mut Vec::new()).err().unwrap_or_default()

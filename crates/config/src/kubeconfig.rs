@@ -3,180 +3,38 @@
 //! Promises: upstream's texts and order of checks (client-go: `clientcmd`, `rest`). Making the
 //! client is for others.
 
+mod file;
+
 use crate::ConfigFiles;
 use crate::document;
 use crate::text::{aggregate, clean_path, url_fault};
-use crate::value::{Decoder, GoValue, Reading, go_struct};
-use serde::{Serialize, Serializer};
-use serde_json::Value;
+use crate::value::{Decoder, GoValue, Reading};
+use file::{Bytes, Cluster, Exec, File, User};
 use units::strconv::quote;
 
-go_struct! {
-    /// The document.
-    File = "v1.Config" {
-        /// Kind.
-        kind: String, "kind", "string", omitempty;
-        /// API version.
-        api_version: String, "apiVersion", "string", omitempty;
-        /// Servers.
-        clusters: Vec<NamedCluster>, "clusters", "[]v1.NamedCluster", always;
-        /// Identities.
-        users: Vec<NamedUser>, "users", "[]v1.NamedAuthInfo", always;
-        /// Pairs of both.
-        contexts: Vec<NamedContext>, "contexts", "[]v1.NamedContext", always;
-        /// The pair in force.
-        current_context: String, "current-context", "string", always;
+/// Why no certificate can be asked for with the file that is there until one is, as the whole start
+/// would tell it. `path` is where the lasting file is, or will be.
+pub(crate) fn bootstrap_fault(
+    files: &dyn ConfigFiles,
+    (bootstrap, path): (&str, &str),
+    rotate: bool,
+) -> Option<String> {
+    let missing = files.read(path).is_err_and(|e| e.ends_with("no such file or directory"));
+    // What has a certificate is taken to be good: whether it has expired is seen later.
+    let lasting = || {
+        let file = load(files, path).ok()?;
+        let user = &file.user;
+        let named = !user.client_certificate.is_empty() || !user.client_certificate_data.is_empty();
+        (named && tls_fault(files, &file.cluster, user).is_none()).then_some(())
+    };
+    if !missing && lasting().is_some() {
+        return None;
     }
-}
-
-go_struct! {
-    /// A server with its name.
-    NamedCluster = "v1.NamedCluster" {
-        /// Name.
-        name: String, "name", "string", always;
-        /// Server.
-        cluster: Cluster, "cluster", "v1.Cluster", always;
-    }
-}
-
-go_struct! {
-    /// A server.
-    Cluster = "v1.Cluster" {
-        /// Its address.
-        server: String, "server", "string", always;
-        /// The name its certificate has.
-        tls_server_name: String, "tls-server-name", "string", omitempty;
-        /// Whether anybody is believed to be it.
-        insecure_skip_tls_verify: bool, "insecure-skip-tls-verify", "bool", omitempty;
-        /// Whom its certificate is from.
-        certificate_authority: String, "certificate-authority", "string", omitempty;
-        /// The same, inline.
-        certificate_authority_data: Bytes, "certificate-authority-data", "[]uint8", omitempty;
-        /// Who stands between.
-        proxy_url: String, "proxy-url", "string", omitempty;
-        /// Whether answers come uncompressed.
-        disable_compression: bool, "disable-compression", "bool", omitempty;
-    }
-}
-
-go_struct! {
-    /// An identity with its name.
-    NamedUser = "v1.NamedAuthInfo" {
-        /// Name.
-        name: String, "name", "string", always;
-        /// Identity.
-        user: User, "user", "v1.AuthInfo", always;
-    }
-}
-
-go_struct! {
-    /// An identity.
-    User = "v1.AuthInfo" {
-        /// Certificate.
-        client_certificate: String, "client-certificate", "string", omitempty;
-        /// The same, inline.
-        client_certificate_data: Bytes, "client-certificate-data", "[]uint8", omitempty;
-        /// Its key.
-        client_key: String, "client-key", "string", omitempty;
-        /// The same, inline.
-        client_key_data: Bytes, "client-key-data", "[]uint8", omitempty;
-        /// Token.
-        token: String, "token", "string", omitempty;
-        /// Where the token is.
-        token_file: String, "tokenFile", "string", omitempty;
-        /// Name.
-        username: String, "username", "string", omitempty;
-        /// Password.
-        password: String, "password", "string", omitempty;
-        /// A program that knows.
-        exec: Option<Exec>, "exec", "*v1.ExecConfig", omitempty;
-        /// Somebody else who knows.
-        auth_provider: Option<AuthProvider>, "auth-provider", "*v1.AuthProviderConfig", omitempty;
-        /// Whom to act for.
-        act_as: String, "as", "string", omitempty;
-    }
-}
-
-go_struct! {
-    /// Somebody else who knows.
-    AuthProvider = "v1.AuthProviderConfig" {
-        /// Name.
-        name: String, "name", "string", always;
-    }
-}
-
-go_struct! {
-    /// A program that knows an identity.
-    Exec = "v1.ExecConfig" {
-        /// Program.
-        command: String, "command", "string", always;
-        /// Arguments.
-        args: Vec<String>, "args", "[]string", always;
-        /// Environment.
-        env: Vec<Variable>, "env", "[]v1.ExecEnvVar", always;
-        /// Version of the protocol.
-        api_version: String, "apiVersion", "string", omitempty;
-        /// Whether it may ask a person.
-        interactive_mode: String, "interactiveMode", "v1.ExecInteractiveMode", omitempty;
-        /// Whether it is told the server.
-        provide_cluster_info: bool, "provideClusterInfo", "bool", always;
-    }
-}
-
-go_struct! {
-    /// One variable of a program's environment.
-    Variable = "v1.ExecEnvVar" {
-        /// Name.
-        name: String, "name", "string", always;
-        /// Value.
-        value: String, "value", "string", always;
-    }
-}
-
-go_struct! {
-    /// A server and an identity, with a name.
-    NamedContext = "v1.NamedContext" {
-        /// Name.
-        name: String, "name", "string", always;
-        /// The pair.
-        context: Context, "context", "v1.Context", always;
-    }
-}
-
-go_struct! {
-    /// A server and an identity.
-    Context = "v1.Context" {
-        /// Server.
-        cluster: String, "cluster", "string", always;
-        /// Identity.
-        user: String, "user", "string", always;
-        /// Namespace.
-        namespace: String, "namespace", "string", omitempty;
-    }
-}
-
-/// Bytes, written in base64.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Bytes(Vec<u8>);
-
-impl Serialize for Bytes {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&format!("{} bytes", self.0.len()))
-    }
-}
-
-impl GoValue for Bytes {
-    fn decode(&mut self, value: &Value, go_type: &str, decoder: &mut Decoder) {
-        let mut text = String::new();
-        text.decode(value, go_type, decoder);
-        match units::base64::decode(&text) {
-            Ok(bytes) => self.0 = bytes,
-            Err(error) => decoder.note(error.to_string()),
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    match load(files, bootstrap) {
+        Err(fault) => Some(format!("unable to load bootstrap kubeconfig: {fault}")),
+        Ok(_) if rotate => None,
+        Ok(file) => client_fault(files, &file)
+            .map(|fault| format!("unable to create certificates signing request client: {fault}")),
     }
 }
 
@@ -290,8 +148,8 @@ fn decode(data: &[u8]) -> Result<File, String> {
     let mut decoder = Decoder::new(reading);
     let mut file = File::default();
     file.decode(&document.value, "", &mut decoder);
-    match decoder.error() {
-        Some(error) => Err(error.clone()),
+    match decoder.error().cloned().or_else(|| file.duplicate()) {
+        Some(error) => Err(error),
         None => Ok(file),
     }
 }
@@ -344,6 +202,14 @@ fn user_faults(files: &dyn ConfigFiles, name: &str, user: &User) -> Vec<String> 
         faults.push(format!(
             "more than one authentication method found for {name}; found [{}], only one is allowed",
             methods.join(" ")
+        ));
+    }
+    let more = !user.act_as_uid.is_empty()
+        || !user.act_as_groups.is_empty()
+        || !user.act_as_extra.is_empty();
+    if more && user.act_as.is_empty() {
+        faults.push(format!(
+            "requesting uid, groups or user-extra for {name} without impersonating a user"
         ));
     }
     faults

@@ -17,6 +17,7 @@ pub use parts::{
     WebhookAuthorization, X509Authentication,
 };
 
+use crate::document::Document;
 pub use crate::value::Leaf;
 use crate::value::{Decoder, FieldShape, GoValue, Reading, go_struct};
 use serde_json::Value;
@@ -308,10 +309,11 @@ impl KubeletConfiguration {
     }
 
     /// Reads a file's document: as [`Self::read`], member by member in their order.
-    pub(crate) fn read_members(members: &[(String, Value)], reading: Reading) -> (Self, Decoder) {
-        let mut decoder = Decoder::new(reading);
+    pub(crate) fn read_members(document: &Document) -> (Self, Decoder) {
+        let reading = if document.json { Reading::Json } else { Reading::Yaml };
+        let mut decoder = Decoder::new(reading).with_literals(document.literals.clone());
         let mut configuration = Self::default();
-        for (key, value) in members {
+        for (key, value) in &document.members {
             let member = Value::Object([(key.clone(), value.clone())].into_iter().collect());
             configuration.decode(&member, "", &mut decoder);
         }

@@ -36,6 +36,15 @@ pub use origin::Origin;
 pub use resolved::Config;
 pub use validate::{CgroupVersion, faults};
 
+/// A certificate and its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CertificateFiles<'a> {
+    /// The certificate.
+    pub certificate: &'a str,
+    /// The key.
+    pub key: &'a str,
+}
+
 /// Access to files, handed in.
 pub trait ConfigFiles {
     /// Content of a file; the error reads as Go's (`open P: no such file or directory`).
@@ -48,4 +57,11 @@ pub trait ConfigFiles {
 
     /// The folder that relative paths start from.
     fn working_dir(&self) -> String;
+
+    /// Sees to it that there is a certificate for serving: made for this host (the machine's own
+    /// name if empty) if neither file is there. The error reads as Go's. One who only looks makes
+    /// none.
+    fn serving_certificate(&self, _: &CertificateFiles<'_>, _host: &str) -> Result<(), String> {
+        Ok(())
+    }
 }

@@ -46,6 +46,8 @@ pub struct Loaded {
     pub notices: Vec<String>,
     /// Lines to log, in order.
     pub lines: Vec<LogLine>,
+    /// How many of them came before it was known how to log: those are text in any case.
+    pub early: usize,
     /// How to log, once that is known to be good; until then text at the lowest verbosity.
     pub logging: Option<Logging>,
     /// The settings in force, once they are known; also there when they are found to be wrong.
@@ -82,6 +84,7 @@ where
         cgroups,
         lines: Vec::new(),
         logging: None,
+        early: 0,
         effective: None,
         gates: Gates::default(),
     };
@@ -89,8 +92,8 @@ where
         Some(fault) => Err(format!("failed to parse kubelet flag: {fault}")),
         None => loader.request(&parsed, kubelet, own),
     };
-    let Loader { lines, logging, effective, .. } = loader;
-    Loaded { notices, lines, logging, effective, result: result.map_err(LoadError) }
+    let Loader { lines, logging, early, effective, .. } = loader;
+    Loaded { notices, lines, early, logging, effective, result: result.map_err(LoadError) }
 }
 
 /// The configuration flags start from.
@@ -107,6 +110,7 @@ struct Loader<'a> {
     cgroups: CgroupVersion,
     lines: Vec<LogLine>,
     logging: Option<Logging>,
+    early: usize,
     effective: Option<Box<Effective>>,
     gates: Gates,
 }
@@ -234,8 +238,7 @@ impl Loader<'_> {
                 found.shown()
             ));
         }
-        let reading = if document.json { Reading::Json } else { Reading::Yaml };
-        let (kubelet, decoder) = KubeletConfiguration::read_members(&document.members, reading);
+        let (kubelet, decoder) = KubeletConfiguration::read_members(&document);
         if let Some(error) = decoder.error() {
             return Err(undecoded(error.clone()));
         }
@@ -330,7 +333,9 @@ impl Loader<'_> {
             return Err(format!("initialize logging: {}", aggregate(&faults)));
         }
         self.logging = Some(Logging::of(&kubelet));
+        self.early = self.lines.len();
         self.lines.extend(flag_lines(&layers.flag_values));
+        self.gates.warn(&mut self.lines);
         let faults = validate::faults(&kubelet, &self.gates, self.cgroups);
         if !faults.is_empty() {
             return Err(format!(
@@ -346,6 +351,10 @@ impl Loader<'_> {
                 "unsupported configuration:KubeletCgroups is not within KubeReservedCgroup",
             ));
         }
+        let gates = self.gates.clone();
+        let (mut config, lines) = Config::resolve(kubelet, own, gates, origins, self.files)?;
+        config.flag_values.clone_from(&layers.flag_values);
+        self.lines.extend(lines);
         for path in skipped {
             self.lines.push(
                 LogLine::at(
@@ -355,13 +364,12 @@ impl Loader<'_> {
                 .with("file", path),
             );
         }
-        let (mut config, lines) = Config::resolve(kubelet, own, self.gates.clone(), origins)?;
-        config.flag_values.clone_from(&layers.flag_values);
-        self.lines.extend(lines);
         let shown = units::gojson::to_string(&config.kubelet.masked()).unwrap_or_default();
         self.lines.push(
             LogLine::at(Severity::Info(5), "KubeletConfiguration").with("configuration", shown),
         );
+        self.gates.warn(&mut self.lines);
+        self.gates.warn(&mut self.lines);
         if self.gates.enabled("MemoryQoS") && self.cgroups == CgroupVersion::V1 {
             self.lines.push(LogLine::info(
                 "Warning: MemoryQoS feature only works with cgroups v2 on Linux, but enabled with \

@@ -26,6 +26,7 @@ use crate::gates::Gates;
 use crate::kubelet::KubeletConfiguration;
 use crate::log::LogLine;
 use crate::origin::Origin;
+use crate::{CertificateFiles, ConfigFiles};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use units::release::REPORTED_VERSION;
@@ -111,15 +112,21 @@ impl Config {
         flags: KubeletFlags,
         gates: Gates,
         origins: BTreeMap<String, Origin>,
+        files: &dyn ConfigFiles,
     ) -> Result<(Self, Vec<LogLine>), String> {
+        let unbuilt = |fault| format!("failed to construct kubelet dependencies: {fault}");
         let self_signed = parse::name_certificate(&mut kubelet, &flags);
         let k = &kubelet;
+        if self_signed {
+            let pair =
+                CertificateFiles { certificate: &k.tls_cert_file, key: &k.tls_private_key_file };
+            files.serving_certificate(&pair, &flags.hostname_override).map_err(unbuilt)?;
+        }
         let version = match &flags.version {
             VersionRequest::Report(version) => version.clone(),
             _ => REPORTED_VERSION.to_owned(),
         };
-        let (tls_min_version, lines) = tls::check(k)
-            .map_err(|fault| format!("failed to construct kubelet dependencies: {fault}"))?;
+        let (tls_min_version, lines) = tls::check(k).map_err(unbuilt)?;
         let (reservations, reserved) = parse::reservations(k);
         let qos = parse::qos_percent(&k.qos_reserved);
         let resources = parse::resources(k, &flags, &gates, reservations);

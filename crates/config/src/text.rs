@@ -2,7 +2,6 @@
 
 use serde_json::Value;
 use std::collections::BTreeSet;
-use units::strconv::quote;
 
 /// JSON without white space, Go's escapes.
 pub(crate) fn compact_json(value: &Value) -> String {
@@ -58,32 +57,9 @@ pub(crate) fn absolute_path(base: &str, path: &str) -> String {
     if path.starts_with('/') { clean_path(path) } else { clean_path(&format!("{base}/{path}")) }
 }
 
-/// What Go's URL parser objects to in the host of a URL with a scheme.
+/// What Go's URL parser objects to.
 pub(crate) fn url_fault(url: &str) -> Option<String> {
-    let shown = quote(url);
-    if url.bytes().any(|b| b < b' ' || b == 0x7f) {
-        return Some(format!("parse {shown}: net/url: invalid control character in URL"));
-    }
-    let after_scheme = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let authority = after_scheme.split(['/', '?', '#']).next().unwrap_or_default();
-    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    if url.starts_with(':') {
-        return Some(format!("parse {shown}: missing protocol scheme"));
-    }
-    if host.starts_with('[') && !host.contains(']') {
-        return Some(format!("parse {shown}: missing ']' in host"));
-    }
-    if let Some(bad) = host.chars().find(|c| " \"<>\\^`{|}".contains(*c)) {
-        let bad = quote(&bad.to_string());
-        return Some(format!("parse {shown}: invalid character {bad} in host name"));
-    }
-    let after_v6 = host.rsplit_once(']').map_or(host, |(_, after)| after);
-    let port = after_v6.rsplit_once(':').map_or("", |(_, port)| port);
-    if !port.bytes().all(|b| b.is_ascii_digit()) {
-        let port = quote(&format!(":{port}"));
-        return Some(format!("parse {shown}: invalid port {port} after host"));
-    }
-    None
+    units::gourl::parse(url).err()
 }
 
 #[cfg(test)]

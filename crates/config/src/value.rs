@@ -85,6 +85,10 @@ pub(crate) struct Decoder {
     pub(crate) unknown: Vec<String>,
     /// The first type error, in Go's words.
     error: Option<String>,
+    /// Numbers as they were written, by path.
+    literals: BTreeMap<String, String>,
+    /// The key of the map whose value is read.
+    key: Option<String>,
     /// The first error of a type that reads itself: it ends the decode and is told before others.
     fatal: Option<String>,
 }
@@ -97,8 +101,26 @@ impl Decoder {
             structs: Vec::new(),
             unknown: Vec::new(),
             error: None,
+            literals: BTreeMap::new(),
+            key: None,
             fatal: None,
         }
+    }
+
+    /// Takes numbers of these places as they were written.
+    pub(crate) fn with_literals(mut self, literals: BTreeMap<String, String>) -> Self {
+        self.literals = literals;
+        self
+    }
+
+    /// The number at this place as it was written.
+    pub(crate) fn written(&self, value: &Value) -> String {
+        let literal = match &self.key {
+            _ if self.literals.is_empty() => None,
+            Some(key) => self.literals.get(&format!("{}.{key}", self.path)),
+            None => self.literals.get(&self.path),
+        };
+        literal.cloned().unwrap_or_else(|| text::compact_json(value))
     }
 
     pub(crate) fn fail(&mut self, text: String) {
@@ -123,10 +145,7 @@ impl Decoder {
 
     pub(crate) fn mismatch_text(&self, value: &Value, go_type: &str) -> String {
         let kind = match value {
-            Value::Number(number) if integer_type(go_type) => match self.reading {
-                Reading::Json => format!("number {number}"),
-                Reading::Yaml | Reading::Merged => format!("number {}", text::compact_json(value)),
-            },
+            Value::Number(_) if number_type(go_type) => format!("number {}", self.written(value)),
             other => kind_of(other).to_owned(),
         };
         let go_type = printed_type(go_type);
@@ -179,8 +198,8 @@ impl Decoder {
     }
 }
 
-fn integer_type(go_type: &str) -> bool {
-    ["int32", "int64", "VerbosityLevel"].contains(&go_type.trim_start_matches('*'))
+fn number_type(go_type: &str) -> bool {
+    ["int32", "int64", "float64", "VerbosityLevel"].contains(&go_type.trim_start_matches('*'))
 }
 
 /// The path as Go prints it in type errors: without list positions, with the struct that two
@@ -215,7 +234,7 @@ pub(crate) fn kind_of(value: &Value) -> &'static str {
 fn printed_type(go_type: &str) -> String {
     let bare = go_type.trim_start_matches('*');
     match bare {
-        "VerbosityLevel" | "TaintEffect" => format!("v1.{bare}"),
+        "VerbosityLevel" | "VModuleConfiguration" | "TaintEffect" => format!("v1.{bare}"),
         "metav1.Time" => "string".to_owned(),
         _ if bare.starts_with(|c: char| c.is_ascii_uppercase()) => format!("v1beta1.{bare}"),
         _ => bare.to_owned(),
@@ -284,8 +303,10 @@ integer!(u32);
 
 impl GoValue for f64 {
     fn decode(&mut self, value: &Value, go_type: &str, decoder: &mut Decoder) {
+        let too_large = || decoder.written(value).parse().is_ok_and(f64::is_infinite);
         match (value, value.as_f64()) {
             (Value::Null, _) => {}
+            (Value::Number(_), Some(_)) if too_large() => decoder.mismatch(value, go_type),
             (_, Some(number)) => *self = number,
             _ => decoder.mismatch(value, go_type),
         }
@@ -318,7 +339,7 @@ impl GoValue for Quantity {
         let text = match value {
             Value::Null => return,
             Value::String(text) => text.clone(),
-            other => text::compact_json(other),
+            other => decoder.written(other),
         };
         match text.trim().parse() {
             Ok(quantity) => *self = quantity,
@@ -409,7 +430,9 @@ impl<T: GoValue> GoValue for BTreeMap<String, T> {
         let item_type = go_type.split_once(']').map_or(go_type, |(_, item)| item);
         for (key, item) in object {
             let mut decoded = T::default();
+            decoder.key = Some(key.clone());
             decoded.decode(item, item_type, decoder);
+            decoder.key = None;
             self.insert(key.clone(), decoded);
         }
     }

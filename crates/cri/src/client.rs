@@ -38,6 +38,9 @@ const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 /// A call that waits longer than this part of its deadline is logged.
 const SLOW_PART: u32 = 4;
 
+/// A deadline below this has passed before anything is sent.
+const LEAST_DEADLINE: Duration = Duration::from_millis(1);
+
 /// How to call.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
@@ -265,6 +268,10 @@ async fn within<T>(
     let Some(deadline) = deadline else {
         return attempt.await.map_err(failed);
     };
+    // Upstream's clients never make it in less.
+    if deadline < LEAST_DEADLINE {
+        return Err(CriError::deadline(call));
+    }
     let end = Instant::now() + deadline;
     if let Ok(done) = tokio::time::timeout(deadline / SLOW_PART, &mut attempt).await {
         return done.map_err(failed);

@@ -29,6 +29,9 @@ const ATTEMPT: Duration = Duration::from_secs(5);
 /// Room for whole lists in flight: HTTP/2's own 64 KiB would make a big answer wait for window updates.
 const WINDOW_BYTES: u32 = 1 << 20;
 
+/// The target of a socket without a path.
+const NOWHERE: &str = "dial unix ";
+
 /// The delay after that many failures in a row.
 pub(crate) fn backoff(failures: u32) -> Duration {
     let exponent = i32::try_from(failures.saturating_sub(1)).unwrap_or(i32::MAX);
@@ -54,7 +57,7 @@ impl Connector {
     /// Connects to a Unix socket.
     pub fn unix(path: &Path) -> Self {
         let path: PathBuf = path.to_owned();
-        let target = format!("dial unix {}", path.display());
+        let target = format!("{NOWHERE}{}", path.display());
         Self::new(target, move || UnixStream::connect(path.clone()))
     }
 
@@ -94,8 +97,14 @@ impl fmt::Debug for Connector {
 
 /// Why there is no connection, in grpc-go's words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("connection error: desc = {}", quote(&format!("transport: Error while dialing: {}", .0)))]
-pub(crate) struct DialError(String);
+pub(crate) enum DialError {
+    /// The attempt failed.
+    #[error("connection error: desc = {}", quote(&format!("transport: Error while dialing: {}", .0)))]
+    Failed(String),
+    /// There is nothing to attempt.
+    #[error("dns resolver: missing address")]
+    NoAddress,
+}
 
 #[derive(Debug, Default)]
 struct DialState {
@@ -130,8 +139,11 @@ impl Service<http::Uri> for Dialer {
         Box::pin(async move {
             let outcome = match tokio::time::timeout(ATTEMPT, attempt).await {
                 Ok(Ok(stream)) => Ok(TokioIo::new(stream)),
-                Ok(Err(err)) => Err(DialError(format!("{target}: connect: {}", go_errno(&err)))),
-                Err(_) => Err(DialError(format!("{target}: i/o timeout"))),
+                Ok(Err(_)) if target == NOWHERE => Err(DialError::NoAddress),
+                Ok(Err(err)) => {
+                    Err(DialError::Failed(format!("{target}: connect: {}", go_errno(&err))))
+                }
+                Err(_) => Err(DialError::Failed(format!("{target}: i/o timeout"))),
             };
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
             match &outcome {
@@ -176,7 +188,8 @@ mod tests {
     #[test]
     fn a_missing_socket_reads_as_in_grpc_go() {
         let err = io::Error::from_raw_os_error(2);
-        let text = DialError(format!("dial unix /x.sock: connect: {}", go_errno(&err))).to_string();
+        let text = format!("dial unix /x.sock: connect: {}", go_errno(&err));
+        let text = DialError::Failed(text).to_string();
         assert_eq!(
             text,
             "connection error: desc = \"transport: Error while dialing: dial unix /x.sock: \

@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use units::gourl;
 
 /// The address of a service, as configured and as a socket path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,18 +16,17 @@ pub struct Endpoint {
 impl Endpoint {
     /// Reads a configured endpoint.
     pub fn parse(text: &str) -> Result<Self, EndpointError> {
-        let endpoint = |path: &str| Ok(Self { configured: text.to_owned(), path: path.into() });
-        if text.chars().any(char::is_control) {
-            return Err(EndpointError::Control(format!("unix://{text}")));
-        }
-        match scheme_of(text) {
-            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("unix") => {
-                endpoint(unix_path(rest))
-            }
-            Some((scheme, _)) if scheme.eq_ignore_ascii_case("tcp") => Err(EndpointError::NotUnix),
-            Some((other, _)) => Err(EndpointError::Unsupported(other.to_ascii_lowercase())),
-            None => endpoint(text),
-        }
+        let refused = |scheme: &str| match scheme {
+            "tcp" => EndpointError::NotUnix,
+            other => EndpointError::Unsupported(other.to_owned()),
+        };
+        let path = match gourl::parse(text) {
+            Ok(url) if url.scheme == "unix" => url.path,
+            Ok(url) if !url.scheme.is_empty() => return Err(refused(&url.scheme)),
+            // No URL at all is taken for what follows `unix://`.
+            _ => gourl::parse(&format!("unix://{text}")).map_err(EndpointError::NoUrl)?.path,
+        };
+        Ok(Self { configured: text.to_owned(), path: path.into() })
     }
 
     /// The socket.
@@ -52,33 +52,12 @@ pub enum EndpointError {
     /// A network address.
     #[error("only support unix socket endpoint")]
     NotUnix,
-    /// A character that no address has.
-    #[error("parse {}: net/url: invalid control character in URL", quoted(.0))]
-    Control(String),
+    /// Nothing that can be taken for an address.
+    #[error("{0}")]
+    NoUrl(String),
     /// Another scheme.
     #[error("protocol {0:?} not supported")]
     Unsupported(String),
-}
-
-/// As Go quotes it.
-fn quoted(text: &str) -> String {
-    units::strconv::quote(text)
-}
-
-/// Splits off a URL scheme: a letter, then letters, digits, `+`, `-`, `.`, up to the first colon.
-fn scheme_of(text: &str) -> Option<(&str, &str)> {
-    let (scheme, rest) = text.split_once(':')?;
-    let valid = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
-        && scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
-    valid.then_some((scheme, rest))
-}
-
-/// The path of a `unix:` URL: what follows `//host`.
-fn unix_path(rest: &str) -> &str {
-    match rest.strip_prefix("//") {
-        Some(authority) => authority.find('/').map_or("", |at| &authority[at..]),
-        None => rest,
-    }
 }
 
 #[cfg(test)]
@@ -95,11 +74,20 @@ mod tests {
     }
 
     #[test]
+    fn a_name_alone_is_a_host_without_a_path() {
+        for text in ["None", "unix://", "unix:x"] {
+            assert_eq!(Endpoint::parse(text).unwrap().path(), Path::new(""), "{text}");
+        }
+        assert_eq!(Endpoint::parse("://").unwrap().path(), Path::new("//"));
+    }
+
+    #[test]
     fn refuses_others_with_the_upstream_text() {
         for (text, want) in [
             ("tcp://localhost:1", "only support unix socket endpoint"),
             ("http://x/y", "protocol \"http\" not supported"),
             ("npipe:////./pipe/x", "protocol \"npipe\" not supported"),
+            ("a b", "parse \"unix://a b\": invalid character \" \" in host name"),
         ] {
             assert_eq!(Endpoint::parse(text).unwrap_err().to_string(), want);
         }

@@ -126,7 +126,7 @@ pub(crate) fn run(args: &[String], loaded: &Loaded, cgroups: CgroupVersion) -> R
     let attempts =
         [args.to_vec(), args.iter().cloned().chain([relaxed.clone()]).collect(), vec![relaxed]];
     let config = attempts.into_iter().find_map(|args| {
-        match config::load(args, &crate::disk::Disk, cgroups).result {
+        match config::load(args, &crate::disk::Disk::LookedAt, cgroups).result {
             Ok(Request::Run(config)) => Some(config),
             _ => None,
         }

@@ -1,12 +1,17 @@
 //! Configuration files on disk, with errors in Go's words.
 
-use config::ConfigFiles;
+use config::{CertificateFiles, ConfigFiles};
 use std::io;
 use std::path::{Path, PathBuf};
 
 /// The machine's files.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Disk;
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Disk {
+    /// Nothing is written.
+    LookedAt,
+    /// What is missing is made.
+    Changed,
+}
 
 impl ConfigFiles for Disk {
     fn read(&self, path: &str) -> Result<Vec<u8>, String> {
@@ -24,9 +29,66 @@ impl ConfigFiles for Disk {
         Ok(found)
     }
 
+    fn serving_certificate(&self, pair: &CertificateFiles<'_>, host: &str) -> Result<(), String> {
+        if *self == Disk::LookedAt {
+            return Ok(());
+        }
+        let readable = |path: &str| std::fs::File::open(path).is_ok();
+        let half = match (readable(pair.certificate), readable(pair.key)) {
+            (true, true) => return Ok(()),
+            (false, false) => None,
+            (false, true) => Some(pair.certificate),
+            (true, false) => Some(pair.key),
+        };
+        if let Some(missing) = half {
+            return Err(format!(
+                "error reading {missing}, certificate and key must be supplied as a pair"
+            ));
+        }
+        make_certificate(pair, host)
+    }
+
     fn working_dir(&self) -> String {
         std::env::current_dir().map(|dir| dir.to_string_lossy().into_owned()).unwrap_or_default()
     }
+}
+
+fn make_certificate(pair: &CertificateFiles<'_>, host: &str) -> Result<(), String> {
+    let host = if host.is_empty() { sys::host::hostname() } else { host.to_owned() };
+    let host = host.trim().to_lowercase();
+    if host.is_empty() {
+        return Err("empty hostname is invalid".to_owned());
+    }
+    if !host.is_ascii() {
+        let shown = units::strconv::quote(&host);
+        return Err(format!(
+            "unable to generate self signed cert: x509: {shown} cannot be encoded as an IA5String"
+        ));
+    }
+    let (certificate, key) = agent::self_signed_pair(&host)
+        .map_err(|error| format!("unable to generate self signed cert: {error}"))?;
+    for (path, content, mode) in [(pair.certificate, certificate, 0o644), (pair.key, key, 0o600)] {
+        let folder = Path::new(path).parent().unwrap_or(Path::new(""));
+        make_folders(folder)?;
+        sys::fs::write_atomic(path, content, mode)
+            .map_err(|error| format!("open {path}: {}", go_error(&error.source)))?;
+    }
+    Ok(())
+}
+
+/// Makes a folder and those above it; what stands in the way is named as Go names it.
+fn make_folders(folder: &Path) -> Result<(), String> {
+    if folder.as_os_str().is_empty() || folder.is_dir() {
+        return Ok(());
+    }
+    let failed = |why: &str| format!("mkdir {}: {why}", folder.display());
+    if std::fs::metadata(folder).is_ok() {
+        return Err(failed("not a directory"));
+    }
+    if let Some(above) = folder.parent() {
+        make_folders(above)?;
+    }
+    sys::fs::create_dir_all(folder, 0o755).map_err(|error| failed(&go_error(&error.source)))
 }
 
 fn walk(path: &str, found: &mut Vec<String>) -> Result<(), String> {
@@ -65,12 +127,12 @@ mod tests {
     #[test]
     fn a_missing_file_reads_as_gos_error() {
         assert_eq!(
-            Disk.read("/nonexistent/x").unwrap_err(),
+            Disk::LookedAt.read("/nonexistent/x").unwrap_err(),
             "open /nonexistent/x: no such file or directory"
         );
-        assert_eq!(Disk.read("/").unwrap_err(), "read /: is a directory");
+        assert_eq!(Disk::LookedAt.read("/").unwrap_err(), "read /: is a directory");
         assert_eq!(
-            Disk.walk("/nonexistent").unwrap_err(),
+            Disk::LookedAt.walk("/nonexistent").unwrap_err(),
             "lstat /nonexistent: no such file or directory"
         );
     }
@@ -84,12 +146,12 @@ mod tests {
         }
         std::os::unix::fs::symlink(root.join("sub"), root.join("link")).unwrap();
         let root = root.to_string_lossy().into_owned();
-        let found = Disk.walk(&root).unwrap();
+        let found = Disk::LookedAt.walk(&root).unwrap();
         let names: Vec<&str> = found.iter().map(|p| &p[root.len() + 1..]).collect();
         assert_eq!(names, [".hidden.conf", "case.conf", "link", "sub/z.conf", "zz.conf"]);
         let link = format!("{root}/link");
-        assert_eq!(Disk.walk(&link).unwrap(), std::slice::from_ref(&link));
-        assert_eq!(Disk.walk(&format!("{link}/")).unwrap(), [format!("{link}/z.conf")]);
+        assert_eq!(Disk::LookedAt.walk(&link).unwrap(), std::slice::from_ref(&link));
+        assert_eq!(Disk::LookedAt.walk(&format!("{link}/")).unwrap(), [format!("{link}/z.conf")]);
         sys::removal::remove_tree(
             Path::new("/proc"),
             Path::new(&root),

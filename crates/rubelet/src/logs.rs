@@ -25,6 +25,11 @@ pub(crate) fn init(logging: Option<&Logging>) -> LogHandle {
     })
 }
 
+/// Logs what was said before it was known how to log: as text.
+pub(crate) fn write_early(lines: &[LogLine]) {
+    telemetry::log::as_text(Arc::new(|| SystemClock.now()), || lines.iter().for_each(write));
+}
+
 /// Logs one line.
 pub(crate) fn write(line: &LogLine) {
     let text = |wanted: &str| {
@@ -35,7 +40,9 @@ pub(crate) fn write(line: &LogLine) {
     let message = line.message.as_str();
     let value = text("value").map(|value| value == "true");
     match line.severity {
-        Severity::Error => tracing::error!(err = text("err"), "{message}"),
+        Severity::Error => {
+            tracing::error!(err = text("err"), logger = text("logger"), "{message}");
+        }
         Severity::Info(verbosity) => tracing::info!(
             v = u64::from(verbosity),
             plain = line.plain,

@@ -41,15 +41,18 @@ fn main() -> ExitCode {
         Command::Run => show::Form::Yaml,
     };
     let cgroups = cgroup_version();
-    let loaded = config::load(args.iter().cloned(), &Disk, cgroups);
+    let disk = if command == Command::Run { Disk::Changed } else { Disk::LookedAt };
+    let loaded = config::load(args.iter().cloned(), &disk, cgroups);
     if command == Command::Check && !matches!(loaded.result, Ok(Request::Print(_))) {
         return checked(&args, &loaded, cgroups, form);
     }
-    let Loaded { notices, lines, logging, effective, result } = loaded;
+    let Loaded { notices, lines, early, logging, effective, result } = loaded;
     for notice in notices {
         // A closed standard error is no reason not to run.
         let _ = writeln!(std::io::stderr(), "{notice}");
     }
+    let (early, lines) = lines.split_at(early.min(lines.len()));
+    logs::write_early(early);
     let handle = logs::init(logging.as_ref());
     lines.iter().for_each(logs::write);
     // Settings are shown even when they are wrong; what is wrong follows.
@@ -62,7 +65,7 @@ fn main() -> ExitCode {
         (Ok(Request::Run(_)), Command::Config | Command::Check) => Ok(()),
         (Ok(Request::Run(config)), Command::Run) => match &config.faults.callers {
             Some(fault) => Err(format!("failed to run Kubelet: {fault}")),
-            None => make_cert_dir(&config).and_then(|()| run(*config, handle)),
+            None => run(*config, handle),
         },
     };
     match finished {
@@ -94,18 +97,6 @@ fn run(config: config::Config, logs: telemetry::log::LogHandle) -> Result<(), St
     runtime
         .block_on(Box::pin(agent::run(config, logs)))
         .map_err(|e| format!("failed to run Kubelet: {}", telemetry::Chain(&e)))
-}
-
-/// Makes the folder of a certificate of our own.
-fn make_cert_dir(config: &config::Config) -> Result<(), String> {
-    let folder = &config.dirs.certs;
-    if !config.server.tls_self_signed || folder.as_os_str().is_empty() {
-        return Ok(());
-    }
-    sys::fs::create_dir_all(folder, 0o755).map_err(|error| {
-        let reason = disk::go_error(&error.source);
-        format!("failed to construct kubelet dependencies: mkdir {}: {reason}", folder.display())
-    })
 }
 
 /// Checks settings and machine; the exit code says whether pods can run.

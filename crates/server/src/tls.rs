@@ -263,8 +263,7 @@ pub fn self_signed(
         (false, true) => return Err(TlsError::HalfPair(crt)),
         (true, false) => return Err(TlsError::HalfPair(key)),
         (false, false) => {
-            let (certificate_pem, key_pem) =
-                make(hostname, unix_now).map_err(|e| TlsError::SelfSigned(e.to_string()))?;
+            let (certificate_pem, key_pem) = self_signed_pair(hostname, unix_now)?;
             sys::fs::create_dir_all(folder, 0o755)?;
             sys::fs::write_atomic(&crt, certificate_pem, 0o644)?;
             sys::fs::write_atomic(&key, key_pem, 0o600)?;
@@ -272,6 +271,11 @@ pub fn self_signed(
     }
     certificate.read(&crt, &key)?;
     Ok((crt, key))
+}
+
+/// A new certificate for this host, valid for a year from now, signed by itself, and its key; PEM.
+pub fn self_signed_pair(hostname: &str, unix_now: i64) -> Result<(String, String), TlsError> {
+    make(hostname, unix_now).map_err(|e| TlsError::SelfSigned(e.to_string()))
 }
 
 fn make(hostname: &str, unix_now: i64) -> Result<(String, String), rcgen::Error> {

@@ -60,6 +60,13 @@ pub fn init(config: &LogConfig, clock: Arc<WallClock>) -> Result<LogHandle, Init
     Ok(handle)
 }
 
+/// Logs as text at the lowest verbosity while `say` runs, whatever the process's own logging is.
+pub fn as_text(clock: Arc<WallClock>, say: impl FnOnce()) {
+    let config = LogConfig::default();
+    let layer = LogLayer::new(&config, clock, Sinks::standard(&config));
+    tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), say);
+}
+
 /// Logging was set up before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("logging is already initialised")]

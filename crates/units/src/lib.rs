@@ -12,6 +12,7 @@ pub mod cpuset;
 pub mod cri_log;
 pub mod duration;
 pub mod gojson;
+pub mod gourl;
 pub mod hash;
 pub mod percentage;
 pub mod quantity;

@@ -127,6 +127,24 @@ fn underscores_ok(text: &str) -> bool {
     !body.starts_with('_') && !body.ends_with('_') && !body.contains("__")
 }
 
+/// `%v`: a float in its shortest form, with an exponent below 1e-4 and from 1e6 on.
+pub fn float(value: f64) -> String {
+    if value.is_nan() {
+        return "NaN".to_owned();
+    }
+    if value.is_infinite() {
+        return if value > 0.0 { "+Inf" } else { "-Inf" }.to_owned();
+    }
+    let scientific = format!("{value:e}");
+    let Some((mantissa, exponent)) = scientific.split_once('e') else { return scientific };
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    if value != 0.0 && !(-4..6).contains(&exponent) {
+        let sign = if exponent < 0 { '-' } else { '+' };
+        return format!("{mantissa}e{sign}{:02}", exponent.unsigned_abs());
+    }
+    format!("{value}")
+}
+
 /// `%q`: a Go string literal.
 pub fn quote(text: &str) -> String {
     quote_bytes(text.as_bytes())
@@ -212,5 +230,21 @@ mod tests {
     #[test]
     fn quotes_as_a_go_literal() {
         assert_eq!(quote("a\"b\\c\n\u{1}é"), "\"a\\\"b\\\\c\\n\\x01é\"");
+    }
+
+    #[test]
+    fn floats_have_gos_shortest_form() {
+        let cases = [
+            (100_000.0, "100000"),
+            (1e6, "1e+06"),
+            (2_147_483_648.0, "2.147483648e+09"),
+            (0.0001, "0.0001"),
+            (1e-9, "1e-09"),
+            (1.5, "1.5"),
+            (0.0, "0"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(float(value), text);
+        }
     }
 }

@@ -53,6 +53,17 @@ const ELSEWHERE: &[&str] = &[
     "\"Reconnect::",
     "\"error: connection error",
     "\"returning response future",
+    // On purpose: ours serves health from its first moment, upstream once everything runs.
+    "\"Failed to start healthz server\"",
+    // On purpose: ours asks for new certificates once the runtime has answered.
+    "\"No bootstrapping requested",
+    "\"Current kubeconfig file contents",
+    "\"Use the bootstrap credentials",
+    "\"Using bootstrap kubeconfig",
+    "\"Kubeconfig exists and is valid",
+    "\"Certificate rotation is enabled\"",
+    "\"Rotating certificates\"",
+    "\"Failed while requesting a signed certificate",
     "Systemd watchdog",
     "Validating the CRI",
     "[pick-first",
@@ -86,6 +97,11 @@ impl Answer {
                 text.push_str(lines.next().unwrap_or_default());
             }
             answer.take(record.severity, text);
+        }
+        // Upstream walks the gates in no particular order.
+        let is_gate = |line: &String| line.contains(" feature gate. It will be removed");
+        for run in answer.lines.chunk_by_mut(|a, b| is_gate(a) && is_gate(b)) {
+            run.sort();
         }
         answer
     }

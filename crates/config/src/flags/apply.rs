@@ -37,11 +37,19 @@ fn apply_counted(
     flags: &mut KubeletFlags,
 ) -> (usize, Option<String>) {
     let mut seen = BTreeSet::new();
+    let mut detached = BTreeSet::new();
     let mut ignored = Ignored::default();
     for (index, flag_use) in uses.iter().enumerate() {
         let flag = flag_use.flag;
-        let manner =
-            Manner { kind: flag.kind, registry: flag.registry, first: seen.insert(flag.name) };
+        let manner = Manner {
+            kind: flag.kind,
+            registry: flag.registry,
+            first: seen.insert(flag.name),
+            detached: detached.contains(flag.name),
+        };
+        if detaches(flag.kind, &flag_use.value) {
+            detached.insert(flag.name);
+        }
         let assigned = match target(flag.name, kubelet, flags, &mut ignored) {
             Some(target) => target.assign(&flag_use.value, manner),
             None => Ok(()),
@@ -70,23 +78,31 @@ pub(crate) fn shown(
             matches!(flag.deprecation, Deprecation::CadvisorLeak | Deprecation::RemovalForCsi);
         let value = match target(flag.name, kubelet, flags, &mut ignored) {
             Some(target) if without_effect => {
-                let manner = Manner { kind: flag.kind, registry: flag.registry, first: true };
+                let manner = Manner {
+                    kind: flag.kind,
+                    registry: flag.registry,
+                    first: true,
+                    detached: false,
+                };
                 let raw = given().unwrap_or_else(|| flag.default.to_owned());
                 match target.assign(&raw, manner) {
                     Ok(()) => target.show(flag.kind),
                     Err(_) => raw,
                 }
             }
-            // An empty address is forgotten, the one in force stays.
-            Some(_) if flag.kind == Kind::Ip && given().is_some_and(|raw| raw.is_empty()) => {
-                String::new()
-            }
+            // What an empty value has taken off is not shown; the value in force stays.
+            Some(_) if given().is_some_and(|raw| detaches(flag.kind, &raw)) => String::new(),
             Some(target) => target.show(flag.kind),
             None => String::new(),
         };
         values.insert(flag.name, value);
     }
     values
+}
+
+/// Whether a value takes a flag off the place it writes to.
+fn detaches(kind: Kind, value: &str) -> bool {
+    value.is_empty() && matches!(kind, Kind::Ip | Kind::ReservedMemory)
 }
 
 /// Takes away what may be secret: headers.

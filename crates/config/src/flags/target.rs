@@ -17,6 +17,8 @@ pub(super) struct Manner {
     pub(super) registry: Registry,
     /// Whether it is the first use of the flag: lists and maps start anew.
     pub(super) first: bool,
+    /// Whether an empty value before has taken the flag off its place.
+    pub(super) detached: bool,
 }
 
 /// A place a flag can write to.
@@ -137,6 +139,10 @@ impl FlagTarget for String {
             }
             if !is_ip(raw) {
                 return Err(format!("{} is not a valid IP address", quote(raw)));
+            }
+            if manner.detached {
+                // Upstream panics with it.
+                return Err("the string pointer passed into IPVar should not be nil".to_owned());
             }
         }
         raw.clone_into(self);
@@ -294,6 +300,9 @@ impl FlagTarget for Vec<Taint> {
 
 impl FlagTarget for Vec<MemoryReservation> {
     fn assign(&mut self, raw: &str, manner: Manner) -> Result<(), String> {
+        if manner.detached {
+            return Err("no target (nil pointer to *[]MemoryReservation)".to_owned());
+        }
         // An empty value leaves what is in force.
         if raw.is_empty() {
             return Ok(());
@@ -352,10 +361,10 @@ fn memory_reservation(text: &str) -> Result<MemoryReservation, String> {
     };
     let numa_node = strconv::atoi(node)
         .map_err(|_| format!("failed to convert the NUMA node ID, expected integer, got {node}"))?;
-    let mut reservation = MemoryReservation {
-        numa_node: i32::try_from(numa_node).unwrap_or(i32::MAX),
-        limits: BTreeMap::new(),
-    };
+    // Upstream cuts the number down to its size.
+    #[expect(clippy::cast_possible_truncation, reason = "as upstream does")]
+    let numa_node = numa_node as i32;
+    let mut reservation = MemoryReservation { numa_node, limits: BTreeMap::new() };
     for limit in limits.split(',') {
         let parts: Vec<&str> = limit.split('=').collect();
         let [kind, amount] = parts.as_slice() else {

@@ -1,6 +1,5 @@
 //! The nested parts of the configuration.
 
-use crate::text::compact_json;
 use crate::value::{Decoder, GoValue, go_struct, kind_of};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -220,7 +219,7 @@ impl GoValue for FlushFrequency {
                 Some(nanos) => self.duration = GoDuration::from_nanos(nanos),
                 None if value.is_null() => {}
                 None => {
-                    let raw = compact_json(value);
+                    let raw = decoder.written(value);
                     let kind = match value {
                         Value::Number(_) => format!("number {raw}"),
                         other => kind_of(other).to_owned(),

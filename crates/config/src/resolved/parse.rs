@@ -523,9 +523,13 @@ pub(crate) fn caller_fault(
         return Some("empty hostname is invalid".to_owned());
     }
     let no_client = flags.kubeconfig.is_empty();
-    // With a bootstrap the file may yet have to be written.
-    if !no_client && flags.bootstrap_kubeconfig.is_empty() {
-        let fault = kubeconfig::fault(files, &flags.kubeconfig, k.rotate_certificates);
+    if !no_client {
+        let (path, rotate) = (flags.kubeconfig.as_str(), k.rotate_certificates);
+        // With a bootstrap the file may yet have to be written.
+        let fault = match flags.bootstrap_kubeconfig.as_str() {
+            "" => kubeconfig::fault(files, path, rotate),
+            bootstrap => kubeconfig::bootstrap_fault(files, (bootstrap, path), rotate),
+        };
         if fault.is_some() {
             return fault;
         }

@@ -2,7 +2,6 @@
 
 use crate::gates::Gates;
 use crate::kubelet::{Logging, Tracing};
-use crate::text::url_fault;
 use units::Quantity;
 use units::strconv::quote;
 
@@ -94,11 +93,14 @@ pub(super) fn tracing_faults(tracing: &Tracing) -> Vec<String> {
     if let Some(endpoint) = &tracing.endpoint {
         let endpoint =
             if endpoint.contains("//") { endpoint.clone() } else { format!("dns://{endpoint}") };
-        if let Some(why) = url_fault(&endpoint) {
-            faults.push(format!("tracing.endpoint: Invalid value: {}: {why}", quote(&endpoint)));
-            return faults;
-        }
-        let scheme = endpoint.split_once(':').map_or("", |(scheme, _)| scheme).to_lowercase();
+        let scheme = match units::gourl::parse(&endpoint) {
+            Ok(url) => url.scheme,
+            Err(why) => {
+                let shown = quote(&endpoint);
+                faults.push(format!("tracing.endpoint: Invalid value: {shown}: {why}"));
+                return faults;
+            }
+        };
         if !["dns", "unix", "unix-abstract"].contains(&scheme.as_str()) {
             faults.push(format!(
                 "tracing.endpoint: Invalid value: {}: unsupported scheme: {scheme}.  Options are \

@@ -8,7 +8,7 @@ use crate::kubelet::{KubeletConfiguration, Taint, Time};
 use crate::text::clean_path;
 use std::collections::BTreeSet;
 use std::fmt::Display;
-use units::strconv::quote;
+use units::strconv::{self, quote};
 use units::{CpuSet, CpuSetError, GoDuration};
 
 const ENA: &str = "enforceNodeAllocatable (--enforce-node-allocatable)";
@@ -263,7 +263,7 @@ impl Rules<'_> {
                     format!(
                         "CrashLoopBackOff.MaxContainerRestartPeriod (got: {} seconds) must be set \
                          between 1s and 300s",
-                        period.as_secs_f64()
+                        strconv::float(period.as_secs_f64())
                     ),
                 );
             }
@@ -497,8 +497,9 @@ impl Rules<'_> {
             self.fault_if(
                 !good,
                 format!(
-                    "memoryThrottlingFactor {factor} must be greater than 0 and less than or \
-                     equal to 1.0"
+                    "memoryThrottlingFactor {} must be greater than 0 and less than or equal to \
+                     1.0",
+                    strconv::float(factor)
                 ),
             );
         }

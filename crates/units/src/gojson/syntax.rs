@@ -4,9 +4,12 @@
 
 use crate::strconv::quote;
 
+/// How deep values may be nested.
+const MAX_DEPTH: usize = 10_000;
+
 /// The first fault of a text, as `encoding/json` words it; `None` when it is one JSON value.
-pub fn syntax_fault(text: &str) -> Option<String> {
-    let mut scanner = Scanner { rest: text };
+pub fn syntax_fault(text: impl AsRef<[u8]>) -> Option<String> {
+    let mut scanner = Scanner { rest: text.as_ref() };
     scanner.document().err().map(|fault| match fault {
         Fault::End => "unexpected end of JSON input".to_owned(),
         Fault::At(c, context) => format!("invalid character {} {context}", quote_char(c)),
@@ -26,24 +29,32 @@ enum Inside {
 }
 
 struct Scanner<'a> {
-    rest: &'a str,
+    rest: &'a [u8],
 }
 
 impl Scanner<'_> {
     fn peek(&self) -> Result<char, Fault> {
         // Go looks at bytes.
-        self.rest.as_bytes().first().map(|b| char::from(*b)).ok_or(Fault::End)
+        self.rest.first().map(|b| char::from(*b)).ok_or(Fault::End)
     }
 
     fn next(&mut self) -> Result<char, Fault> {
-        let c = self.rest.chars().next().ok_or(Fault::End)?;
-        let shown = self.peek()?;
-        self.rest = &self.rest[c.len_utf8()..];
-        Ok(shown)
+        let (first, rest) = self.rest.split_first().ok_or(Fault::End)?;
+        self.rest = rest;
+        Ok(char::from(*first))
+    }
+
+    fn skip(&mut self, skipped: impl Fn(u8) -> bool) {
+        let at = self.rest.iter().position(|byte| !skipped(*byte)).unwrap_or(self.rest.len());
+        self.rest = &self.rest[at..];
+    }
+
+    fn starts_with(&self, any: &[u8]) -> bool {
+        self.rest.first().is_some_and(|byte| any.contains(byte))
     }
 
     fn skip_space(&mut self) {
-        self.rest = self.rest.trim_start_matches([' ', '\t', '\r', '\n']);
+        self.skip(|byte| b" \t\r\n".contains(&byte));
     }
 
     fn fault<T>(&self, context: impl Into<String>) -> Result<T, Fault> {
@@ -56,6 +67,7 @@ impl Scanner<'_> {
             // At the beginning of a value.
             self.skip_space();
             match self.peek()? {
+                '{' | '[' if open.len() >= MAX_DEPTH => return self.fault("exceeded max depth"),
                 '{' => {
                     self.next()?;
                     self.skip_space();
@@ -175,7 +187,7 @@ impl Scanner<'_> {
     }
 
     fn digits(&mut self) {
-        self.rest = self.rest.trim_start_matches(|c: char| c.is_ascii_digit());
+        self.skip(|byte| byte.is_ascii_digit());
     }
 
     fn number(&mut self) -> Result<(), Fault> {
@@ -188,16 +200,16 @@ impl Scanner<'_> {
         if self.next()? != '0' {
             self.digits();
         }
-        if self.rest.starts_with('.') {
+        if self.starts_with(b".") {
             self.next()?;
             if !self.peek()?.is_ascii_digit() {
                 return self.fault("after decimal point in numeric literal");
             }
             self.digits();
         }
-        if self.rest.starts_with(['e', 'E']) {
+        if self.starts_with(b"eE") {
             self.next()?;
-            if self.rest.starts_with(['+', '-']) {
+            if self.starts_with(b"+-") {
                 self.next()?;
             }
             if !self.peek()?.is_ascii_digit() {
@@ -249,6 +261,15 @@ mod tests {
         for (text, fault) in cases {
             assert_eq!(syntax_fault(text).as_deref(), Some(fault), "{text}");
         }
+        assert_eq!(syntax_fault("[".repeat(10_000) + &"]".repeat(10_000)), None);
+        assert_eq!(
+            syntax_fault("[".repeat(10_001)).as_deref(),
+            Some("invalid character '[' exceeded max depth")
+        );
+        assert_eq!(
+            syntax_fault(b"{\xff").as_deref(),
+            Some("invalid character '\u{ff}' looking for beginning of object key string")
+        );
     }
 
     proptest! {

@@ -1,0 +1,320 @@
+//! URLs as Go's `net/url` reads them, with its objections word for word.
+//!
+//! Promises: total; what is taken apart is taken apart where Go does it, and the first fault is the
+//! one that Go names.
+//!
+//! Deliberately absent: putting URLs together, and queries, which are kept as they are.
+
+use crate::strconv::quote;
+use std::net::Ipv6Addr;
+
+/// A URL in its parts.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GoUrl {
+    /// In lower case; empty for a relative one.
+    pub scheme: String,
+    /// What follows the scheme where no slash does.
+    pub opaque: String,
+    /// What stands before `@`, as it is written.
+    pub user: Option<String>,
+    /// Host and port.
+    pub host: String,
+    /// The path, its escapes resolved.
+    pub path: String,
+    /// What follows `?`, as it is written.
+    pub query: String,
+}
+
+/// Reads a URL; the error is Go's (`parse "x": missing protocol scheme`).
+pub fn parse(text: &str) -> Result<GoUrl, String> {
+    let (before, fragment) = text.split_once('#').unwrap_or((text, ""));
+    let failed = |text: &str, why: String| format!("parse {}: {why}", quote(text));
+    let url = take_apart(before).map_err(|why| failed(before, why))?;
+    unescape(fragment, Place::Elsewhere).map_err(|why| failed(text, why))?;
+    Ok(url)
+}
+
+/// Where an escape stands: hosts have stricter rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Host,
+    Zone,
+    Elsewhere,
+}
+
+fn take_apart(text: &str) -> Result<GoUrl, String> {
+    if text.bytes().any(|b| b < b' ' || b == 0x7f) {
+        return Err("net/url: invalid control character in URL".to_owned());
+    }
+    if text == "*" {
+        return Ok(GoUrl { path: "*".to_owned(), ..GoUrl::default() });
+    }
+    let (scheme, rest) = split_scheme(text)?;
+    let (mut rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let mut url =
+        GoUrl { scheme: scheme.to_ascii_lowercase(), query: query.to_owned(), ..GoUrl::default() };
+    if !rest.starts_with('/') {
+        if !url.scheme.is_empty() {
+            rest.clone_into(&mut url.opaque);
+            return Ok(url);
+        }
+        if rest.split('/').next().is_some_and(|segment| segment.contains(':')) {
+            return Err("first path segment in URL cannot contain colon".to_owned());
+        }
+    }
+    let has_authority = !url.scheme.is_empty() || !rest.starts_with("///");
+    if let Some(after) = rest.strip_prefix("//").filter(|_| has_authority) {
+        let (authority, path) = after.find('/').map_or((after, ""), |at| after.split_at(at));
+        rest = path;
+        let (user, host) = match authority.rsplit_once('@') {
+            Some((user, host)) => (Some(user), host),
+            None => (None, authority),
+        };
+        url.host = host_of(&url.scheme, host)?;
+        if let Some(user) = user {
+            user_fault(user)?;
+            url.user = Some(user.to_owned());
+        }
+    }
+    url.path = unescape(rest, Place::Elsewhere)?;
+    Ok(url)
+}
+
+fn split_scheme(text: &str) -> Result<(&str, &str), String> {
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' => {}
+            b'0'..=b'9' | b'+' | b'-' | b'.' if at > 0 => {}
+            b':' if at == 0 => return Err("missing protocol scheme".to_owned()),
+            b':' => return Ok((&text[..at], &text[at + 1..])),
+            _ => return Ok(("", text)),
+        }
+    }
+    Ok(("", text))
+}
+
+fn user_fault(user: &str) -> Result<(), String> {
+    let fine = |c: char| c.is_ascii_alphanumeric() || "-._:~!$&'()*+,;=%@".contains(c);
+    if !user.chars().all(fine) {
+        return Err("net/url: invalid userinfo".to_owned());
+    }
+    for part in user.splitn(2, ':') {
+        unescape(part, Place::Elsewhere)?;
+    }
+    Ok(())
+}
+
+fn host_of(scheme: &str, host: &str) -> Result<String, String> {
+    match host.rfind('[') {
+        Some(0) => return literal_of(host),
+        Some(_) => return Err("invalid IP-literal".to_owned()),
+        None => {}
+    }
+    if let Some(first) = host.find(':') {
+        // Several colons are borne but with the web's own schemes.
+        let strict = ["http", "https"].contains(&scheme);
+        let at = if strict { first } else { host.rfind(':').unwrap_or(first) };
+        port_fault(&host[at..])?;
+    }
+    unescape(host, Place::Host)
+}
+
+/// An address in brackets, with a port or without.
+fn literal_of(host: &str) -> Result<String, String> {
+    let Some(close) = host.rfind(']') else {
+        return Err("missing ']' in host".to_owned());
+    };
+    let (inside, port) = (&host[1..close], &host[close + 1..]);
+    port_fault(port)?;
+    let name = match inside.find("%25") {
+        Some(at) => {
+            let address = unescape(&inside[..at], Place::Host)?;
+            address + &unescape(&inside[at..], Place::Zone)?
+        }
+        None => unescape(inside, Place::Host)?,
+    };
+    match name.find(['.', ':', '%']).and_then(|at| name[at..].chars().next()) {
+        Some(':') => v6_fault(&name).map_or(Ok(()), Err)?,
+        Some('%') => return Err(address_fault(&name, "missing IPv6 address")),
+        Some(_) if name.parse::<std::net::Ipv4Addr>().is_ok() => {
+            return Err("invalid IP-literal".to_owned());
+        }
+        Some(_) => return Err(v4_fault(&name)),
+        None => return Err(address_fault(&name, "unable to parse IP")),
+    }
+    Ok(format!("[{name}]{port}"))
+}
+
+fn address_fault(name: &str, why: &str) -> String {
+    format!("invalid host: ParseAddr({}): {why}", quote(name))
+}
+
+fn v4_fault(name: &str) -> String {
+    let unexpected = name.find(|c: char| !c.is_ascii_digit() && c != '.');
+    if let Some(at) = unexpected {
+        let at = quote(&name[at..]);
+        return address_fault(name, &format!("unexpected character (at {at})"));
+    }
+    let parts: Vec<&str> = name.split('.').collect();
+    if parts.iter().any(|part| part.is_empty()) {
+        let at = name.find('.').map_or("", |at| &name[at..]);
+        let why = format!("IPv4 field must have at least one digit (at {})", quote(at));
+        return address_fault(name, &why);
+    }
+    if parts.iter().any(|part| part.len() > 1 && part.starts_with('0')) {
+        return address_fault(name, "IPv4 field has octet with leading zero");
+    }
+    if parts.iter().any(|part| part.parse::<u8>().is_err()) {
+        return address_fault(name, "IPv4 field has value >255");
+    }
+    let why = if parts.len() < 4 { "IPv4 address too short" } else { "IPv4 address too long" };
+    address_fault(name, why)
+}
+
+fn v6_fault(name: &str) -> Option<String> {
+    let (address, zone) = match name.split_once('%') {
+        Some((address, zone)) => (address, Some(zone)),
+        None => (name, None),
+    };
+    if zone == Some("") {
+        return Some(address_fault(name, "zone must be a non-empty string"));
+    }
+    if address.parse::<Ipv6Addr>().is_ok() {
+        return None;
+    }
+    let at =
+        |why: &str, rest: &str| Some(address_fault(name, &format!("{why} (at {})", quote(rest))));
+    let mut rest = address.strip_prefix("::").unwrap_or(address);
+    let mut doubled = rest.len() != address.len();
+    let mut groups = 0;
+    while groups < 8 {
+        let digits = rest.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(rest.len());
+        if digits > 4 {
+            return at("each group must have 4 or less digits", rest);
+        }
+        if digits == 0 {
+            return at("each colon-separated field must have at least one digit", rest);
+        }
+        let after = &rest[digits..];
+        groups += 1;
+        match after.as_bytes() {
+            [] => break,
+            [b':'] => return at("colon must be followed by more characters", after),
+            [b':', b':', ..] if doubled => return at("multiple :: in address", &after[1..]),
+            [b':', b':', ..] => {
+                doubled = true;
+                rest = &after[2..];
+            }
+            [b':', ..] => rest = &after[1..],
+            [b'.', ..] => break,
+            _ => return at("unexpected character, want colon", after),
+        }
+        if rest.is_empty() {
+            break;
+        }
+    }
+    if groups < 8 {
+        return Some(address_fault(name, "address string too short"));
+    }
+    at("trailing garbage after address", rest)
+}
+
+fn port_fault(port: &str) -> Result<(), String> {
+    let fine = port.is_empty()
+        || port.strip_prefix(':').is_some_and(|port| port.bytes().all(|b| b.is_ascii_digit()));
+    if fine { Ok(()) } else { Err(format!("invalid port {} after host", quote(port))) }
+}
+
+/// What a host may have as it is.
+fn host_char(byte: u8) -> bool {
+    byte >= 0x80 || byte.is_ascii_alphanumeric() || b"!\"$&'()*+,-.:;<=>[]_~".contains(&byte)
+}
+
+fn unescape(text: &str, place: Place) -> Result<String, String> {
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        if byte != b'%' {
+            if place != Place::Elsewhere && !host_char(byte) {
+                let shown = quote(&char::from(byte).to_string());
+                return Err(format!("invalid character {shown} in host name"));
+            }
+            out.push(byte);
+            at += 1;
+            continue;
+        }
+        let digit = |at: usize| bytes.get(at).and_then(|b| char::from(*b).to_digit(16));
+        let value = digit(at + 1).zip(digit(at + 2)).map(|(high, low)| high * 16 + low);
+        let value = value.and_then(|value| u8::try_from(value).ok());
+        let shown = || {
+            let end = bytes.len().min(at + 3);
+            String::from_utf8_lossy(&bytes[at..end]).into_owned()
+        };
+        let allowed = |value: u8| match place {
+            Place::Host => value >= 0x80 || value == b'%',
+            Place::Zone => value == b'%' || value == b' ' || host_char(value),
+            Place::Elsewhere => true,
+        };
+        match value.filter(|value| allowed(*value)) {
+            Some(value) => out.push(value),
+            None => return Err(format!("invalid URL escape {}", quote(&shown()))),
+        }
+        at += 3;
+    }
+    Ok(String::from_utf8_lossy(&out).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_taken_apart_as_go_does() {
+        let parts = |text: &str| {
+            let url = parse(text).unwrap();
+            (url.scheme, url.opaque, url.host, url.path)
+        };
+        let cases = [
+            ("unix:///run/x", ("unix", "", "", "/run/x")),
+            ("unix:/run/x", ("unix", "", "", "/run/x")),
+            ("unix:x", ("unix", "x", "", "")),
+            ("unix://None", ("unix", "", "None", "")),
+            ("unix://://", ("unix", "", ":", "//")),
+            ("HTTPS://a.io:5/x%20y?q#f", ("https", "", "a.io:5", "/x y")),
+            ("a/b", ("", "", "", "a/b")),
+            ("//a/b", ("", "", "a", "/b")),
+            ("///a/b", ("", "", "", "///a/b")),
+            ("https://[fe80::1%25lo]:5", ("https", "", "[fe80::1%lo]:5", "")),
+            ("dns://a:b:1", ("dns", "", "a:b:1", "")),
+        ];
+        for (text, (scheme, opaque, host, path)) in cases {
+            let want = (scheme.to_owned(), opaque.to_owned(), host.to_owned(), path.to_owned());
+            assert_eq!(parts(text), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn faults_read_as_gos() {
+        let cases = [
+            ("://", "parse \"://\": missing protocol scheme"),
+            ("1:2", "parse \"1:2\": first path segment in URL cannot contain colon"),
+            ("http://a b", "parse \"http://a b\": invalid character \" \" in host name"),
+            ("dns://[::1", "parse \"dns://[::1\": missing ']' in host"),
+            ("dns://a:x", "parse \"dns://a:x\": invalid port \":x\" after host"),
+            ("https://a:1:2", "parse \"https://a:1:2\": invalid port \":1:2\" after host"),
+            ("unix:///%zz", "parse \"unix:///%zz\": invalid URL escape \"%zz\""),
+            ("http://%41", "parse \"http://%41\": invalid URL escape \"%41\""),
+            ("http://a^b@c", "parse \"http://a^b@c\": net/url: invalid userinfo"),
+            ("a\u{1}", "parse \"a\\x01\": net/url: invalid control character in URL"),
+            (
+                "http://[x]",
+                "parse \"http://[x]\": invalid host: ParseAddr(\"x\"): unable to parse IP",
+            ),
+            ("http://[1.2.3.4]", "parse \"http://[1.2.3.4]\": invalid IP-literal"),
+        ];
+        for (text, fault) in cases {
+            assert_eq!(parse(text).unwrap_err(), fault);
+        }
+    }
+}
