@@ -12,6 +12,7 @@ mod documents;
 mod fields;
 mod lines;
 mod pools;
+mod related;
 
 pub use answer::{Answer, differences};
 pub use bench::Bench;

@@ -130,7 +130,9 @@ pub(crate) fn read(
     let mut config = CredentialProviderConfig::default();
     config.decode(&document.value, "", &mut decoder);
     if let Some(error) = decoder.error() {
-        return Err(error.clone());
+        // Types carry the version of the file.
+        let error = error.replace("of type []Cred", &format!("of type []{version}.Cred"));
+        return Err(error.replace("of type v1.", &format!("of type {version}.")));
     }
     let mut objections = document.duplicates.clone();
     if version != "v1" {

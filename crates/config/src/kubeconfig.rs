@@ -7,35 +7,57 @@ mod file;
 
 use crate::ConfigFiles;
 use crate::document;
+use crate::log::{LogLine, Severity};
 use crate::text::{aggregate, clean_path, url_fault};
 use crate::value::{Decoder, GoValue, Reading};
 use file::{Bytes, Cluster, Exec, File, User};
 use units::strconv::quote;
 
 /// Why no certificate can be asked for with the file that is there until one is, as the whole start
-/// would tell it. `path` is where the lasting file is, or will be.
+/// would tell it, and what is to be logged before. `path` is where the lasting file is, or will be.
 pub(crate) fn bootstrap_fault(
     files: &dyn ConfigFiles,
     (bootstrap, path): (&str, &str),
     rotate: bool,
-) -> Option<String> {
+) -> (Option<LogLine>, Option<String>) {
     let missing = files.read(path).is_err_and(|e| e.ends_with("no such file or directory"));
-    // What has a certificate is taken to be good: whether it has expired is seen later.
-    let lasting = || {
-        let file = load(files, path).ok()?;
-        let user = &file.user;
-        let named = !user.client_certificate.is_empty() || !user.client_certificate_data.is_empty();
-        (named && tls_fault(files, &file.cluster, user).is_none()).then_some(())
+    let line = match lasting(files, path) {
+        _ if missing => None,
+        // Whether it has expired is seen later.
+        Ok(()) => return (None, None),
+        Err(why) => Some(
+            LogLine::at(Severity::Error, "Unhandled Error")
+                .with("err", why)
+                .with("logger", "UnhandledError"),
+        ),
     };
-    if !missing && lasting().is_some() {
-        return None;
-    }
-    match load(files, bootstrap) {
+    let fault = match load(files, bootstrap) {
         Err(fault) => Some(format!("unable to load bootstrap kubeconfig: {fault}")),
         Ok(_) if rotate => None,
         Ok(file) => client_fault(files, &file)
             .map(|fault| format!("unable to create certificates signing request client: {fault}")),
+    };
+    (line, fault)
+}
+
+/// Whether a file can be used as it is: it has a certificate.
+fn lasting(files: &dyn ConfigFiles, path: &str) -> Result<(), String> {
+    let from = "existing bootstrap client config";
+    let file =
+        load(files, path).map_err(|fault| format!("unable to read {from} from {path}: {fault}"))?;
+    let user = &file.user;
+    if let Some(fault) = tls_fault(files, &file.cluster, user) {
+        return Err(format!(
+            "unable to load TLS configuration from {from} read from {path}: {fault}"
+        ));
     }
+    if user.client_certificate.is_empty() && user.client_certificate_data.is_empty() {
+        return Err(format!(
+            "unable to load TLS certificates from {from} read from {path}: data does not contain \
+             any valid RSA or ECDSA certificates"
+        ));
+    }
+    Ok(())
 }
 
 /// Why no client can be made of the file, as the whole start would tell it.

@@ -32,7 +32,12 @@ pub enum Request {
     Print(String),
     /// Run with this configuration.
     Run(Box<Config>),
+    /// Leave with this exit code and without a word.
+    Leave(u8),
 }
+
+/// The exit code of Go's flag packages.
+const PARSE_FAILED: u8 = 2;
 
 /// Why there is no configuration; the text is upstream's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -175,7 +180,11 @@ impl Loader<'_> {
             if parsed.uses.iter().any(|u| u.flag.name == "help") {
                 return Ok(Request::Print(String::new()));
             }
-            self.reapply(&parsed.uses, &mut kubelet)?;
+            let again = parsed.again();
+            if again.fault.is_some() {
+                return Ok(Request::Leave(PARSE_FAILED));
+            }
+            self.reapply(&again.uses, &mut kubelet)?;
             // Drop-ins alone change what the flags are bound to.
             if own.config.is_empty() {
                 layers.flag_values = shown(&kubelet);
@@ -198,8 +207,13 @@ impl Loader<'_> {
         let absolute = text::absolute_path(&self.files.working_dir(), path);
         let failed =
             |fault: String| format!("failed to load Kubelet config file {path}, error {fault}");
-        let (mut kubelet, said) = self.decode(&absolute).map_err(failed)?;
+        let (mut kubelet, said, objections) = self.decode(&absolute).map_err(failed)?;
+        // A file that a strict reader objects to is read again, and filled again.
+        if !objections.is_empty() {
+            self.default(&mut kubelet.clone())?;
+        }
         self.default(&mut kubelet)?;
+        self.tell(&objections);
         let folder = absolute.rsplit_once('/').map_or("/", |(folder, _)| folder).to_owned();
         resolve_paths(&mut kubelet, if folder.is_empty() { "/" } else { &folder });
         match &mut kubelet.eviction_hard {
@@ -214,7 +228,8 @@ impl Loader<'_> {
         Ok((kubelet, said))
     }
 
-    fn decode(&mut self, path: &str) -> Result<(KubeletConfiguration, Value), String> {
+    /// Reads a file: the configuration, what it said, and what a strict reader objects to.
+    fn decode(&mut self, path: &str) -> Result<(KubeletConfiguration, Value, Vec<String>), String> {
         let data = self.files.read(path).map_err(|e| {
             format!("failed to read kubelet config file {}, error: {e}", quote(path))
         })?;
@@ -244,8 +259,7 @@ impl Loader<'_> {
         }
         let mut objections = document.duplicates;
         objections.extend(decoder.unknown.iter().map(|p| format!("unknown field {}", quote(p))));
-        self.tell(&objections);
-        Ok((kubelet, document.value))
+        Ok((kubelet, document.value, objections))
     }
 
     /// What a strict reader objects to is told, no more.
@@ -376,7 +390,8 @@ impl Loader<'_> {
                  cgroups v1",
             ));
         }
-        config.faults.callers = caller_fault(&config.kubelet, &config.flags, self.files);
+        let fault = caller_fault(&config.kubelet, &config.flags, self.files, &mut self.lines);
+        config.faults.callers = fault;
         Ok(Request::Run(Box::new(config)))
     }
 }

@@ -236,6 +236,9 @@ fn printed_type(go_type: &str) -> String {
     match bare {
         "VerbosityLevel" | "VModuleConfiguration" | "TaintEffect" => format!("v1.{bare}"),
         "metav1.Time" => "string".to_owned(),
+        "[]MemoryReservation" | "[]ShutdownGracePeriodByPodPriority" => {
+            format!("[]v1beta1.{}", bare.trim_start_matches("[]"))
+        }
         _ if bare.starts_with(|c: char| c.is_ascii_uppercase()) => format!("v1beta1.{bare}"),
         _ => bare.to_owned(),
     }

@@ -70,7 +70,10 @@ fn make_certificate(pair: &CertificateFiles<'_>, host: &str) -> Result<(), Strin
     for (path, content, mode) in [(pair.certificate, certificate, 0o644), (pair.key, key, 0o600)] {
         let folder = Path::new(path).parent().unwrap_or(Path::new(""));
         make_folders(folder)?;
-        sys::fs::write_atomic(path, content, mode)
+        // A bare name has no folder to be made in.
+        let place =
+            if folder.as_os_str().is_empty() { Path::new(".").join(path) } else { path.into() };
+        sys::fs::write_atomic(place, content, mode)
             .map_err(|error| format!("open {path}: {}", go_error(&error.source)))?;
     }
     Ok(())

@@ -62,6 +62,7 @@ fn main() -> ExitCode {
     let finished = match (result, command) {
         (Err(error), _) => Err(error.to_string()),
         (Ok(Request::Print(text)), _) => print(&text),
+        (Ok(Request::Leave(code)), _) => return ExitCode::from(code),
         (Ok(Request::Run(_)), Command::Config | Command::Check) => Ok(()),
         (Ok(Request::Run(config)), Command::Run) => match &config.faults.callers {
             Some(fault) => Err(format!("failed to run Kubelet: {fault}")),

@@ -305,7 +305,10 @@ fn sorted(text: &str) -> Vec<&str> {
 fn meant(go: &str, ours: &str) -> String {
     let unquoted = ours.replace("\\\"", "\"");
     let same = match go.strip_prefix("panic: ") {
-        Some(panic) => unquoted.contains(panic),
+        Some(panic) => {
+            let said = sorted(&unquoted);
+            unquoted.contains(panic) || sorted(panic).iter().all(|part| said.contains(part))
+        }
         None => sorted(go) == sorted(ours),
     };
     if same { go.to_owned() } else { ours.to_owned() }

@@ -80,7 +80,7 @@ pub(super) fn with_field(field: &fields::Field, dice: &mut Dice) -> String {
 }
 
 /// Lines that make a document odd without breaking it, or do.
-const EXTRA: &[&str] = &[
+pub(super) const EXTRA: &[&str] = &[
     "bogus: 1",
     "bogus: {a: b}",
     "Port: 5",
@@ -409,6 +409,7 @@ pub(super) fn any(dice: &mut Dice) -> Vec<u8> {
             text.into_bytes()
         }
         12 => format!("{}{ALONE}", dice.of(TYPES)).into_bytes(),
+        13 if dice.once_in(3) => deep(dice).into_bytes(),
         13 => dice.of(WHOLE).as_bytes().to_vec(),
         14 => {
             let mut text = dice
@@ -431,6 +432,34 @@ pub(super) fn any(dice: &mut Dice) -> Vec<u8> {
                 bytes = bend(&text, dice);
             }
             bytes
+        }
+    }
+}
+
+/// Nested, long and doubled beyond reason.
+fn deep(dice: &mut Dice) -> String {
+    let count = [3, 50, 127, 129, 300, 900][dice.below(6)];
+    let key = dice.of(&["bogus", "evictionHard", "maxPods", "clusterDNS", "logging"]);
+    match dice.below(7) {
+        0 => format!("{HEAD}{ALONE}{key}: {}{}\n", "[".repeat(count), "]".repeat(count)),
+        1 => format!("{HEAD}{ALONE}{key}: {}x{}\n", "{a: ".repeat(count), "}".repeat(count)),
+        2 => {
+            let (open, close) = ("{\"a\":".repeat(count), "}".repeat(count));
+            let types = "\"apiVersion\": \"kubelet.config.k8s.io/v1beta1\", \"kind\": \"KubeletConfiguration\"";
+            format!("{{{types}, \"{key}\": {open}1{close}}}")
+        }
+        3 => format!("{HEAD}{ALONE}{key}: {}\n", "x".repeat(count * 100)),
+        4 => format!("{HEAD}{ALONE}{}", format!("{key}: 1\n").repeat(count / 10 + 2)),
+        5 => {
+            let lines: String = (0..count).map(|n| format!("bogus{n}: {n}\n")).collect();
+            format!("{HEAD}{ALONE}{lines}")
+        }
+        _ => {
+            let mut text = format!("{HEAD}{ALONE}{key}:\n");
+            for depth in 1..=count.min(200) {
+                text.push_str(&format!("{}a:\n", " ".repeat(depth)));
+            }
+            text
         }
     }
 }

@@ -1,21 +1,24 @@
 //! Whole cases by chance.
 
 use super::chance::Dice;
-use super::{Case, documents, fields};
+use super::{Case, documents, fields, related};
 
 /// Case number `n` of a seed.
 #[must_use]
 pub fn make(seed: u64, n: u64) -> Case {
     let mut dice = Dice::new(seed.wrapping_mul(0x1_0000_0001).wrapping_add(n));
     match dice.below(100) {
-        0..=24 => one_flag(&mut dice),
-        25..=30 => several_flags(&mut dice),
-        31..=35 => grammar(&mut dice),
-        36..=68 => file(&mut dice),
-        69..=76 => file_and_flags(&mut dice),
-        77..=88 => drop_ins(&mut dice),
-        89..=94 => providers(&mut dice),
-        _ => kubeconfig(&mut dice),
+        0..=18 => one_flag(&mut dice),
+        19..=24 => several_flags(&mut dice),
+        25..=29 => grammar(&mut dice),
+        30..=53 => file(&mut dice),
+        54..=61 => file_and_flags(&mut dice),
+        62..=73 => drop_ins(&mut dice),
+        74..=79 => providers(&mut dice),
+        80..=86 => kubeconfig(&mut dice),
+        87 => bootstrap(&mut dice),
+        88 => certificates(&mut dice),
+        _ => related(&mut dice),
     }
 }
 
@@ -298,6 +301,74 @@ fn providers(dice: &mut Dice) -> Case {
             }
         }
         case = case.file("p/sub/", "");
+    }
+    case
+}
+
+/// A kubeconfig that is yet to be had, or is there already.
+fn bootstrap(dice: &mut Dice) -> Case {
+    let mut case = Case::default()
+        .arg("--kubeconfig=k")
+        .arg("--bootstrap-kubeconfig=b")
+        .arg("--rotate-certificates")
+        .file("b", documents::kubeconfig(dice));
+    if dice.once_in(2) {
+        case = case.file("k", documents::kubeconfig(dice));
+    }
+    case
+}
+
+/// Certificates and the folder they are in: half a pair, no pair, what is none.
+fn certificates(dice: &mut Dice) -> Case {
+    let folder = dice.of(&["pki", "none/deep/er", "file", "file/x", "/proc", "/mnt/pki", "", "."]);
+    let mut case = Case::default().arg(format!("--cert-dir={folder}")).file("file", "x");
+    for name in ["pki/kubelet.crt", "pki/kubelet.key"] {
+        if dice.once_in(3) {
+            case = case.file(name, dice.of(&["", "x", "-----BEGIN CERTIFICATE-----"]));
+        }
+    }
+    for name in ["tls-cert-file", "tls-private-key-file", "client-ca-file"] {
+        if dice.once_in(4) {
+            let path = dice.of(&["file", "none", "", "/", "pki/kubelet.crt"]);
+            case = case.arg(format!("--{name}={path}"));
+        }
+    }
+    if dice.once_in(3) {
+        let host = dice.of(&[" ", "a", "1.2.3.4", "::1", "é", "A B", "a_b", "-", "*", "\t"]);
+        case = case.arg(format!("--hostname-override={host}"));
+    }
+    case
+}
+
+/// Settings that only make sense, or none, together.
+fn related(dice: &mut Dice) -> Case {
+    let mut case = Case::default();
+    let group = dice.of(related::GROUPS);
+    let mut body = String::new();
+    for (field, values) in group {
+        if !dice.once_in(4) {
+            body.push_str(&format!("{field}: {}\n", dice.of(values)));
+        }
+    }
+    if dice.once_in(4) {
+        let extra = dice.of(documents::EXTRA);
+        body.push_str(&format!("{extra}\n"));
+    }
+    let text = format!("{}{}{body}", documents::HEAD, documents::ALONE);
+    case = if dice.once_in(6) {
+        // The first half in a file, the rest in a drop-in.
+        let lines: Vec<&str> = body.lines().collect();
+        let (first, rest) = lines.split_at(lines.len() / 2);
+        let part = |lines: &[&str]| format!("{}{}\n", documents::HEAD, lines.join("\n"));
+        case.arg("--config=c.yaml")
+            .arg("--config-dir=d")
+            .file("c.yaml", format!("{}{}", part(first), documents::ALONE))
+            .file("d/10.conf", part(rest))
+    } else {
+        case.arg("--config=c.yaml").file("c.yaml", text)
+    };
+    if dice.once_in(8) {
+        case.args.extend(flag(dice));
     }
     case
 }

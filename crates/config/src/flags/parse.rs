@@ -1,6 +1,6 @@
 //! pflag's grammar: `--name=value`, `--name value`, `-v 2`, bare booleans, `_` for `-`.
 
-use super::{Flag, all, find};
+use super::{Deprecation, Flag, all, find};
 use units::strconv::quote;
 
 /// One use of a flag.
@@ -21,6 +21,25 @@ pub struct ParsedArgs {
     pub positional: Vec<String>,
     /// What is wrong with the next argument, if the line could not be taken apart.
     pub fault: Option<String>,
+    /// The line itself.
+    args: Vec<String>,
+}
+
+impl ParsedArgs {
+    /// The line as upstream takes it apart a second time, over what files gave: flags of libraries
+    /// are strangers then, and one without a value takes the next argument for it.
+    pub(crate) fn again(&self) -> ParsedArgs {
+        let mut parsed = take_apart(self.args.clone(), |flag| match library(flag) {
+            true => None,
+            false => flag.kind.bare_value(),
+        });
+        parsed.uses.retain(|flag_use| !library(flag_use.flag));
+        parsed
+    }
+}
+
+fn library(flag: &Flag) -> bool {
+    flag.deprecation == Deprecation::CadvisorLeak || flag.name == "version"
 }
 
 /// Takes a command line (without the program's name) apart.
@@ -29,16 +48,23 @@ where
     I: IntoIterator,
     I::Item: Into<String>,
 {
+    take_apart(args.into_iter().map(Into::into).collect(), |flag| flag.kind.bare_value())
+}
+
+/// What a flag without a value stands for.
+type Bare = fn(&Flag) -> Option<&'static str>;
+
+fn take_apart(line: Vec<String>, bare: Bare) -> ParsedArgs {
     let mut parsed = ParsedArgs::default();
-    let mut args = args.into_iter().map(Into::into);
+    let mut args = line.iter().cloned();
     while let Some(arg) = args.next() {
         let step = if arg == "--" {
             parsed.positional.extend(args.by_ref());
             break;
         } else if let Some(long) = arg.strip_prefix("--") {
-            long_flag(&arg, long, &mut args, &mut parsed)
+            long_flag((&arg, long), bare, &mut args, &mut parsed)
         } else if arg.len() > 1 && arg.starts_with('-') {
-            short_flags(&arg[1..], &mut args, &mut parsed)
+            short_flags(&arg[1..], bare, &mut args, &mut parsed)
         } else {
             parsed.positional.push(arg);
             Ok(())
@@ -48,12 +74,12 @@ where
             break;
         }
     }
-    parsed
+    ParsedArgs { args: line, ..parsed }
 }
 
 fn long_flag(
-    arg: &str,
-    long: &str,
+    (arg, long): (&str, &str),
+    bare: Bare,
     rest: &mut impl Iterator<Item = String>,
     parsed: &mut ParsedArgs,
 ) -> Result<(), String> {
@@ -68,7 +94,7 @@ fn long_flag(
         return Err(format!("unknown flag: --{name}"));
     };
     let value = value
-        .or_else(|| flag.kind.bare_value().map(str::to_owned))
+        .or_else(|| bare(flag).map(str::to_owned))
         .or_else(|| rest.next())
         .ok_or_else(|| format!("flag needs an argument: --{name}"))?;
     parsed.uses.push(FlagUse { flag, value });
@@ -77,6 +103,7 @@ fn long_flag(
 
 fn short_flags(
     letters: &str,
+    bare: Bare,
     rest: &mut impl Iterator<Item = String>,
     parsed: &mut ParsedArgs,
 ) -> Result<(), String> {
@@ -94,7 +121,7 @@ fn short_flags(
                 letters = "";
                 value.to_owned()
             }
-            _ => match flag.kind.bare_value() {
+            _ => match bare(flag) {
                 Some(value) => {
                     letters = after;
                     value.to_owned()

@@ -122,7 +122,7 @@ fn difference(case: &Value) -> Option<String> {
     let fatal = case["answer"]["fatal"].as_str().unwrap_or_default();
     let ours = match &answer.result {
         Err(error) => logged(&error.to_string()),
-        Ok(Request::Print(_)) => String::new(),
+        Ok(Request::Print(_) | Request::Leave(_)) => String::new(),
         Ok(Request::Run(config)) => match &config.faults.callers {
             Some(fault) => logged(&format!("failed to run Kubelet: {fault}")),
             None => format!("\"{NO_RUNTIME}"),

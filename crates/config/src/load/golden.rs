@@ -72,7 +72,7 @@ fn check(case: &Case) -> Result<(), String> {
         }
         (Some(_), Ok(_)) => Err("was taken".to_owned()),
         (None, Err(ours)) => Err(ours.to_string()),
-        (None, Ok(Request::Print(_))) => Err("printed something".to_owned()),
+        (None, Ok(Request::Print(_) | Request::Leave(_))) => Err("printed something".to_owned()),
         (None, Ok(Request::Run(config))) => {
             let json = serde_json::to_value(config.kubelet.masked()).unwrap_or_default();
             for (path, theirs) in &case.config {

@@ -300,6 +300,18 @@ fn reserved_cpus_replace_the_reserved_amounts() {
 }
 
 #[test]
+fn over_a_file_a_librarys_switch_takes_the_next_argument() {
+    let files = [("c", file("maxPods: 7\n"))];
+    let files: Vec<(&str, &str)> = files.iter().map(|(k, v)| (*k, v.as_str())).collect();
+    let found = config(&["--config=c", "--log-cadvisor-usage", "--max-pods=5"], &files);
+    assert_eq!(found.kubelet.max_pods, 7);
+    let found = config(&["--config=c", "--log-cadvisor-usage=true", "--max-pods=5"], &files);
+    assert_eq!(found.kubelet.max_pods, 5);
+    let last = loaded(&["--config=c", "--log-cadvisor-usage"], &files).result;
+    assert!(matches!(last, Ok(Request::Leave(2))), "{last:?}");
+}
+
+#[test]
 fn help_wins_over_version_and_both_wait_for_a_good_line() {
     assert!(
         matches!(loaded(&["--version", "-h"], &[]).result, Ok(Request::Print(text)) if text.contains("Usage:"))

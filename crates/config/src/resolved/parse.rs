@@ -13,6 +13,7 @@ use crate::flags::KubeletFlags;
 use crate::gates::Gates;
 use crate::kubeconfig;
 use crate::kubelet::{self, KubeletConfiguration};
+use crate::log::LogLine;
 use crate::text::clean_path;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -515,6 +516,7 @@ pub(crate) fn caller_fault(
     k: &KubeletConfiguration,
     flags: &KubeletFlags,
     files: &dyn ConfigFiles,
+    lines: &mut Vec<LogLine>,
 ) -> Option<String> {
     if flags.exit_on_lock_contention && flags.lock_file.is_empty() {
         return Some("cannot exit on lock file contention: no lock file specified".to_owned());
@@ -528,7 +530,11 @@ pub(crate) fn caller_fault(
         // With a bootstrap the file may yet have to be written.
         let fault = match flags.bootstrap_kubeconfig.as_str() {
             "" => kubeconfig::fault(files, path, rotate),
-            bootstrap => kubeconfig::bootstrap_fault(files, (bootstrap, path), rotate),
+            bootstrap => {
+                let (line, fault) = kubeconfig::bootstrap_fault(files, (bootstrap, path), rotate);
+                lines.extend(line);
+                fault
+            }
         };
         if fault.is_some() {
             return fault;

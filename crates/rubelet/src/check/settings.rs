@@ -32,7 +32,7 @@ pub(super) fn check(loaded: &Loaded) -> Vec<Finding> {
                 ));
             }
         }
-        Ok(Request::Print(_)) => {}
+        Ok(Request::Print(_) | Request::Leave(_)) => {}
     }
     for line in &loaded.lines {
         if line.message.starts_with("Using lenient decoding") {
