@@ -21,8 +21,10 @@ const MIGRATED_PLUGINS: &str = "kubernetes.io/aws-ebs,kubernetes.io/azure-disk,k
 /// Upstream's tries of a write: the first at once, then after 10 ms, 50 ms, 250 ms.
 const TRIES: u32 = 4;
 const FIRST_WAIT: Duration = Duration::from_millis(10);
-/// Until the node object exists and the API server answers.
+/// The longest wait until the node object exists and the API server answers.
 const INIT_EVERY: Duration = Duration::from_secs(1);
+/// The first such wait.
+const INIT_FIRST: Duration = Duration::from_millis(20);
 
 /// Handles plugins of type `CSIPlugin`.
 #[derive(Debug)]
@@ -277,6 +279,8 @@ fn new_csi_node(node: &Node) -> CSINode {
 pub(crate) async fn initialise(env: Arc<Env>) {
     let Some(storage) = env.storage.clone() else { return };
     let mut told = String::new();
+    // The node is registered within moments of the start, and is not Ready before this is done.
+    let mut pause = INIT_FIRST;
     loop {
         match initialise_once(&env, storage.as_ref()).await {
             Ok(()) => {
@@ -288,7 +292,8 @@ pub(crate) async fn initialise(env: Arc<Env>) {
                     tracing::warn!(err, "CSINode is not yet initialized");
                     told = err;
                 }
-                tokio::time::sleep(INIT_EVERY).await;
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(INIT_EVERY);
             }
         }
     }
