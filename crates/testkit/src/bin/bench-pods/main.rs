@@ -9,6 +9,7 @@
 #![expect(clippy::print_stdout, reason = "a command for people")]
 #![expect(clippy::disallowed_methods, reason = "measures real time on the real machine")]
 
+mod alone;
 mod floor;
 mod measure;
 mod process;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use measure::Figures;
 use testkit::real::{ControlPlane, ControlPlaneOptions, KubeletKind, TestNode};
 
 /// The one container of every pod.
@@ -70,16 +72,23 @@ fn run() -> anyhow::Result<()> {
         order.pods
     );
     let runtime = tokio::runtime::Runtime::new()?;
-    let floor = {
+    let (floor, one) = {
         let node = TestNode::builder().start()?;
-        runtime.block_on(floor::measure(&node, order.pods))?
+        let floor = runtime.block_on(floor::batch(&node, order.pods))?;
+        (floor, runtime.block_on(floor::one(&node))?)
     };
     println!("floor: the runtime alone starts them in {:.2} s", floor.as_secs_f64());
-    let control = Arc::new(ControlPlane::start(&ControlPlaneOptions::default())?);
+    println!("floor: the runtime alone starts one more in {:.3} s", one.as_secs_f64());
     let mut columns = Vec::new();
     for kind in kinds {
-        columns.push((kind, measure::one(kind, &control, order)?));
+        let mut figures = Figures::default();
+        alone::one(kind, &runtime, order, &mut figures)?;
+        columns.push((kind, figures));
     }
-    table::print(&columns, floor);
+    let control = Arc::new(ControlPlane::start(&ControlPlaneOptions::default())?);
+    for (kind, figures) in &mut columns {
+        measure::one(*kind, &control, order, figures)?;
+    }
+    table::print(&columns, floor, one);
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::watch::{Seen, Watch};
 use crate::{IMAGE, Order};
 
 /// Time for what a state leaves behind to settle before memory is read.
-const SETTLE: Duration = Duration::from_secs(15);
+pub(crate) const SETTLE: Duration = Duration::from_secs(15);
 
 /// Between two scrapes: longer than either kubelet keeps what it read.
 const SCRAPE_PERIOD: Duration = Duration::from_secs(15);
@@ -35,6 +35,9 @@ pub(crate) struct Figures {
     pub(crate) restart_s: f64,
     pub(crate) delete_s: f64,
     pub(crate) binary_mib: f64,
+    pub(crate) alone_mib: f64,
+    pub(crate) alone_restart_s: f64,
+    pub(crate) alone_batch_s: f64,
 }
 
 /// Measure one kubelet on a fresh node of the cluster.
@@ -42,30 +45,28 @@ pub(crate) fn one(
     kind: KubeletKind,
     control: &Arc<ControlPlane>,
     order: Order,
-) -> anyhow::Result<Figures> {
+    figures: &mut Figures,
+) -> anyhow::Result<()> {
     println!("measuring {kind:?} …");
     let options = KubeletOptions { verbosity: 2, ..KubeletOptions::default() };
     let mut node = TestNode::builder().options(options).join(control).start()?;
     let program = kind.program(&Parts::find()?)?;
-    let mut figures = Figures {
-        binary_mib: mib(std::fs::metadata(&program)?.len())?,
-        ready_s: ready_time(&mut node, kind, control)?,
-        ..Figures::default()
-    };
+    figures.binary_mib = mib(std::fs::metadata(&program)?.len())?;
+    figures.ready_s = ready_time(&mut node, kind, control)?;
     let pid = node.kubelet().context("no kubelet runs")?.pid();
     std::thread::sleep(SETTLE);
     figures.empty_mib = resident_mib(pid)?;
     let watch = Watch::start(control, "pods")?;
-    start_pods(control, &watch, order, pid, &mut figures)?;
+    start_pods(control, &watch, order, pid, figures)?;
     std::thread::sleep(SETTLE);
     figures.full_mib = resident_mib(pid)?;
-    leave_alone(order, pid, &mut figures)?;
+    leave_alone(order, pid, figures)?;
     figures.scrape_cpu_ms = scrape(&node, order.scrapes, pid, figures.idle_millicores)?;
     figures.restart_s = restart_time(&node, &watch, order.restarts)?;
-    end_pods(control, &watch, order, pid, &mut figures)?;
+    end_pods(control, &watch, order, pid, figures)?;
     node.stop_kubelet();
     control.kubectl(["delete", "node", "node1"])?;
-    Ok(figures)
+    Ok(())
 }
 
 /// From the start of the process until the API server shows its node as Ready.
@@ -195,7 +196,7 @@ fn pod(index: usize) -> Value {
     })
 }
 
-fn percentile(sorted: &[f64], percent: usize) -> anyhow::Result<f64> {
+pub(crate) fn percentile(sorted: &[f64], percent: usize) -> anyhow::Result<f64> {
     ensure!(!sorted.is_empty(), "nothing was measured");
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied().context("rank")

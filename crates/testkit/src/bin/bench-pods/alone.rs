@@ -1,0 +1,108 @@
+//! One kubelet without an API server: pods from files, next to the floor that the runtime sets.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use cri::api::ContainerState;
+use cri::{ClientConfig, Endpoint, RuntimeClient};
+use serde_json::{Value, json};
+use testkit::real::{KubeletKind, KubeletOptions, TestNode, run};
+use tokio::runtime::Runtime;
+
+use crate::measure::{Figures, SETTLE, percentile};
+use crate::process::resident_mib;
+use crate::{IMAGE, Order, PATIENCE};
+
+/// How often the runtime is asked what runs while a batch starts: seldom enough to cost it little.
+const LOOK: Duration = Duration::from_millis(100);
+/// How often it is asked for one container: often enough to see a restart.
+const LOOK_CLOSELY: Duration = Duration::from_millis(2);
+
+/// Measure one kubelet on a fresh node of its own.
+pub(crate) fn one(
+    kind: KubeletKind,
+    runtime: &Runtime,
+    order: Order,
+    figures: &mut Figures,
+) -> anyhow::Result<()> {
+    println!("measuring {kind:?} without an API server …");
+    let options = KubeletOptions { verbosity: 2, ..KubeletOptions::default() };
+    let mut node = TestNode::builder().options(options).start()?;
+    let endpoint = Endpoint::parse(&format!("unix://{}", node.runtime().socket().display()))?;
+    let client = RuntimeClient::new(ClientConfig::default(), &endpoint, None);
+    node.start_kubelet(kind)?;
+    let pid = node.kubelet().context("no kubelet runs")?.pid();
+    node.add_manifest("first.json", &pod("first").to_string())?;
+    runtime.block_on(running(&client, 1, LOOK))?;
+    std::thread::sleep(SETTLE);
+    figures.alone_mib = resident_mib(pid)?;
+    let mut times = Vec::new();
+    for _ in 0..order.restarts {
+        times.push(runtime.block_on(restart(&client, &node))?.as_secs_f64());
+        // The next death is the first again: a container that ran for long has no back-off.
+        node.remove_manifest("first.json")?;
+        runtime.block_on(running(&client, 0, LOOK))?;
+        node.add_manifest("first.json", &pod("first").to_string())?;
+        runtime.block_on(running(&client, 1, LOOK))?;
+    }
+    times.sort_by(f64::total_cmp);
+    figures.alone_restart_s = percentile(&times, 50)?;
+    let start = Instant::now();
+    for index in 0..order.pods {
+        let name = format!("p{index}");
+        node.add_manifest(&format!("{name}.json"), &pod(&name).to_string())?;
+    }
+    runtime.block_on(running(&client, order.pods + 1, LOOK))?;
+    figures.alone_batch_s = start.elapsed().as_secs_f64();
+    node.stop_kubelet();
+    Ok(())
+}
+
+fn pod(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "name": name, "namespace": "default" },
+        "spec": {
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{ "name": "main", "image": IMAGE }],
+        },
+    })
+}
+
+/// Until so many containers run; their names.
+async fn running(
+    client: &RuntimeClient,
+    wanted: usize,
+    look: Duration,
+) -> anyhow::Result<Vec<String>> {
+    let start = Instant::now();
+    loop {
+        let all = client.list_containers(None).await?;
+        let state = ContainerState::ContainerRunning as i32;
+        let now: Vec<String> =
+            all.into_iter().filter(|one| one.state == state).map(|one| one.id).collect();
+        if now.len() == wanted {
+            return Ok(now);
+        }
+        let found = now.len();
+        ensure!(start.elapsed() < PATIENCE, "{found} of {wanted} containers after {PATIENCE:?}");
+        tokio::time::sleep(look).await;
+    }
+}
+
+/// From the death of the only container until its successor runs.
+async fn restart(client: &RuntimeClient, node: &TestNode) -> anyhow::Result<Duration> {
+    let old = running(client, 1, LOOK).await?.pop().context("no container")?;
+    let form = ["--output", "go-template", "--template", "{{.info.pid}}"];
+    let pid = node.crictl(["inspect"].into_iter().chain(form).chain([old.as_str()]))?;
+    let start = Instant::now();
+    run("kill", ["-KILL", pid.trim()])?;
+    loop {
+        if running(client, 1, LOOK_CLOSELY).await?.pop().is_some_and(|id| id != old) {
+            return Ok(start.elapsed());
+        }
+        ensure!(start.elapsed() < PATIENCE, "no restart after {PATIENCE:?}");
+        tokio::time::sleep(LOOK_CLOSELY).await;
+    }
+}
