@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use cri::api::ContainerState;
-use cri::{ClientConfig, Endpoint, RuntimeClient};
+use cri::RuntimeClient;
 use serde_json::{Value, json};
 use testkit::real::{KubeletKind, KubeletOptions, TestNode, run};
 use tokio::runtime::Runtime;
 
 use crate::measure::{Figures, SETTLE, percentile};
 use crate::process::resident_mib;
-use crate::{IMAGE, Order, PATIENCE};
+use crate::{IMAGE, Order, PATIENCE, floor};
 
 /// How often the runtime is asked what runs while a batch starts: seldom enough to cost it little.
 const LOOK: Duration = Duration::from_millis(100);
@@ -28,8 +28,11 @@ pub(crate) fn one(
     println!("measuring {kind:?} without an API server …");
     let options = KubeletOptions { verbosity: 2, ..KubeletOptions::default() };
     let mut node = TestNode::builder().options(options).start()?;
-    let endpoint = Endpoint::parse(&format!("unix://{}", node.runtime().socket().display()))?;
-    let client = RuntimeClient::new(ClientConfig::default(), &endpoint, None);
+    let client = {
+        // The connection belongs to the runtime's threads.
+        let _inside = runtime.enter();
+        floor::client(&node)?
+    };
     node.start_kubelet(kind)?;
     let pid = node.kubelet().context("no kubelet runs")?.pid();
     node.add_manifest("first.json", &pod("first").to_string())?;

@@ -49,7 +49,8 @@ pub(crate) async fn one(node: &TestNode) -> anyhow::Result<Duration> {
     Ok(start.elapsed())
 }
 
-fn client(node: &TestNode) -> anyhow::Result<RuntimeClient> {
+/// A client of the node's runtime.
+pub(crate) fn client(node: &TestNode) -> anyhow::Result<RuntimeClient> {
     let endpoint = Endpoint::parse(&format!("unix://{}", node.runtime().socket().display()))?;
     Ok(RuntimeClient::new(ClientConfig::default(), &endpoint, None))
 }
