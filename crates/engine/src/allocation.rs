@@ -49,20 +49,32 @@ impl PodAllocation {
 
     /// The pod with these resources instead of the ones it wishes; `None` if they are the same.
     pub fn apply(&self, pod: &Pod, gates: AllocationGates) -> Option<Pod> {
+        let wished = pod.spec.as_ref()?;
+        let pod_level =
+            gates.pod_level && !same(wished.resources.as_ref(), self.pod_level.as_ref());
+        let init = wished.init_containers.iter().flatten();
+        // Asked for every pod at every change of any: nothing may be cloned to say "the same".
+        if !pod_level && wished.containers.iter().chain(init).all(|c| self.differing(c).is_none()) {
+            return None;
+        }
         let mut updated = pod.clone();
         let spec = updated.spec.as_mut()?;
-        if gates.pod_level && !same(spec.resources.as_ref(), self.pod_level.as_ref()) {
+        if pod_level {
             spec.resources.clone_from(&self.pod_level);
         }
         let init = spec.init_containers.iter_mut().flatten();
         for container in spec.containers.iter_mut().chain(init) {
-            if let Some(own) = self.containers.get(&container.name)
-                && !same(container.resources.as_ref(), Some(own))
-            {
+            if let Some(own) = self.differing(container) {
                 container.resources = Some(own.clone());
             }
         }
-        (updated.spec != pod.spec).then_some(updated)
+        Some(updated)
+    }
+
+    /// What the container has, if that is not what it wishes.
+    fn differing(&self, container: &Container) -> Option<&ResourceRequirements> {
+        let own = self.containers.get(&container.name)?;
+        (!same(container.resources.as_ref(), Some(own))).then_some(own)
     }
 }
 
@@ -203,10 +215,9 @@ pub fn requested_resizes(old: &Pod, new: &Pod) -> Vec<RequestedResize> {
 }
 
 /// Whether two stanzas mean the same, however their quantities are written.
-pub fn same(a: Option<&ResourceRequirements>, b: Option<&ResourceRequirements>) -> bool {
-    let claims = |r: Option<&ResourceRequirements>| {
-        r.and_then(|r| r.claims.clone()).filter(|c| !c.is_empty())
-    };
+pub fn same<'a>(a: Option<&'a ResourceRequirements>, b: Option<&'a ResourceRequirements>) -> bool {
+    let claims =
+        |r: Option<&'a ResourceRequirements>| r.and_then(|r| r.claims.as_deref()).unwrap_or(&[]);
     [Side::Requests, Side::Limits].into_iter().all(|side| side_of(a, side) == side_of(b, side))
         && claims(a) == claims(b)
 }

@@ -79,7 +79,7 @@ impl ResourceStore {
 
     /// The pod with the stored resources instead of its own; `None` if nothing differs or is stored.
     pub(crate) fn applied_to(&self, pod: &Pod) -> Option<Pod> {
-        self.get(&uid_of(pod))?.apply(pod, self.gates)
+        self.lock().get(&uid_of(pod))?.apply(pod, self.gates)
     }
 
     /// The stored resources in the form the plan reads.

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use cri::api::ContainerState;
 use cri::RuntimeClient;
+use cri::api::ContainerState;
 use serde_json::{Value, json};
 use testkit::real::{KubeletKind, KubeletOptions, TestNode, run};
 use tokio::runtime::Runtime;
