@@ -29,6 +29,8 @@ const FILES: [(&str, &str); 9] = [
     ("hugetlb", "hugetlb.2MB.limit_in_bytes"),
     ("hugetlb", "hugetlb.1GB.limit_in_bytes"),
 ];
+/// For the system and for Kubernetes.
+const RESERVED: [&str; 2] = ["system", "kube"];
 const FILES_V2: [&str; 6] =
     ["cpu.weight", "cpu.max", "memory.max", "pids.max", "cpuset.cpus", "hugetlb.2MB.max"];
 
@@ -75,7 +77,8 @@ fn tree(node: &TestNode) -> BTreeMap<String, BTreeMap<String, String>> {
         let uid = format!("pod{}", pod["uid"].as_str().unwrap());
         names.insert(uid, pod["name"].as_str().unwrap().to_owned());
     }
-    let mut found = BTreeMap::new();
+    let reserved = RESERVED.map(|name| (name.to_owned(), values(&format!("{root}/{name}"))));
+    let mut found = BTreeMap::from(reserved);
     let mut left = vec![("kubepods".to_owned(), "kubepods".to_owned())];
     while let Some((path, shown)) = left.pop() {
         found.insert(shown.clone(), values(&format!("{root}/{path}")));
@@ -99,15 +102,29 @@ fn container(name: &str, resources: Value) -> Value {
     json!({"name": name, "image": IMAGE, "command": ["sleep", "3600"], "resources": resources})
 }
 
+/// Cgroups of daemons, which a kubelet limits but does not make.
+fn make_reserved(node: &mut TestNode) {
+    for folder in node.slot().cgroup_folders() {
+        for name in RESERVED {
+            std::fs::create_dir_all(folder.join(name)).unwrap();
+        }
+    }
+    let root = node.slot().cgroup();
+    let [system, kube] = RESERVED.map(|name| format!("/{root}/{name}"));
+    node.configure(&json!({"systemReservedCgroup": system, "kubeReservedCgroup": kube}));
+}
+
 /// The tree that a kubelet makes of three pods of the three classes.
 fn tree_of(kind: KubeletKind) -> BTreeMap<String, BTreeMap<String, String>> {
     let config = json!({
         "podPidsLimit": 500,
         "systemReserved": {"memory": "300Mi", "cpu": "100m", "pid": "1000"},
-        "kubeReserved": {"memory": "200Mi"},
+        "kubeReserved": {"memory": "200Mi", "cpu": "70m"},
+        "enforceNodeAllocatable": ["pods", "system-reserved", "kube-reserved-compressible"],
     });
     let options = KubeletOptions { config, ..KubeletOptions::default() };
     let mut node = TestNode::builder().options(options).start().unwrap();
+    make_reserved(&mut node);
     let both = json!({"cpu": "150m", "memory": "48Mi"});
     let pods = [
         ("guaranteed", json!([container("g", json!({"limits": both, "requests": both}))])),
@@ -148,7 +165,12 @@ fn the_cgroup_tree_is_the_go_kubelets() {
     let ours = tree_of(KubeletKind::Rubelet);
     let go = go.join().unwrap();
     let names: Vec<&String> = go.keys().collect();
-    assert!(names.len() >= 13, "three levels, three pods, seven containers: {names:?}");
+    assert!(names.len() >= 15, "three levels, three pods, seven containers, two more: {names:?}");
+    if !is_v2() {
+        let (system, kube) = (&go["system"], &go["kube"]);
+        assert_eq!((system["cpu.shares"].as_str(), kube["cpu.shares"].as_str()), ("102", "71"));
+        assert_eq!(system["memory.limit_in_bytes"], "314572800");
+    }
     for (path, values) in &go {
         assert_eq!(ours.get(path), Some(values), "{path}");
     }

@@ -195,15 +195,55 @@ fn disk(control: &Arc<ControlPlane>) {
     node.stop_kubelet();
 }
 
+/// Little space is borne for a while, and who goes then may end in peace.
+fn soft(control: &Arc<ControlPlane>) {
+    let config = json!({
+        "evictionHard": {"nodefs.available": "1%", "imagefs.available": "1%"},
+        "evictionSoft": {"nodefs.available": "200Mi"},
+        "evictionSoftGracePeriod": {"nodefs.available": "5s"},
+        "evictionMaxPodGracePeriod": 20,
+        "volumeStatsAggPeriod": "1s",
+    });
+    let mut node = start(control, "soft", config, Some(400));
+    control.create(&pod("soft", "still", "true", json!({}))).unwrap();
+    wait_running(control, "still");
+    let script = format!(
+        "trap 'sleep 3; exit 7' TERM; head -c {} /dev/zero > /v/a; sleep 3600 & wait; true",
+        250 * MIB
+    );
+    let mut writer = pod("soft", "polite", &script, json!({}));
+    writer["spec"]["terminationGracePeriodSeconds"] = json!(60);
+    control.create(&writer).unwrap();
+    let pressed = || {
+        let node = control.get(["node", "soft"]).ok()?;
+        (condition(&node, "DiskPressure")["status"] == "True").then_some(())
+    };
+    eventually_some(PATIENCE, "the pressure is told at once", pressed).unwrap();
+    check_evicted(control, "soft", "polite", "ephemeral-storage", "DiskPressure");
+    let ended = || {
+        let pod = control.get(["pod", "polite"]).ok()?;
+        let ended = pod["status"]["containerStatuses"][0]["state"]["terminated"].clone();
+        ended.is_object().then_some(ended)
+    };
+    let ended = eventually_some(PATIENCE, "its container has ended", ended).unwrap();
+    assert_eq!(ended["exitCode"], 7, "it had the time it needs: {ended}");
+    assert_eq!(phase(control, "still"), "Running");
+    let (_, page) = node.kubelet_get("/metrics").unwrap();
+    let line = "kubelet_evictions{eviction_signal=\"nodefs.available\"} 1";
+    assert!(page.lines().any(|l| l == line), "{page}");
+    node.stop_kubelet();
+}
+
 #[test]
 fn the_right_pod_goes_first_when_memory_pids_or_disk_run_short() {
     let options = ControlPlaneOptions {
-        nodes: ["memory", "pids", "disk"].map(str::to_owned).to_vec(),
+        nodes: ["memory", "pids", "disk", "soft"].map(str::to_owned).to_vec(),
         ..ControlPlaneOptions::default()
     };
     let control = Arc::new(ControlPlane::start(&options).unwrap());
     type Scene = fn(&Arc<ControlPlane>);
-    let scenes: [(&str, Scene); 3] = [("memory", memory), ("pids", pids), ("disk", disk)];
+    let scenes: [(&str, Scene); 4] =
+        [("memory", memory), ("pids", pids), ("disk", disk), ("soft", soft)];
     let only = std::env::var("SCENE").ok();
     let chosen = scenes.into_iter().filter(|(name, _)| only.as_deref().is_none_or(|o| o == *name));
     let running: Vec<_> = chosen

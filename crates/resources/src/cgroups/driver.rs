@@ -10,6 +10,7 @@ use sys::fs::FsError;
 use sys::systemd::{Property, Systemd, SystemdError};
 use telemetry::metrics::{Desc, HistogramFamily, Registry};
 use tokio::time::Instant;
+use units::CpuSet;
 
 /// A cgroup operation that failed.
 #[derive(Debug, thiserror::Error)]
@@ -247,9 +248,29 @@ fn properties(limits: &Limits, v2: bool) -> Vec<Property> {
         properties.push(Property::Number("TasksMax", or_infinity(pids).max(1)));
     }
     if v2 {
+        // Without it systemd takes back what the file says.
+        let cpus = limits.cpuset_cpus.as_deref().and_then(|cpus| cpus.parse::<CpuSet>().ok());
+        if let Some(cpus) = cpus.filter(|cpus| !cpus.is_empty()) {
+            properties.push(Property::Bytes("AllowedCPUs", mask(&cpus)));
+        }
         properties.extend(limits.unified.iter().filter_map(|(file, value)| unified(file, value)));
     }
     properties
+}
+
+/// CPUs as systemd takes them: a bit each, the lowest byte first.
+fn mask(cpus: &CpuSet) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for cpu in cpus.iter() {
+        let at = usize::try_from(cpu / 8).unwrap_or(usize::MAX);
+        if bytes.len() <= at {
+            bytes.resize(at.saturating_add(1), 0_u8);
+        }
+        if let Some(byte) = bytes.get_mut(at) {
+            *byte |= 1 << (cpu % 8);
+        }
+    }
+    bytes
 }
 
 /// The property that stands for a file of version 2.
@@ -284,6 +305,7 @@ mod tests {
             cpu_period_us: Some(100_000),
             memory_bytes: Some(-1),
             pids: Some(100),
+            cpuset_cpus: Some("0-1,9".to_owned()),
             unified: [("memory.min", "4096"), ("memory.high", "max"), ("memory.oom.group", "1")]
                 .map(|(file, value)| (file.to_owned(), value.to_owned()))
                 .into(),
@@ -297,6 +319,7 @@ mod tests {
                 Property::Number("CPUQuotaPeriodUSec", 100_000),
                 Property::Number("CPUQuotaPerSecUSec", 500_000),
                 Property::Number("TasksMax", 100),
+                Property::Bytes("AllowedCPUs", vec![0b11, 0b10]),
                 Property::Number("MemoryHigh", u64::MAX),
                 Property::Number("MemoryMin", 4096),
             ]
