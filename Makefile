@@ -32,10 +32,10 @@ test: parts
 parts:
 	@parts/prepare rust core images device-plugin dra-driver csi-sanity
 
-## make goldens    the golden pods only; KUBELET=go runs them under the Go kubelet
+## make goldens    all golden pods, the unusual ones too; KUBELET=go runs them under the Go kubelet
 .PHONY: goldens
 goldens: parts
-	cargo test --package tests --test goldens
+	GOLDENS=all cargo test --package tests --test goldens
 
 ## make swap-test  the Go kubelet and rubelet take turns on one node, 20 rounds
 .PHONY: swap-test
@@ -48,6 +48,12 @@ crash-test: parts
 	cargo build --package rubelet
 	SEEDS=$${SEEDS:-10} ROUNDS=$${ROUNDS:-12} cargo test --package tests --test crash -- --nocapture
 	SEEDS=$${NODES:-2000} cargo test --package pods --test life simulation -- --nocapture
+
+## make probe-load  500 probes a second on one node; PODS=n (ten probes a second each), SECONDS=n; KUBELET=go
+.PHONY: probe-load
+probe-load: parts
+	cargo build --package rubelet
+	PODS=$${PODS:-50} SECONDS=$${SECONDS:-60} cargo test --package tests --test probes many -- --nocapture
 
 ## make server-compare  ask the Go kubelet and rubelet the same, thousands of times; ASKS=n, SEED=n
 .PHONY: server-compare

@@ -9,8 +9,11 @@ use serde_json::{Value, json};
 pub const NAMESPACE: &str = "golden";
 
 /// Folders of records below `fixtures/golden`: the first was recorded before this project began, the
-/// second by its own recording (`RECORD=1`).
-const FOLDERS: [&str; 2] = ["pods", "pods-more"];
+/// others by its own recording (`RECORD=1`).
+const FOLDERS: [&str; 3] = ["pods", "pods-more", RARE];
+
+/// The folder of unusual pods, which `make goldens` runs and `make test` does not.
+const RARE: &str = "pods-rare";
 
 /// One record of `fixtures/golden`.
 #[derive(Debug, Clone)]
@@ -19,6 +22,8 @@ pub struct Golden {
     pub path: PathBuf,
     /// What the client did to the running pod: a subresource and a patch of it.
     pub change: Option<(String, Value)>,
+    /// Unusual: not run unless asked for.
+    pub rare: bool,
     /// Goes round in a cycle: the record stops it at some point of it.
     pub cycles: bool,
     /// Name of the pod and of the file.
@@ -41,7 +46,7 @@ pub fn load_all() -> anyhow::Result<Vec<Golden>> {
     for folder in FOLDERS {
         let dir = testkit::real::repository_root().join("fixtures/golden").join(folder);
         for entry in std::fs::read_dir(&dir).with_context(|| dir.display().to_string())? {
-            all.push(load(entry?.path())?);
+            all.push(Golden { rare: folder == RARE, ..load(entry?.path())? });
         }
     }
     all.sort_by(|a, b| a.name.cmp(&b.name));
@@ -59,6 +64,7 @@ fn load(path: PathBuf) -> anyhow::Result<Golden> {
     Ok(Golden {
         change: change.or_else(|| known_change(&name)),
         cycles: CYCLES.contains(&name.as_str()) || record["cycles"] == true,
+        rare: false,
         pod: record["pod"].clone(),
         cri: list("cri"),
         steps: list("status_steps"),

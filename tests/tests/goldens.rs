@@ -2,7 +2,9 @@
 //!
 //! `cargo test -p tests --test goldens [-- NAME…]`; `KUBELET=go` runs the Go kubelet instead, which
 //! shows what a failure owes to the machine. `KUBELET=go RECORD=1` completes the files of
-//! `fixtures/golden/pods-more` that have a pod only. All pods share one node; each counts as one test.
+//! `fixtures/golden/pods-more` and `pods-rare` that have a pod only. `GOLDENS=all` runs those of
+//! `pods-rare` too; `AGAIN=0` gives no second run to those that differ. All pods share one node; each
+//! counts as one test.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "prints results as the standard test runner does")]
 #![expect(clippy::expect_used, clippy::disallowed_methods, reason = "a test in real time")]
@@ -24,8 +26,9 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let filters: Vec<&String> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
     let exact = args.iter().any(|arg| arg == "--exact");
+    let rare = std::env::var("GOLDENS").is_ok_and(|which| which == "all");
     let wanted = |golden: &Golden| {
-        filters.is_empty()
+        (filters.is_empty() && (rare || !golden.rare || !golden.is_recorded()))
             || filters.iter().any(|name| {
                 if exact { golden.name == **name } else { golden.name.contains(name.as_str()) }
             })
@@ -89,12 +92,13 @@ fn run_all(kind: KubeletKind, goldens: &[Golden]) -> usize {
         workers.into_iter().flat_map(|worker| worker.join().expect("worker")).collect()
     });
     results.sort_by_key(|(index, _)| *index);
+    let again = std::env::var("AGAIN").map_or(true, |word| word != "0");
     let mut failed = 0;
     for (index, result) in &results {
         let golden = &goldens[*index];
         // A crowd on few cores can keep a pod from ending within its grace: what differs is run
         // once more, by itself.
-        if !passed(golden, result) && golden.is_recorded() {
+        if !passed(golden, result) && golden.is_recorded() && again {
             report(golden, result);
             let again = bed.run(golden);
             let word = if passed(golden, &again) { "ok" } else { "FAILED" };

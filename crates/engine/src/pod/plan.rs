@@ -42,6 +42,9 @@ pub fn plan(view: &PodView<'_>, now: Timestamp) -> PodPlan {
     }
     for start in &mut plan.start {
         start.gate = gate(view, spec, start, now);
+        let newest = view.runtime.newest(&start.name);
+        let half_made = newest.filter(|c| c.state == ContainerRunState::Created);
+        start.half_made = half_made.map(|c| c.id.clone());
     }
     plan
 }
@@ -252,6 +255,7 @@ fn start(kind: ContainerKind, index: usize, name: &str) -> StartContainer {
         index,
         name: name.to_owned(),
         gate: StartGate::Now { previous: None },
+        half_made: None,
         on_failure,
     }
 }

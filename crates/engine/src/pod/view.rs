@@ -206,6 +206,9 @@ pub struct StartContainer {
     pub name: String,
     /// Whether it may start now.
     pub gate: StartGate,
+    /// An instance that was made but is not running: its maker may have died while it was being
+    /// started, and it may yet run. It must be gone before another is made.
+    pub half_made: Option<ContainerId>,
     /// What a failure (being in back-off is one) means for the rest of the list.
     pub on_failure: OnFailure,
 }

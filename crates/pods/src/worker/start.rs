@@ -4,7 +4,7 @@
 //! where a name will do.
 
 use super::PodWorker;
-use super::execute::{Ground, fault};
+use super::execute::{Ground, Logs, fault};
 use super::hooks::{self, HookTarget};
 use api::core::v1::Container;
 use engine::pod::{ContainerKind, KillContainer, KillReason, StartContainer, StartGate, kill};
@@ -58,6 +58,7 @@ impl PodWorker {
         start: &StartContainer,
         container: &Container,
     ) -> Result<(), StartError> {
+        self.discard_half_made(ground, start).await?;
         if let Some(fault) = ground.image_volumes.fault_of(container) {
             return Err(self.image_failed(ground, start, fault));
         }
@@ -106,6 +107,18 @@ impl PodWorker {
         self.timeline.note_container("started", &container.name, id.as_str());
         self.link_log(ground, container, &id, attempt).await;
         self.post_start(ground, start, container, &id).await
+    }
+
+    /// Removes an instance that was made and never started. The runtime refuses while somebody's
+    /// start of it is under way, and two of a name would run if we went on.
+    async fn discard_half_made(
+        &self,
+        ground: &Ground<'_>,
+        start: &StartContainer,
+    ) -> Result<(), StartError> {
+        let Some(id) = &start.half_made else { return Ok(()) };
+        let removed = self.remove_container(ground.runtime, id, Logs::Keep).await;
+        removed.map_err(|error| fault("CreateContainerError", error))
     }
 
     fn start_event(

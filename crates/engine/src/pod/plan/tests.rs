@@ -26,7 +26,8 @@ fn words(plan: &PodPlan) -> String {
     }
     for start in &plan.start {
         let wait = matches!(start.gate, StartGate::BackOff { .. });
-        out.push(format!("{}{}", start.name, if wait { "(waits)" } else { "" }));
+        let half = if start.half_made.is_some() { "(anew)" } else { "" };
+        out.push(format!("{}{half}{}", start.name, if wait { "(waits)" } else { "" }));
     }
     out.join(" ")
 }
@@ -93,7 +94,7 @@ const CASES: &[(&str, &str, &str, &str)] = &[
     ("own Always under Never", "Never a=Always b", "ready a:exited0 b:exited0", "a"),
     ("a rule restarts exit 42", "Never a=Never!42", "ready a:exited42", "a"),
     ("the rule ignores exit 41", "Never a=Never!42", "ready a:exited41", "killpod"),
-    ("created but not started", "Never a", "ready a:created", "a"),
+    ("created but not started", "Never a", "ready a:created", "a(anew)"),
     (
         "unknown state",
         "Never a",
@@ -128,7 +129,7 @@ const CASES: &[(&str, &str, &str, &str)] = &[
     ("init failed, Never", "Never i:x a", "ready x:exited1", "killpod"),
     ("init out of memory with exit 0, Never", "Never i:x a", "ready x:oom", "killpod"),
     ("init failed, own OnFailure under Never", "Never i:x=OnFailure a", "ready x:exited1", "x"),
-    ("init created", "i:x a", "ready x:created", "x"),
+    ("init created", "i:x a", "ready x:created", "x(anew)"),
     (
         "init unknown",
         "i:x a",
