@@ -16,7 +16,7 @@ use crate::observe::Observer;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A pod whose status has not moved for so long has come to rest.
-const REST: Duration = Duration::from_secs(6);
+const REST: Duration = Duration::from_secs(12);
 
 /// A node with a recorder, its control plane with the objects that golden pods need, and watches.
 #[derive(Debug)]

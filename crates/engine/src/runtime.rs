@@ -280,9 +280,11 @@ impl ContainerView {
         if self.termination_message_path.is_empty() {
             return None;
         }
+        // Mounts are made at absolute paths, whatever the pod says.
+        let path = self.termination_message_path.trim_start_matches('/');
         self.mounts
             .iter()
-            .find(|m| m.container_path == self.termination_message_path)
+            .find(|m| m.container_path.strip_prefix('/') == Some(path))
             .map(|m| m.host_path.as_str())
     }
 

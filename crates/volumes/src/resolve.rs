@@ -1,11 +1,11 @@
 //! From a pod's volumes to specs: claims are looked up, errors are collected in upstream's words.
 
 use crate::env::Env;
-use crate::plugins::{Treatment, treatment};
+use crate::plugins::{Treatment, flex, treatment};
 use api::core::v1::{Pod, Volume};
 use api::ids::{PodUid, VolumeName};
 use engine::volumes::{
-    DesiredVolume, VolumeSpec, VolumeUse, check_claim, check_mode, check_volume,
+    DesiredVolume, Plugin, VolumeSpec, VolumeUse, check_claim, check_mode, check_volume,
     ephemeral_claim_name, used_volumes,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,6 +60,7 @@ async fn resolve_volume(
     let ephemeral = volume.ephemeral.is_some();
     if claim.is_none() && !ephemeral {
         let spec = VolumeSpec::inline(volume).ok_or_else(|| no_plugin(&volume.name))?;
+        has_plugin(env, &spec, &volume.name).await?;
         check_mode(&volume.name, false, usage).map_err(|e| e.to_string())?;
         let treatment = treatment(env, &spec).await.map_err(|e| e.to_string())?;
         return Ok((spec, treatment, None));
@@ -91,9 +92,17 @@ async fn resolve_volume(
     let size = capacity(persistent.spec.as_ref().and_then(|s| s.capacity.as_ref()));
     let spec =
         VolumeSpec::persistent(persistent, object, read_only).ok_or_else(|| no_plugin(&pv_name))?;
+    has_plugin(env, &spec, &pv_name).await?;
     check_mode(&volume.name, spec.is_block(), usage).map_err(|e| e.to_string())?;
     let treatment = treatment(env, &spec).await.map_err(|e| e.to_string())?;
     Ok((spec, treatment, size.filter(|_| !read_only)))
+}
+
+async fn has_plugin(env: &Env, spec: &VolumeSpec, name: &str) -> Result<(), String> {
+    match &spec.plugin {
+        Plugin::Flex(driver) if !flex::is_installed(env, driver).await => Err(no_plugin(name)),
+        _ => Ok(()),
+    }
 }
 
 fn no_plugin(spec: &str) -> String {

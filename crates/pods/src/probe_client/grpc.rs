@@ -3,8 +3,11 @@
 use super::ProbeAnswer;
 use std::time::Duration;
 use tonic::codegen::http::uri::PathAndQuery;
-use tonic::transport::Endpoint;
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request};
+
+/// Between two attempts to connect.
+const PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct HealthCheckRequest {
@@ -40,29 +43,34 @@ pub(crate) async fn probe(
             ));
         }
     };
-    // Go's dialer retries a refused port until its time is over.
-    let connect = async {
+    // Go's dialer retries until its time is over, a refused port and a server of another protocol alike.
+    let connect = || async {
         loop {
             if let Ok(channel) = endpoint.connect().await {
                 return channel;
             }
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            tokio::time::sleep(PAUSE).await;
         }
     };
-    let Ok(channel) = tokio::time::timeout_at(deadline, connect).await else {
-        return ProbeAnswer::Failure(format!(
+    let no_connection = || {
+        ProbeAnswer::Failure(format!(
             "timeout: failed to connect service {address:?} within {limit}: context deadline exceeded"
-        ));
+        ))
     };
-    let mut client = tonic::client::Grpc::new(channel);
-    let check = async {
-        client.ready().await.map_err(|e| tonic::Status::unavailable(e.to_string()))?;
-        let request = Request::new(HealthCheckRequest { service: service.to_owned() });
-        let path = PathAndQuery::from_static("/grpc.health.v1.Health/Check");
-        let codec = tonic_prost::ProstCodec::<HealthCheckRequest, HealthCheckResponse>::default();
-        client.unary(request, path, codec).await
+    let answer = loop {
+        let Ok(channel) = tokio::time::timeout_at(deadline, connect()).await else {
+            return no_connection();
+        };
+        let answer = tokio::time::timeout_at(deadline, check(channel, service)).await;
+        match &answer {
+            Ok(Err(status)) if broke(status) => {}
+            _ => break answer,
+        }
+        if tokio::time::timeout_at(deadline, tokio::time::sleep(PAUSE)).await.is_err() {
+            return no_connection();
+        }
     };
-    match tokio::time::timeout_at(deadline, check).await {
+    match answer {
         Err(_) => {
             ProbeAnswer::Failure(format!("timeout: health rpc did not complete within {limit}"))
         }
@@ -83,6 +91,23 @@ pub(crate) async fn probe(
             ),
         }),
     }
+}
+
+async fn check(
+    channel: Channel,
+    service: &str,
+) -> Result<tonic::Response<HealthCheckResponse>, tonic::Status> {
+    let mut client = tonic::client::Grpc::new(channel);
+    client.ready().await.map_err(|e| tonic::Status::unavailable(e.to_string()))?;
+    let request = Request::new(HealthCheckRequest { service: service.to_owned() });
+    let path = PathAndQuery::from_static("/grpc.health.v1.Health/Check");
+    let codec = tonic_prost::ProstCodec::<HealthCheckRequest, HealthCheckResponse>::default();
+    client.unary(request, path, codec).await
+}
+
+/// Whether the connection broke rather than the server answered: most likely it does not speak HTTP/2.
+fn broke(status: &tonic::Status) -> bool {
+    std::error::Error::source(status).is_some()
 }
 
 fn judge(status: i32) -> ProbeAnswer {
@@ -114,6 +139,32 @@ mod tests {
         assert_eq!(
             judge(2),
             ProbeAnswer::Failure("service unhealthy (responded with \"NOT_SERVING\")".into())
+        );
+    }
+
+    #[tokio::test]
+    async fn a_server_of_another_protocol_is_a_connect_timeout() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let serve = async {
+            loop {
+                let (mut client, _) = listener.accept().await.unwrap();
+                let _ = client.read(&mut [0; 64]).await;
+                let answer = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\nbad";
+                let _ = client.write_all(answer).await;
+            }
+        };
+        let second = Duration::from_secs(1);
+        let answer = tokio::select! {
+            answer = probe("127.0.0.1", port, "", "kube-probe/1.36", second) => answer,
+            () = serve => unreachable!("the server goes on for ever"),
+        };
+        assert_eq!(
+            answer,
+            ProbeAnswer::Failure(format!(
+                "timeout: failed to connect service \"127.0.0.1:{port}\" within 1s: context deadline exceeded"
+            ))
         );
     }
 

@@ -42,6 +42,9 @@ fn tail(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let custom = i32::try_from(flags.bits()).unwrap_or_default();
     let mut file = std::fs::OpenOptions::new().read(true).custom_flags(custom).open(path)?;
     let metadata = file.metadata()?;
+    if metadata.is_dir() {
+        return Err(io::Error::other(format!("read {}: is a directory", path.display())));
+    }
     if !metadata.is_file() {
         return Err(io::Error::other("not a regular file"));
     }
@@ -102,6 +105,8 @@ mod tests {
         let link = dir.join("link");
         let _ = std::os::unix::fs::symlink("/etc/passwd", &link);
         assert!(tail(&link, 10).is_err());
+        let folder = tail(&dir, 10).unwrap_err().to_string();
+        assert_eq!(folder, format!("read {}: is a directory", dir.display()));
         sys::fs::write(dir.join("file"), "0123456789").unwrap();
         assert_eq!(tail(&dir.join("file"), 4).unwrap(), b"6789");
         sys::removal::remove_tree(Path::new("/proc"), &dir, sys::removal::Contents::Everything)

@@ -294,11 +294,8 @@ async fn token(
         expiration_seconds: source.expiration_seconds.unwrap_or(3600),
     };
     step.enter(format!("requesting a token of service account {}", request.service_account));
-    let issued = env
-        .objects
-        .token(&request)
-        .await
-        .map_err(|e| StepError::transient(format!("failed to fetch token: {e}")))?;
+    let issued =
+        env.objects.token(&request).await.map_err(|e| StepError::transient(e.to_string()))?;
     let file = credential(pod, issued.token.into_bytes(), mode);
     Ok([(source.path.clone(), file)].into())
 }

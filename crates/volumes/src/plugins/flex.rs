@@ -51,6 +51,13 @@ fn executable(env: &Env, driver: &str) -> PathBuf {
     env.config.volume_plugin_dir.join(driver.replace('/', "~")).join(name)
 }
 
+/// Whether the driver is there: what is not installed is no plugin at all.
+pub(crate) async fn is_installed(env: &Env, driver: &str) -> bool {
+    let program = executable(env, driver);
+    let found = sys::blocking::run(move || sys::fs::try_exists(program)).await;
+    found.is_ok_and(|found| found.is_ok_and(|found| found))
+}
+
 /// Calls the driver; `None` means that it does not support the command.
 async fn call(
     env: &Env,
