@@ -91,7 +91,7 @@ fn body(ask: &Ask, go: (&Twin, &Answer), ours: (&Twin, &Answer)) -> Option<Strin
 
 fn kind(ask: &Ask, answer: &Answer) -> Body {
     let path = ask.target.split('?').next().unwrap_or_default();
-    let path = path.strip_prefix("http://node:10250").unwrap_or(path);
+    let path = &decoded(path.strip_prefix("http://node:10250").unwrap_or(path));
     if answer.status != 200 {
         return Body::Text;
     }
@@ -107,6 +107,28 @@ fn kind(ask: &Ask, answer: &Answer) -> Body {
     } else {
         Body::Text
     }
+}
+
+/// A path with its escapes resolved.
+fn decoded(path: &str) -> String {
+    let bytes = path.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        let digits = bytes.get(at + 1..at + 3).and_then(|two| std::str::from_utf8(two).ok());
+        let value = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        match value.filter(|_| *byte == b'%') {
+            Some(value) => {
+                out.push(value);
+                at += 3;
+            }
+            None => {
+                out.push(*byte);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
 }
 
 /// What no two kubelets have in common: who wrote which field is not kept by ours (it is a third of

@@ -19,6 +19,7 @@ mod placement;
 mod protect;
 mod runtime;
 mod settings;
+mod traces;
 mod upkeep;
 mod watchdog;
 mod wire;

@@ -6,7 +6,9 @@ use crate::host::{Host, configured_driver};
 use crate::idle_metrics;
 use crate::placement::{self, Placing, PlacingDeps};
 use crate::watchdog::Check;
-use crate::{AgentError, allocatable, iptables, layout, protect, runtime, settings, upkeep};
+use crate::{
+    AgentError, allocatable, iptables, layout, protect, runtime, settings, traces, upkeep,
+};
 use config::Config;
 use cri::{RuntimeClient, RuntimeOperations};
 use futures::future::BoxFuture;
@@ -83,6 +85,7 @@ async fn start_all(
     let registry = Registry::new();
     let probe_registry = Registry::new();
     let mut host = Host::read(config, &roots)?;
+    traces::start(config, &host.hostname, tasks);
     let client = runtime::connect(config, Arc::new(RuntimeOperations::new(&registry))).await?;
     let driver = runtime::cgroup_driver(&client, configured_driver(config)).await?;
     good(config.faults.reserved.as_ref())?;

@@ -33,7 +33,7 @@ pub(crate) fn bootstrap_fault(
     };
     let fault = match load(files, bootstrap) {
         Err(fault) => Some(format!("unable to load bootstrap kubeconfig: {fault}")),
-        Ok(_) if rotate => None,
+        Ok(file) if rotate => rotating_fault(files, &file),
         Ok(file) => client_fault(files, &file)
             .map(|fault| format!("unable to create certificates signing request client: {fault}")),
     };
@@ -65,11 +65,20 @@ pub(crate) fn fault(files: &dyn ConfigFiles, path: &str, rotate: bool) -> Option
     let unloaded = if rotate { "unable to load kubeconfig" } else { "invalid kubeconfig" };
     match load(files, path) {
         Err(fault) => Some(format!("{unloaded}: {fault}")),
-        // What rotates is made into a client later on.
-        Ok(_) if rotate => None,
+        Ok(file) if rotate => rotating_fault(files, &file),
         Ok(file) => client_fault(files, &file)
             .map(|fault| format!("failed to initialize kubelet client: {fault}")),
     }
+}
+
+/// Why no client with changing certificates can be made: its own do not matter.
+fn rotating_fault(files: &dyn ConfigFiles, file: &InForce) -> Option<String> {
+    let tls = tls_fault(files, &file.cluster, &User::default())
+        .map(|fault| format!("unable to configure TLS for the rest client: {fault}"));
+    tls.or_else(|| {
+        server_fault(&file.cluster.server)
+            .map(|fault| format!("failed to initialize kubelet client: {fault}"))
+    })
 }
 
 /// The pair in force.

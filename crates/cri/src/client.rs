@@ -16,6 +16,7 @@ use futures::future::BoxFuture;
 use proto::cri_v1::image_service_client::ImageServiceClient;
 use proto::cri_v1::runtime_service_client::RuntimeServiceClient;
 use telemetry::go_text::quote;
+use telemetry::traces::{self, Closing, Opening};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tonic::transport::Channel;
@@ -187,7 +188,9 @@ impl RuntimeClient {
     ) -> Result<T, CriError> {
         let span = tracing::debug_span!("cri", call = call.name());
         let started = Instant::now();
-        let outcome = within(call, deadline, attempt).instrument(span).await;
+        // On the heap: many callers hold such a future in theirs.
+        let attempt = Box::pin(within(call, deadline, attempt).instrument(span));
+        let outcome = traces::record(|| opening(call), attempt, closing).await;
         self.note(call, started, outcome.as_ref().map(|_| ()));
         outcome.map(Response::into_inner)
     }
@@ -255,6 +258,34 @@ impl Inner {
             Service::Runtime => &self.runtime_health,
             Service::Image => &self.image_health,
         }
+    }
+}
+
+/// A call as traces show it (OpenTelemetry's `otelgrpc`).
+fn opening(call: Call) -> Opening {
+    let service = match call.service() {
+        Service::Runtime => "runtime.v1.RuntimeService",
+        Service::Image => "runtime.v1.ImageService",
+    };
+    Opening {
+        scope: "go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc",
+        name: format!("{service}/{}", call.name()),
+        kind: traces::Kind::Client,
+        attributes: vec![
+            ("rpc.system", "grpc".into()),
+            ("rpc.service", service.into()),
+            ("rpc.method", call.name().into()),
+        ],
+        link: None,
+    }
+}
+
+fn closing<T>(outcome: &Result<Response<T>, CriError>) -> Closing {
+    let error = outcome.as_ref().err();
+    let code = error.map_or(tonic::Code::Ok, |err| err.code().unwrap_or(tonic::Code::Unknown));
+    Closing {
+        attributes: vec![("rpc.grpc.status_code", i64::from(code as i32).into())],
+        error: error.map(CriError::message),
     }
 }
 

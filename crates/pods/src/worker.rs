@@ -20,6 +20,7 @@ mod report;
 mod requests;
 mod resize;
 mod sandbox;
+mod span;
 mod start;
 mod sync;
 mod terminate;
@@ -42,6 +43,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
+use telemetry::traces;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -214,7 +216,7 @@ impl PodWorker {
             Call::TerminatingRuntime => Box::pin(self.terminating_runtime(work, runtime)),
             Call::Terminated => Box::pin(self.terminated(work, runtime)),
         };
-        call.await
+        traces::record(|| span::opening(work), call, span::closing).await
     }
 
     fn note_seen(&mut self) {

@@ -46,6 +46,8 @@ generated! {
     dra_health_v1alpha1
     /// Local pods endpoint.
     pods_v1alpha1
+    /// Traces as a collector takes them.
+    otlp_trace_v1
     /// CSI drivers as a node uses them: identity and node services.
     csi_v1
 }

@@ -7,9 +7,12 @@
 
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::time::Sleep;
 
 /// Go: `DefaultMaxHeaderBytes` and the slop of its reader.
 const MOST: usize = (1 << 20) + 4096;
@@ -19,6 +22,8 @@ const DEADLINE: Duration = Duration::from_secs(32);
 /// HTTP/2 that nobody agreed on is a request like any other.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0";
 const GO_ON: &str = "HTTP/1.1";
+/// Go: `rstAvoidanceDelay`.
+const LINGER: Duration = Duration::from_millis(500);
 
 /// The target of a request whose URI could not hold it; travels beside the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +72,7 @@ where
     match judgement {
         Judgement::Pass(mut head, long) => {
             head.extend_from_slice(seen.get(end..).unwrap_or_default());
-            Some((Replayed { front: head, at: 0, stream }, long))
+            Some((Replayed::new(head, stream), long))
         }
         Judgement::Refuse(status, text) => {
             let answer = format!(
@@ -88,8 +93,7 @@ async fn refuse(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), answer: &[u8
         while stream.read(&mut rest).await? > 0 {}
         io::Result::Ok(())
     };
-    // Go lingers for half a second (`rstAvoidanceDelay`).
-    let _ = tokio::time::timeout(Duration::from_millis(500), linger).await;
+    let _ = tokio::time::timeout(LINGER, linger).await;
 }
 
 /// Where a head ends: after its first empty line.
@@ -135,6 +139,10 @@ fn judge(head: &[u8]) -> Judgement {
     let odd_target = !target.starts_with(b"/") && target != b"*" && !target.contains(&b':');
     let open_bracket = target.contains(&b'[') && !target.contains(&b']');
     if (odd_target && method != b"CONNECT") || (open_bracket && !target.starts_with(b"/")) {
+        return BAD;
+    }
+    let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
+    if path.starts_with(b"/") && !escapes_are_good(path) {
         return BAD;
     }
     let folded = match headers(lines.clone()) {
@@ -239,12 +247,41 @@ fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// A connection whose first bytes were read already.
+/// Whether every percent sign has its two digits.
+fn escapes_are_good(path: &[u8]) -> bool {
+    let digit = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_hexdigit);
+    let mut signs = path.iter().enumerate().filter(|(_, byte)| **byte == b'%');
+    signs.all(|(at, _)| digit(path.get(at + 1)) && digit(path.get(at + 2)))
+}
+
+/// A connection whose first bytes were read already. Its end waits a moment for the client, which
+/// may still be sending: what it gets to read then is the answer, not a reset.
 #[derive(Debug)]
 pub(crate) struct Replayed<S> {
     front: Vec<u8>,
     at: usize,
     stream: S,
+    ending: Ending,
+    upgraded: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+enum Ending {
+    /// Nothing was ended yet.
+    NotYet,
+    /// We have said all; the client has until then.
+    Lingering(Pin<Box<Sleep>>),
+}
+
+impl<S> Replayed<S> {
+    fn new(front: Vec<u8>, stream: S) -> Self {
+        Self { front, at: 0, stream, ending: Ending::NotYet, upgraded: Arc::default() }
+    }
+
+    /// To be set once the connection is no longer HTTP: whoever has it then reads to the end.
+    pub(crate) fn upgraded(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.upgraded)
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Replayed<S> {
@@ -268,7 +305,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Replayed<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Replayed<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Replayed<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -282,7 +319,27 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Replayed<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        let this = &mut *self;
+        if let Ending::NotYet = this.ending {
+            ready!(Pin::new(&mut this.stream).poll_shutdown(context))?;
+            if this.upgraded.load(Ordering::Relaxed) {
+                return Poll::Ready(Ok(()));
+            }
+            this.ending = Ending::Lingering(Box::pin(tokio::time::sleep(LINGER)));
+        }
+        let Ending::Lingering(end) = &mut this.ending else { return Poll::Ready(Ok(())) };
+        let mut scratch = [0; 4096];
+        loop {
+            if end.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Ok(()));
+            }
+            let mut rest = ReadBuf::new(&mut scratch);
+            match ready!(Pin::new(&mut this.stream).poll_read(context, &mut rest)) {
+                Ok(()) if !rest.filled().is_empty() => {}
+                // The client has gone, one way or the other.
+                _ => return Poll::Ready(Ok(())),
+            }
+        }
     }
 
     fn poll_write_vectored(
@@ -320,7 +377,7 @@ mod tests {
     fn good_heads_are_passed_on_as_they_are() {
         for head in [
             "GET /pods?a=b HTTP/1.1\r\nHost: a\r\n\r\n",
-            "BREW /%zz HTTP/1.0\r\n\r\n",
+            "BREW /a?%zz HTTP/1.0\r\n\r\n",
             "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
         ] {
             assert_eq!(passed(head), head);
@@ -350,6 +407,7 @@ mod tests {
             ("\r\nGET /pods HTTP/1.1\r\n\r\n", "400 Bad Request"),
             ("G(T / HTTP/1.1\r\n\r\n", "400 Bad Request"),
             ("GET / http/1.1\r\n\r\n", "400 Bad Request"),
+            ("GET /%zz HTTP/1.0\r\n\r\n", "400 Bad Request"),
             (
                 "GET / HTTP/3.0\r\n\r\n",
                 "505 HTTP Version Not Supported: unsupported protocol version",
@@ -380,6 +438,31 @@ mod tests {
         let mut all = Vec::new();
         replayed.read_to_end(&mut all).await.unwrap();
         assert_eq!(all, [&sent[..], b"more"].concat());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_waits_for_a_client_that_still_sends() {
+        let (mut client, server) = tokio::io::duplex(64);
+        client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+        let (mut replayed, _) = read(server).await.unwrap();
+        let send = async {
+            client.write_all(&[b'x'; 1000]).await.unwrap();
+            drop(client);
+        };
+        let (ended, ()) = tokio::join!(replayed.shutdown(), send);
+        ended.unwrap();
+        // One that stays is not waited for longer than that.
+        let (mut client, server) = tokio::io::duplex(64);
+        client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+        let (mut replayed, _) = read(server).await.unwrap();
+        let before = tokio::time::Instant::now();
+        replayed.shutdown().await.unwrap();
+        assert_eq!(before.elapsed(), LINGER);
+        // What is no longer HTTP is nobody's to read.
+        replayed.ending = Ending::NotYet;
+        replayed.upgraded().store(true, Ordering::Relaxed);
+        replayed.shutdown().await.unwrap();
+        assert_eq!(before.elapsed(), LINGER);
     }
 
     #[tokio::test]

@@ -3,7 +3,7 @@
 use crate::head;
 use crate::reply::Reply;
 use crate::serve::{Caller, Service};
-use http::Request;
+use http::{Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -11,6 +11,7 @@ use hyper_util::server::conn::auto::Builder;
 use ports::{OnExit, Tasks};
 use rustls::ServerConfig;
 use std::convert::Infallible;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -128,12 +129,19 @@ where
             let Some((stream, long)) = head::read(stream).await else { return };
             // Only the first request may have one.
             let long = Mutex::new(long);
+            let upgraded = stream.upgraded();
             let handler = service_fn(move |mut request: Request<Incoming>| {
                 if let Some(target) = long.lock().ok().and_then(|mut long| long.take()) {
                     request.extensions_mut().insert(target);
                 }
-                let reply = answers(request);
-                async move { Ok::<_, Infallible>(reply.await) }
+                let (reply, upgraded) = (answers(request), Arc::clone(&upgraded));
+                async move {
+                    let reply = reply.await;
+                    if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
+                        upgraded.store(true, Ordering::Relaxed);
+                    }
+                    Ok::<_, Infallible>(reply)
+                }
             });
             builder
                 .http1()

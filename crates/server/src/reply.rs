@@ -57,7 +57,6 @@ pub(crate) fn json(value: &impl Serialize) -> Reply {
 
 /// The same request at another path (Go: `http.Redirect`).
 pub(crate) fn redirect(status: StatusCode, to: &str, method: &Method) -> Reply {
-    let to = &hex_escaped(to);
     let shown = to.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     let shown = shown.replace('"', "&#34;").replace('\'', "&#39;");
     let text = status.canonical_reason().unwrap_or_default();
@@ -72,7 +71,7 @@ pub(crate) fn redirect(status: StatusCode, to: &str, method: &Method) -> Reply {
         let html = HeaderValue::from_static("text/html; charset=utf-8");
         reply.headers_mut().insert(CONTENT_TYPE, html);
     }
-    if let Ok(value) = HeaderValue::from_str(to) {
+    if let Ok(value) = HeaderValue::from_str(&hex_escaped(to)) {
         reply.headers_mut().insert(LOCATION, value);
     }
     reply

@@ -77,6 +77,30 @@ pub enum Route {
     NotAcceptable(&'static str),
 }
 
+impl Route {
+    /// The route as go-restful names it; empty for what is handled outside of it.
+    pub(crate) fn pattern(&self) -> String {
+        let below = |tree: &str, path: &ContainerPath, container: bool| {
+            let uid = if path.uid.is_some() { "/{uid}" } else { "" };
+            let container = if container { "/{containerName}" } else { "" };
+            format!("/{tree}/{{podNamespace}}/{{podID}}{uid}{container}")
+        };
+        match self {
+            Self::Pods => "/pods".to_owned(),
+            Self::RunningPods => "/runningpods/".to_owned(),
+            Self::Summary => "/stats/summary".to_owned(),
+            Self::Logs => "/logs/{logpath:*}".to_owned(),
+            Self::ContainerLogs(path) => below("containerLogs", path, true),
+            Self::Run(path) => below("run", path, true),
+            Self::Exec(path) => below("exec", path, true),
+            Self::Attach(path) => below("attach", path, true),
+            Self::PortForward(path) => below("portForward", path, false),
+            Self::Checkpoint(path) => below("checkpoint", path, true),
+            _ => String::new(),
+        }
+    }
+}
+
 /// The pages of metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricsPage {

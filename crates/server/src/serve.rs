@@ -17,6 +17,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use telemetry::log::LogHandle;
 use telemetry::metrics::Registry;
+use telemetry::traces::{self, Closing, Opening};
 
 /// Who is at the other end of a connection.
 #[derive(Debug)]
@@ -112,7 +113,13 @@ impl Service {
                 return reply::plain(refusal.status, refusal.body);
             }
         }
-        self.route(route, request, &target, caller).await
+        let opening = || opening(&route.pattern(), &request);
+        let opening = traces::is_on().then(opening);
+        let work = Box::pin(self.route(route, request, &target, caller));
+        match opening {
+            Some(opening) => traces::record(|| opening, work, closing).await,
+            None => work.await,
+        }
     }
 
     async fn route(
@@ -156,6 +163,37 @@ impl Service {
             Route::WrongMethod(allow) => reply::wrong_method(&allow),
             Route::NotAcceptable(produces) => reply::not_acceptable(produces),
         }
+    }
+}
+
+/// A request as traces show it (OpenTelemetry's `otelrestful`).
+fn opening(pattern: &str, request: &Request<Incoming>) -> Opening {
+    let header = |name: &str| {
+        let value = request.headers().get(name).and_then(|value| value.to_str().ok());
+        value.unwrap_or_default().to_owned()
+    };
+    let mut attributes = vec![
+        ("http.request.method", request.method().as_str().into()),
+        ("url.path", request.uri().path().into()),
+        ("user_agent.original", header("user-agent").into()),
+    ];
+    if !pattern.is_empty() {
+        attributes.push(("http.route", pattern.into()));
+    }
+    Opening {
+        scope: "go.opentelemetry.io/contrib/instrumentation/github.com/emicklei/go-restful/otelrestful",
+        name: pattern.to_owned(),
+        kind: traces::Kind::Server,
+        attributes,
+        link: traces::Context::from_header(&header("traceparent")),
+    }
+}
+
+fn closing(reply: &Reply) -> Closing {
+    let status = reply.status();
+    Closing {
+        attributes: vec![("http.response.status_code", i64::from(status.as_u16()).into())],
+        error: status.is_server_error().then(String::new),
     }
 }
 

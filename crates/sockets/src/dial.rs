@@ -6,6 +6,9 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
 
+/// How long one attempt over the network may take.
+const CONNECT: Duration = Duration::from_secs(5);
+
 /// Why a plugin could not be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
@@ -19,6 +22,20 @@ pub fn lazy(socket: &Path) -> Channel {
     let socket = socket.to_owned();
     Endpoint::from_static("http://localhost")
         .connect_with_connector_lazy(tower::service_fn(move |_| open(socket.clone())))
+}
+
+/// A channel to what a gRPC target names (`host:port`, `dns:///host:port`, `unix:/path`), without
+/// encryption; connected by the first call.
+pub fn lazy_target(target: &str) -> Result<Channel, tonic::transport::Error> {
+    if let Some(path) = target.strip_prefix("unix:") {
+        return Ok(lazy(Path::new(path.strip_prefix("//").unwrap_or(path))));
+    }
+    let address = match target.strip_prefix("dns:") {
+        Some(rest) => rest.rsplit('/').next().unwrap_or(rest),
+        None => target,
+    };
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))?;
+    Ok(endpoint.connect_timeout(CONNECT).connect_lazy())
 }
 
 /// A channel that is connected; tries again until the time is over, as the plugin may be about to

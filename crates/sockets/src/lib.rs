@@ -17,7 +17,8 @@ mod serve;
 mod watched;
 
 pub use authority::LocalAuthority;
-pub use dial::{DialError, code_name, connect, go_error, lazy};
+pub use dial::{DialError, code_name, connect, go_error, lazy, lazy_target};
 pub use limit::RateLimit;
 pub use serve::{Connection, ListenError, Listening};
+pub use tonic::transport::Channel;
 pub use watched::watched;

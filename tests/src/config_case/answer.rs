@@ -56,6 +56,8 @@ const ELSEWHERE: &[&str] = &[
     // On purpose: ours serves health from its first moment, upstream once everything runs.
     "\"Failed to start healthz server\"",
     // On purpose: ours asks for new certificates once the runtime has answered.
+    "\"Loaded a new CA Bundle and Verifier\"",
+    "\"Starting controller\"",
     "\"No bootstrapping requested",
     "\"Current kubeconfig file contents",
     "\"Use the bootstrap credentials",

@@ -1,0 +1,350 @@
+//! Spans of requests, calls and pod syncs, recorded for a collector of traces.
+//!
+//! Owns: which spans are taken (a parent's choice first, else a share of all), who is whose parent,
+//! and a bounded queue of finished ones. Promises: while nobody has asked for traces nothing is
+//! built, drawn or kept; a full queue drops what is new. Deliberately absent: sending, which is the
+//! task of whoever asked ([`install`]).
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+/// Spans that wait to be sent at most (OpenTelemetry: `OTEL_BSP_MAX_QUEUE_SIZE`).
+const QUEUE: usize = 2048;
+/// Spans sent at once (OpenTelemetry: `OTEL_BSP_MAX_EXPORT_BATCH_SIZE`).
+pub const BATCH: usize = 512;
+const MILLION: u64 = 1_000_000;
+
+/// What a span is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Work of our own.
+    Internal,
+    /// A request that we answer.
+    Server,
+    /// A call that somebody else answers.
+    Client,
+}
+
+/// A value of an attribute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value {
+    /// Text.
+    Text(String),
+    /// A number.
+    Number(i64),
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<i64> for Value {
+    fn from(number: i64) -> Self {
+        Self::Number(number)
+    }
+}
+
+/// Attributes by name.
+pub type Attributes = Vec<(&'static str, Value)>;
+
+/// Which span of which trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Context {
+    /// The trace.
+    pub trace: [u8; 16],
+    /// The span.
+    pub span: [u8; 8],
+    /// Whether it is recorded.
+    pub sampled: bool,
+}
+
+impl Context {
+    /// From the header `traceparent` of W3C; `None` for one that is none.
+    #[must_use]
+    pub fn from_header(text: &str) -> Option<Context> {
+        let mut parts = text.trim().split('-');
+        let (version, trace) = (parts.next()?, parts.next()?);
+        let (span, flags) = (parts.next()?, parts.next()?);
+        let more = parts.next().is_some();
+        if version.len() != 2 || version == "ff" || (version == "00" && more) {
+            return None;
+        }
+        let context = Context {
+            trace: hex(trace)?,
+            span: hex(span)?,
+            sampled: hex::<1>(flags)?.first()? & 1 == 1,
+        };
+        let empty = context.trace == [0; 16] || context.span == [0; 8];
+        (!empty).then_some(context)
+    }
+}
+
+fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    if text.len() != 2 * N || text.bytes().any(|b| !b.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (byte, at) in bytes.iter_mut().zip((0..).step_by(2)) {
+        *byte = u8::from_str_radix(text.get(at..at + 2)?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+/// A span at its beginning.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Opening {
+    /// Which part of the program it belongs to.
+    pub scope: &'static str,
+    /// Its name.
+    pub name: String,
+    /// What it is about.
+    pub kind: Kind,
+    /// What is known from the start.
+    pub attributes: Attributes,
+    /// A span of somebody else's that led to this one.
+    pub link: Option<Context>,
+}
+
+/// A span at its end.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Closing {
+    /// What is known now.
+    pub attributes: Attributes,
+    /// What went wrong.
+    pub error: Option<String>,
+}
+
+/// A finished span.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Span {
+    /// Itself.
+    pub context: Context,
+    /// The span around it.
+    pub parent: Option<[u8; 8]>,
+    /// Its beginning.
+    pub opening: Opening,
+    /// Its end.
+    pub closing: Closing,
+    /// When it began, in nanoseconds since the epoch.
+    pub began: u64,
+    /// When it ended.
+    pub ended: u64,
+}
+
+/// What the recorder is given: wall time in nanoseconds, and bytes of chance.
+pub struct Sources {
+    /// Nanoseconds since the epoch.
+    pub now: Box<dyn Fn() -> u64 + Send + Sync>,
+    /// Sixteen bytes by chance.
+    pub random: Box<dyn Fn() -> [u8; 16] + Send + Sync>,
+}
+
+impl std::fmt::Debug for Sources {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sources").finish_non_exhaustive()
+    }
+}
+
+/// Takes spans and keeps them until they are sent.
+#[derive(Debug)]
+pub struct Recorder {
+    per_million: u32,
+    sources: Sources,
+    finished: Mutex<VecDeque<Span>>,
+    /// Told when a batch is full.
+    full: Notify,
+}
+
+static RECORDER: OnceLock<Arc<Recorder>> = OnceLock::new();
+
+tokio::task_local! {
+    static CURRENT: Context;
+}
+
+/// Begins to record this share of all traces, and those whose parent is recorded; answers where to
+/// take finished spans from. Only the first call counts.
+pub fn install(per_million: u32, sources: Sources) -> Arc<Recorder> {
+    let recorder = RECORDER.get_or_init(|| Arc::new(Recorder::new(per_million, sources)));
+    Arc::clone(recorder)
+}
+
+/// Whether anybody records.
+pub fn is_on() -> bool {
+    RECORDER.get().is_some()
+}
+
+/// Does the work within a span of its own. While nobody records, only the work is done.
+pub async fn record<T, F>(
+    opening: impl FnOnce() -> Opening,
+    work: F,
+    closing: impl FnOnce(&T) -> Closing,
+) -> T
+where
+    F: Future<Output = T>,
+{
+    match RECORDER.get() {
+        Some(recorder) => recorder.record(opening, work, closing).await,
+        None => work.await,
+    }
+}
+
+impl Recorder {
+    fn new(per_million: u32, sources: Sources) -> Self {
+        Self { per_million, sources, finished: Mutex::default(), full: Notify::new() }
+    }
+
+    async fn record<T, F>(
+        &self,
+        opening: impl FnOnce() -> Opening,
+        work: F,
+        closing: impl FnOnce(&T) -> Closing,
+    ) -> T
+    where
+        F: Future<Output = T>,
+    {
+        let opening = opening();
+        // A request from outside begins a trace of its own, whatever it came with.
+        let parent = match opening.kind {
+            Kind::Server => None,
+            Kind::Internal | Kind::Client => CURRENT.try_with(|current| *current).ok(),
+        };
+        let context = self.context(parent);
+        let began = (self.sources.now)();
+        let result = CURRENT.scope(context, work).await;
+        if context.sampled {
+            let (closing, ended) = (closing(&result), (self.sources.now)());
+            let parent = parent.map(|parent| parent.span);
+            self.keep(Span { context, parent, opening, closing, began, ended });
+        }
+        result
+    }
+
+    fn context(&self, parent: Option<Context>) -> Context {
+        let drawn = (self.sources.random)();
+        let [a, b, c, d, e, f, g, h, ..] = drawn;
+        let span = [a, b, c, d, e, f, g, h | 1];
+        match parent {
+            Some(parent) => Context { span, ..parent },
+            None => {
+                let trace = (self.sources.random)();
+                Context { trace, span, sampled: self.takes(&trace) }
+            }
+        }
+    }
+
+    /// OpenTelemetry: `TraceIDRatioBased`.
+    fn takes(&self, trace: &[u8; 16]) -> bool {
+        let [.., a, b, c, d, e, f, g, h] = *trace;
+        let drawn = u128::from(u64::from_be_bytes([a, b, c, d, e, f, g, h]) >> 1);
+        let bound = u128::from(self.per_million) * (1 << 63) / u128::from(MILLION);
+        drawn < bound
+    }
+
+    fn keep(&self, span: Span) {
+        let mut finished = self.finished.lock().unwrap_or_else(PoisonError::into_inner);
+        if finished.len() < QUEUE {
+            finished.push_back(span);
+        }
+        if finished.len() >= BATCH {
+            self.full.notify_one();
+        }
+    }
+
+    /// Waits until a batch is full, or this long; answers what there is, at most a batch.
+    pub async fn batch(&self, wait: Duration) -> Vec<Span> {
+        // Cancel-safe: nothing is taken before the wait is over.
+        let _ = tokio::time::timeout(wait, self.full.notified()).await;
+        let mut finished = self.finished.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = finished.len().min(BATCH);
+        finished.drain(..count).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU8, Ordering};
+
+    fn recorder(per_million: u32) -> Recorder {
+        let next = AtomicU8::new(0);
+        Recorder::new(
+            per_million,
+            Sources {
+                now: Box::new(|| 7),
+                random: Box::new(move || [next.fetch_add(1, Ordering::Relaxed) | 0x40; 16]),
+            },
+        )
+    }
+
+    fn opening(name: &str, kind: Kind) -> Opening {
+        let name = name.to_owned();
+        Opening { scope: "test", name, kind, attributes: Vec::new(), link: None }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_span_inside_another_is_its_child_and_a_request_begins_anew() {
+        let recorder = recorder(1_000_000);
+        let done = |(): &()| Closing::default();
+        let call = recorder.record(|| opening("call", Kind::Client), async {}, done);
+        let request = recorder.record(|| opening("request", Kind::Server), async {}, done);
+        let inside = async {
+            call.await;
+            request.await;
+        };
+        recorder.record(|| opening("sync", Kind::Internal), inside, done).await;
+        let spans = recorder.batch(Duration::from_secs(5)).await;
+        let names: Vec<&str> = spans.iter().map(|span| span.opening.name.as_str()).collect();
+        assert_eq!(names, ["call", "request", "sync"]);
+        assert_eq!(spans[0].parent, Some(spans[2].context.span));
+        assert_eq!(spans[0].context.trace, spans[2].context.trace);
+        assert_eq!(spans[1].parent, None);
+        assert_ne!(spans[1].context.trace, spans[2].context.trace);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_taken_without_a_share_and_no_more_than_the_queue_holds() {
+        let none = recorder(0);
+        none.record(|| opening("a", Kind::Internal), async {}, |(): &()| Closing::default()).await;
+        assert_eq!(none.batch(Duration::from_secs(5)).await, []);
+        let all = recorder(1_000_000);
+        for _ in 0..QUEUE + 5 {
+            let work =
+                all.record(|| opening("a", Kind::Internal), async {}, |(): &()| Closing::default());
+            work.await;
+        }
+        let mut taken = 0;
+        for _ in 0..10 {
+            taken += all.batch(Duration::from_secs(5)).await.len();
+        }
+        assert_eq!(taken, QUEUE);
+    }
+
+    #[test]
+    fn a_traceparent_is_read_and_others_are_not() {
+        let good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let context = Context::from_header(good).unwrap();
+        assert!(context.sampled);
+        assert_eq!(context.span, [0xb7, 0xad, 0x6b, 0x71, 0x69, 0x20, 0x33, 0x31]);
+        for bad in [
+            "",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331",
+            "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-x",
+            "00-0af7651916cd43dd8448eb211c80319z-b7ad6b7169203331-01",
+        ] {
+            assert_eq!(Context::from_header(bad), None, "{bad}");
+        }
+    }
+}
