@@ -219,8 +219,10 @@ fn observe(machine: &Machine) -> Value {
             let counted = |c: &Value| {
                 c["cpu"]["usageNanoCores"].is_u64() && c["rootfs"]["usedBytes"].is_u64()
             };
+            // The Go kubelet counts processes when it knows the containers itself, later than the runtime.
             containers.is_some_and(|all| all.iter().all(counted))
                 && pod["cpu"]["usageNanoCores"].is_u64()
+                && pod["process_stats"]["process_count"].is_u64()
         };
         (pods.len() == 3 && pods.iter().all(whole)).then_some(summary)
     };
