@@ -357,6 +357,8 @@ fn start_api_server(
     if options.aggregator {
         command
             .arg(format!("--requestheader-client-ca-file={}", file("etc/serving.crt")))
+            // One authority signs for everybody: only this name may speak for others.
+            .arg("--requestheader-allowed-names=kube-apiserver-kubelet-client")
             .arg("--requestheader-username-headers=X-Remote-User")
             .arg("--requestheader-group-headers=X-Remote-Group")
             .arg("--requestheader-extra-headers-prefix=X-Remote-Extra-")
