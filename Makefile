@@ -53,7 +53,7 @@ crash-test: parts
 .PHONY: probe-load
 probe-load: parts
 	cargo build --package rubelet
-	PODS=$${PODS:-50} SECONDS=$${SECONDS:-60} cargo test --package tests --test probes many -- --nocapture
+	PODS=$${PODS:-50} SECONDS=$${SECONDS:-60} cargo test --package tests --test probes -- --nocapture --test-threads=1
 
 ## make server-compare  ask the Go kubelet and rubelet the same, thousands of times; ASKS=n, SEED=n
 .PHONY: server-compare

@@ -409,5 +409,6 @@ fn killing_the_kubelet_at_any_moment_duplicates_loses_and_leaves_nothing() {
     let first: u64 = number("SEED", 1);
     for seed in first..first + number("SEEDS", 1) {
         one_node(seed, number("ROUNDS", 5));
+        println!("SEED={seed} passed");
     }
 }
