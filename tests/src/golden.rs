@@ -174,6 +174,12 @@ pub fn objects() -> Vec<Value> {
         secret("s1", json!({ "user": "bob", "pw": "hunter2" })),
         secret("s2", json!({ "password": "hunter2" })),
         secret("s3", json!({ "token": "t" })),
+        json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": { "name": "unbound", "namespace": NAMESPACE },
+            "spec": { "accessModes": ["ReadWriteOnce"], "storageClassName": "",
+                "resources": { "requests": { "storage": "1Mi" } } },
+        }),
         runtime_class("plain", "runc"),
         runtime_class("odd", "no-such-handler"),
     ]

@@ -274,7 +274,7 @@ pub(crate) fn volumes(config: &Config, host: &Host, roots: &Roots) -> VolumesCon
         cluster_trust_bundles: config.gates.enabled("ClusterTrustBundleProjection"),
         pod_certificates: config.gates.enabled("PodCertificateRequest"),
         selinux: host.selinux,
-        usage_period: config.pods.volume_stats_period.unwrap_or_default(),
+        usage_period: config.pods.volume_stats_period,
         ..VolumesConfig::new(roots.clone(), host.hostname.clone())
     }
 }

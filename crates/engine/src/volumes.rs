@@ -20,6 +20,7 @@ mod claims;
 mod content;
 mod expansion;
 mod fields;
+mod migration;
 mod plan;
 mod sizes;
 mod spec;
@@ -38,6 +39,7 @@ pub use expansion::{
     Expansion, claim_size, expansion, failed_patch, finished_patch, in_progress_patch,
 };
 pub use fields::{AllocatableResources, field_value, resource_value};
+pub use migration::{migrated_inline, migrated_persistent};
 pub use plan::{Action, Plan, PlanView, plan};
 pub use sizes::{HugePageError, huge_page_option, memory_volume_size, pod_memory_limit};
 pub use spec::{Plugin, SpecSource, VolumeSpec};

@@ -118,6 +118,14 @@ pub fn exchange(one: impl AsRef<Path>, other: impl AsRef<Path>) -> Result<(), Fs
     named("exchange", one.as_ref(), result.map_err(io::Error::from))
 }
 
+/// Whether both paths are the same device.
+pub fn same_device(one: impl AsRef<Path>, other: impl AsRef<Path>) -> Result<bool, FsError> {
+    use std::os::unix::fs::MetadataExt;
+    let number = |path: &Path| named("stat", path, fs::metadata(path)).map(|m| m.rdev());
+    let (one, other) = (number(one.as_ref())?, number(other.as_ref())?);
+    Ok(one == other && one != 0)
+}
+
 /// Whether the path is a socket, links followed; what cannot be looked at is none.
 pub fn is_socket(path: impl AsRef<Path>) -> bool {
     use std::os::unix::fs::FileTypeExt as _;

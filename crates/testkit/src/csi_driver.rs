@@ -2,7 +2,8 @@
 //!
 //! A volume is a folder or an image below the driver's data folder, made when it is first staged or
 //! published. The driver keeps no state but the disk, so it can be killed and started again at any
-//! time. What it is asked is appended to `calls.log` (no secrets); `faults/<Method>` makes it fail:
+//! time. What it is asked is appended to `calls.log` and, with all fields but the values of secrets, to
+//! `requests.jsonl`; `faults/<Method>` makes it fail:
 //!
 //! ```text
 //!  before Internal          refuse without doing anything
@@ -12,6 +13,7 @@
 
 mod controller;
 mod node;
+mod record;
 
 use proto::csi_v1::controller_server::ControllerServer;
 use proto::csi_v1::identity_server::{Identity, IdentityServer};
@@ -117,6 +119,15 @@ impl CsiDriver {
     pub fn calls(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.config.data.join("calls.log"));
         text.unwrap_or_default().lines().map(str::to_owned).collect()
+    }
+
+    /// What it was asked so far with all fields, as `{"method": …, "request": {…}}`.
+    pub fn requests(&self) -> Vec<serde_json::Value> {
+        let text = std::fs::read_to_string(self.config.data.join("requests.jsonl"));
+        text.unwrap_or_default()
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect()
     }
 
     /// Makes a method fail (see the module) or, with `None`, work again.

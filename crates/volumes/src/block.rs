@@ -27,6 +27,8 @@ fn global_map(env: &Env, spec: &VolumeSpec) -> Result<PathBuf, StepError> {
             .plugin("kubernetes.io~local-volume")
             .join("volumeDevices")
             .join(&spec.name)),
+        Plugin::Iscsi => plugins::iscsi::global_map(env, spec),
+        Plugin::Fc => plugins::fc::global_map(env, spec),
         other => {
             Err(StepError::settled(format!("{} volumes cannot be used as devices", other.name())))
         }
@@ -43,9 +45,10 @@ pub(crate) async fn map(env: &Env, input: &MountInput) -> OpReport {
             return fail(env, input, FAILED, step, None, e);
         }
     };
-    if let Err(e) = plugins::wait_attached(env, input).await {
-        return fail(env, input, FAILED, "MapVolume.WaitForAttach failed", None, e);
-    }
+    let attached = match plugins::wait_attached(env, input).await {
+        Ok(attached) => attached,
+        Err(e) => return fail(env, input, FAILED, "MapVolume.WaitForAttach failed", None, e),
+    };
     let mut device = None;
     if input.device != DeviceState::Mounted {
         let set_up = match spec.plugin {
@@ -61,6 +64,7 @@ pub(crate) async fn map(env: &Env, input: &MountInput) -> OpReport {
     }
     let published = match spec.plugin {
         Plugin::Csi => csi::block::map_pod_device(env, input).await,
+        Plugin::Iscsi | Plugin::Fc => Ok(attached),
         _ => local::local_path(spec)
             .map(PathBuf::from)
             .ok_or_else(|| StepError::settled("the volume has no path")),
@@ -193,7 +197,12 @@ pub(crate) async fn unmap_device(
     let (looked, key) = (global.clone(), global.to_string_lossy().into_owned());
     let refs = env
         .pool
-        .run(&key, "list devices", NORMAL, move || sys::fs::list_dir(&looked).unwrap_or_default())
+        .run(&key, "list devices", NORMAL, move || {
+            let mut names = sys::fs::list_dir(&looked).unwrap_or_default();
+            // Notes of the plugin, not a pod's device.
+            names.retain(|name| name != "iscsi.json");
+            names
+        })
         .await?;
     if !refs.is_empty() {
         return Err(StepError::uncertain(format!(
@@ -204,6 +213,11 @@ pub(crate) async fn unmap_device(
     }
     if spec.plugin == Plugin::Csi {
         return csi::block::tear_down_device(env, spec, step).await;
+    }
+    match &spec.plugin {
+        Plugin::Iscsi => return plugins::iscsi::unmount_device(env, spec, step).await,
+        Plugin::Fc => plugins::fc::tear_down_device(env, spec).await?,
+        _ => {}
     }
     let proc = env.paths.proc().to_owned();
     env.pool

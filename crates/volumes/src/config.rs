@@ -20,14 +20,16 @@ pub struct VolumesConfig {
     pub controller_attaches: bool,
     /// `volumePluginDir`: where flexvolume drivers live.
     pub volume_plugin_dir: PathBuf,
+    /// Where storage tools (`iscsiadm`, `multipath`) are; `None` finds them by `PATH`.
+    pub tools: Option<PathBuf>,
     /// Gate `ClusterTrustBundleProjection`.
     pub cluster_trust_bundles: bool,
     /// Gate `PodCertificateRequest`.
     pub pod_certificates: bool,
     /// SELinux is on: relabelling is asked of the runtime.
     pub selinux: bool,
-    /// `volumeStatsAggPeriod`: how long a measurement is kept.
-    pub usage_period: Duration,
+    /// `volumeStatsAggPeriod`: how long a measurement is kept; `None` measures nothing.
+    pub usage_period: Option<Duration>,
 }
 
 impl VolumesConfig {
@@ -39,10 +41,11 @@ impl VolumesConfig {
             standalone: false,
             controller_attaches: true,
             volume_plugin_dir: "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/".into(),
+            tools: None,
             cluster_trust_bundles: false,
             pod_certificates: false,
             selinux: false,
-            usage_period: Duration::from_secs(60),
+            usage_period: Some(Duration::from_secs(60)),
         }
     }
 }

@@ -8,9 +8,10 @@ use crate::pool::{Pool, PoolError};
 use api::core::v1::Pod;
 use engine::volumes::{AllocatableResources, Outcome};
 use ports::{Clock, EventSeverity, EventTarget, Events, NodeEvent, NodeViews, Objects, StorageApi};
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -27,6 +28,8 @@ pub(crate) struct Env {
     pub(crate) pool: Pool,
     pub(crate) metrics: VolumeMetrics,
     pub(crate) csi: Drivers,
+    /// Flexvolume drivers that have answered, with the age of their programs.
+    pub(crate) flex_drivers: Mutex<BTreeMap<String, SystemTime>>,
     /// Whether this node has its `CSINode` object.
     pub(crate) csi_ready: watch::Sender<bool>,
 }

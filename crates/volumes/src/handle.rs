@@ -20,7 +20,7 @@ use ports::{
     VolumeUsages, Volumes,
 };
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -41,6 +41,7 @@ pub fn start(config: VolumesConfig, deps: VolumesDeps) -> VolumesHandle {
         pool: Pool::new(),
         csi: Drivers::new(deps.metrics.csi.clone()),
         metrics: deps.metrics,
+        flex_drivers: Mutex::default(),
         csi_ready: watch::channel(false).0,
     });
     let (requests, receiver) = mpsc::channel(REQUESTS);
@@ -53,7 +54,7 @@ pub fn start(config: VolumesConfig, deps: VolumesDeps) -> VolumesHandle {
         // Nothing is lost when it is cut off: it starts anew with the process.
         token.run_until_cancelled(initialise).await;
     });
-    let usages = Arc::new(UsageCache::new(env.config.usage_period));
+    let usages = env.config.usage_period.map(|keep| Arc::new(UsageCache::new(keep)));
     VolumesHandle { env, requests, published, usages }
 }
 
@@ -63,7 +64,7 @@ pub struct VolumesHandle {
     env: Arc<Env>,
     requests: mpsc::Sender<Request>,
     published: watch::Receiver<Published>,
-    usages: Arc<UsageCache>,
+    usages: Option<Arc<UsageCache>>,
 }
 
 impl VolumesHandle {
@@ -111,13 +112,15 @@ impl VolumesHandle {
 #[async_trait]
 impl VolumeUsages for VolumesHandle {
     async fn usages(&self, uid: &PodUid) -> Arc<Vec<VolumeUsage>> {
-        if let Some(known) = self.usages.fresh(uid) {
+        // A negative period turns the measuring off.
+        let Some(cache) = &self.usages else { return Arc::default() };
+        if let Some(known) = cache.fresh(uid) {
             return known;
         }
         let asked = self.ask(|reply| Request::Mounted { uid: uid.clone(), reply });
         let volumes = asked.await.unwrap_or_default();
         let measured = Arc::new(usage::measure(&self.env, uid.as_str(), volumes).await);
-        self.usages.keep(uid, &measured);
+        cache.keep(uid, &measured);
         measured
     }
 }

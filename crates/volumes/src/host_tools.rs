@@ -2,7 +2,7 @@
 //!
 //! Run without a shell, with a deadline; what they print is part of the error.
 
-use crate::env::StepError;
+use crate::env::{Env, StepError, go_text};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -32,7 +32,10 @@ pub(crate) async fn run(
     command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
     let output = match tokio::time::timeout(limit, command.output()).await {
         Ok(Ok(output)) => output,
-        Ok(Err(e)) => return Err(StepError::settled(format!("{program}: {e}"))),
+        Ok(Err(e)) if e.kind() == std::io::ErrorKind::NotFound => {
+            return Err(StepError::settled("executable file not found in $PATH"));
+        }
+        Ok(Err(e)) => return Err(StepError::settled(format!("{program}: {}", go_text(&e)))),
         Err(_) => {
             return Err(StepError::uncertain(format!(
                 "{program} did not end within {}s",
@@ -43,6 +46,33 @@ pub(crate) async fn run(
     let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.push_str(&String::from_utf8_lossy(&output.stderr));
     Ok(Ended { code: output.status.code(), output: text })
+}
+
+/// The program to run: one of the given folder comes before those of `PATH`.
+pub(crate) fn tool(env: &Env, name: &str) -> String {
+    match &env.config.tools {
+        Some(folder) => folder.join(name).to_string_lossy().into_owned(),
+        None => name.to_owned(),
+    }
+}
+
+/// Takes a multipath device down.
+pub(crate) async fn flush_multipath(env: &Env, device: &Path) -> Result<(), StepError> {
+    let shown = device.to_string_lossy();
+    let ended = run(&tool(env, "multipath"), &["-f", &shown], MOUNT_LIMIT).await?;
+    if ended.code == Some(0) {
+        return Ok(());
+    }
+    Err(StepError::uncertain(format!(
+        "failed to flush multipath device {shown}: {}\n{}",
+        exit_text(ended.code),
+        ended.output
+    )))
+}
+
+/// How a program ended, in Go's words.
+pub(crate) fn exit_text(code: Option<i32>) -> String {
+    shown(code)
 }
 
 fn shown(code: Option<i32>) -> String {

@@ -88,12 +88,18 @@ pub(crate) async fn mount(env: &Env, input: &MountInput) -> OpReport {
         let report = block::map(env, input).await;
         return grow_after(env, input, report, "FailedMapVolume").await;
     }
-    if let Err(e) = plugins::wait_attached(env, input).await {
-        return fail(env, input, FAILED, "MountVolume.WaitForAttach failed", None, e);
+    if spec.as_inline().is_some()
+        && let Err(e) = plugins::check(env, input).await
+    {
+        return fail(env, input, FAILED, "MountVolume.NewMounter initialization failed", None, e);
     }
+    let attached = match plugins::wait_attached(env, input).await {
+        Ok(attached) => attached,
+        Err(e) => return fail(env, input, FAILED, "MountVolume.WaitForAttach failed", None, e),
+    };
     let mut device = None;
     if spec.is_device_mountable() && input.device != DeviceState::Mounted {
-        if let Err(e) = plugins::mount_device(env, input).await {
+        if let Err(e) = plugins::mount_device(env, input, &attached).await {
             let left = match e.outcome {
                 Outcome::Uncertain => Some(DeviceState::Uncertain),
                 Outcome::Final if !input.reconstructed => Some(DeviceState::NotMounted),

@@ -1,9 +1,12 @@
 //! One file per kind of volume; this one chooses.
 
 pub(crate) mod content;
+pub(crate) mod disk;
 pub(crate) mod empty_dir;
+pub(crate) mod fc;
 pub(crate) mod flex;
 pub(crate) mod host_path;
+pub(crate) mod iscsi;
 pub(crate) mod local;
 pub(crate) mod nfs;
 
@@ -12,7 +15,7 @@ use crate::csi;
 use crate::env::{Env, Step, StepError};
 use api::core::v1::Pod;
 use engine::volumes::{DeviceState, MountState, Plugin, VolumeSpec};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Everything a mount needs to know.
@@ -94,12 +97,13 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
         Plugin::Csi => csi::mount::set_up(env, input).await,
         Plugin::Local => local::set_up(env, input).await,
         Plugin::Nfs => nfs::set_up(env, input).await,
+        Plugin::Iscsi => iscsi::set_up(env, input).await,
+        Plugin::Fc => fc::set_up(env, input).await,
         Plugin::Flex(driver) => flex::set_up(env, driver, input).await,
         Plugin::Image => Ok(()),
         Plugin::GitRepo => Err(StepError::settled(
             "git-repo volume plugin has been disabled; if necessary, it may be re-enabled by enabling the feature-gate `GitRepoVolumeDriver`",
         )),
-        other => Err(StepError::settled(format!("no volume plugin for {}", other.name()))),
     }
 }
 
@@ -116,9 +120,10 @@ pub(crate) async fn tear_down(env: &Env, input: &UnmountInput) -> Result<(), Ste
         Plugin::Csi => csi::mount::tear_down(env, input).await,
         Plugin::Local => local::tear_down(env, input).await,
         Plugin::Nfs => nfs::tear_down(env, input).await,
+        Plugin::Iscsi => iscsi::tear_down(env, input).await,
+        Plugin::Fc => fc::tear_down(env, input).await,
         Plugin::Flex(driver) => flex::tear_down(env, driver, input).await,
         Plugin::HostPath | Plugin::Image | Plugin::GitRepo => Ok(()),
-        other => Err(StepError::settled(format!("no volume plugin for {}", other.name()))),
     }
 }
 
@@ -126,21 +131,30 @@ pub(crate) async fn tear_down(env: &Env, input: &UnmountInput) -> Result<(), Ste
 pub(crate) async fn check(env: &Env, input: &MountInput) -> Result<(), StepError> {
     match &input.spec.plugin {
         Plugin::Local => local::check(env, &input.spec).await,
+        Plugin::Iscsi => iscsi::check(env, input).await,
         _ => Ok(()),
     }
 }
 
-/// Whether the volume's storage is there (upstream: `WaitForAttach`).
-pub(crate) async fn wait_attached(env: &Env, input: &MountInput) -> Result<(), StepError> {
+/// Whether the volume's storage is there, and as which device (upstream: `WaitForAttach`).
+pub(crate) async fn wait_attached(env: &Env, input: &MountInput) -> Result<PathBuf, StepError> {
     match &input.spec.plugin {
-        Plugin::Csi => csi::mount::check_attached(env, input).await,
-        _ => Ok(()),
+        Plugin::Csi => csi::mount::check_attached(env, input).await.map(|()| PathBuf::new()),
+        Plugin::Iscsi => iscsi::attach(env, input).await,
+        Plugin::Fc => fc::find(env, input).await,
+        _ => Ok(PathBuf::new()),
     }
 }
 
 /// Makes the device mount that pods share.
-pub(crate) async fn mount_device(env: &Env, input: &MountInput) -> Result<(), StepError> {
+pub(crate) async fn mount_device(
+    env: &Env,
+    input: &MountInput,
+    device: &Path,
+) -> Result<(), StepError> {
     match &input.spec.plugin {
+        Plugin::Iscsi => iscsi::mount_device(env, input, device).await,
+        Plugin::Fc => fc::mount_device(env, input, device).await,
         Plugin::Csi => csi::mount::mount_device(env, input).await,
         Plugin::Local => local::mount_device(env, input).await,
         _ => Ok(()),
@@ -159,6 +173,8 @@ pub(crate) async fn unmount_device(
     match &spec.plugin {
         Plugin::Local => local::unmount_device(env, spec, step).await,
         Plugin::Csi => csi::mount::unmount_device(env, spec, step).await,
+        Plugin::Iscsi => iscsi::unmount_device(env, spec, step).await,
+        Plugin::Fc => fc::unmount_device(env, spec, step).await,
         _ => Ok(()),
     }
 }
@@ -185,6 +201,8 @@ pub(crate) fn device_mount_path(env: &Env, spec: &VolumeSpec) -> Option<PathBuf>
     match &spec.plugin {
         _ if spec.is_block() => None,
         Plugin::Local => Some(local::device_mount(env, &spec.name)),
+        Plugin::Iscsi => iscsi::device_mount(env, spec),
+        Plugin::Fc => fc::device_mount(env, spec),
         Plugin::Csi => {
             let (driver, handle) = csi::mount::storage_id(spec)?;
             Some(csi::mount::staging_path(env, &driver, &handle))

@@ -16,7 +16,7 @@ const HEALTHY: usize = 16;
 /// How long a call may keep its place.
 const HOLD: Duration = Duration::from_secs(2);
 /// A call is shown to people as hung after this.
-const SHOWN_AFTER: Duration = Duration::from_secs(10);
+pub(crate) const SHOWN_AFTER: Duration = Duration::from_secs(10);
 /// Hung calls after which no new ones are started on any key.
 const MAX_HUNG: usize = 256;
 

@@ -3,6 +3,8 @@
 use crate::csi::data::VolumeNotes;
 use crate::env::StepError;
 use crate::paths::Paths;
+use crate::plugins::{fc, iscsi};
+use api::core::v1::{ISCSIPersistentVolumeSource, PersistentVolume, PersistentVolumeSpec, Volume};
 use api::ids::{PodUid, VolumeName};
 use engine::volumes::{Plugin, SpecSource, VolumeSpec};
 use std::path::{Path, PathBuf};
@@ -119,10 +121,64 @@ fn spec_of(
             let persistent = notes.get("volumeLifecycleMode") != "Ephemeral";
             persistent.then(|| format!("{}^{}", notes.driver(), notes.handle()))
         }
+        Plugin::Iscsi | Plugin::Fc => return disk_of(paths, spec, path, block),
         _ => return None,
     };
     spec.source = SpecSource::Found { volume_id, block };
     Some(spec)
+}
+
+/// A network disk is told by the folder of the mount, or of the devices, that pods share.
+fn disk_of(paths: &Paths, mut spec: VolumeSpec, path: &Path, block: bool) -> Option<VolumeSpec> {
+    let top = paths.plugin(spec.plugin.name());
+    let global = if block {
+        let pod = path.ancestors().nth(3)?.file_name()?.to_owned();
+        let folders = list(&top.join("volumeDevices")).ok()?;
+        let deeper = |folder: String| {
+            let folder = top.join("volumeDevices").join(folder);
+            let inner = list(&folder).unwrap_or_default();
+            let mut all: Vec<PathBuf> = inner.iter().map(|name| folder.join(name)).collect();
+            all.push(folder);
+            all
+        };
+        let device = std::fs::canonicalize(path).ok()?;
+        folders.into_iter().flat_map(deeper).find(|folder| {
+            let bound = folder.join(&pod);
+            sys::fs::same_device(&bound, &device).unwrap_or(false)
+        })?
+    } else {
+        let table = sys::mountinfo::read(paths.proc()).ok()?;
+        let references = sys::mountinfo::references(&table, path);
+        references.into_iter().find(|reference| reference.starts_with(&top))?
+    };
+    let mut volume = Volume { name: spec.name.clone(), ..Volume::default() };
+    if spec.plugin == Plugin::Iscsi {
+        volume.iscsi = Some(iscsi::source_of_folder(&global)?);
+    } else {
+        volume.fc = Some(fc::source_of_folder(global.file_name()?.to_str()?)?);
+    }
+    spec.source = if block { as_device(volume) } else { SpecSource::Inline(Box::new(volume)) };
+    Some(spec)
+}
+
+/// Only a persistent volume can be a raw device.
+fn as_device(volume: Volume) -> SpecSource {
+    let iscsi = volume.iscsi.map(|i| ISCSIPersistentVolumeSource {
+        target_portal: i.target_portal,
+        iqn: i.iqn,
+        lun: i.lun,
+        iscsi_interface: i.iscsi_interface,
+        ..ISCSIPersistentVolumeSource::default()
+    });
+    let mut persistent = PersistentVolume::default();
+    persistent.metadata.name = Some(volume.name);
+    persistent.spec = Some(PersistentVolumeSpec {
+        iscsi,
+        fc: volume.fc,
+        volume_mode: Some("Block".into()),
+        ..PersistentVolumeSpec::default()
+    });
+    SpecSource::Persistent { volume: Arc::new(persistent), claim: Arc::default() }
 }
 
 /// Names in a folder; a missing one or a file has none.

@@ -6,7 +6,7 @@ use api::core::v1::{Pod, Volume};
 use api::ids::{PodUid, VolumeName};
 use engine::volumes::{
     DesiredVolume, Plugin, VolumeSpec, VolumeUse, check_claim, check_mode, check_volume,
-    ephemeral_claim_name, used_volumes,
+    ephemeral_claim_name, migrated_inline, migrated_persistent, used_volumes,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -59,8 +59,13 @@ async fn resolve_volume(
     let claim = volume.persistent_volume_claim.as_ref();
     let ephemeral = volume.ephemeral.is_some();
     if claim.is_none() && !ephemeral {
-        let spec = VolumeSpec::inline(volume).ok_or_else(|| no_plugin(&volume.name))?;
-        has_plugin(env, &spec, &volume.name).await?;
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let spec = match migrated_inline(volume, namespace) {
+            Some(moved) => VolumeSpec::persistent(Arc::new(moved), Arc::default(), false),
+            None => VolumeSpec::inline(volume),
+        };
+        let spec = spec.ok_or_else(|| no_plugin(&volume.name))?;
+        known_driver(env, &spec).await?;
         check_mode(&volume.name, false, usage).map_err(|e| e.to_string())?;
         let treatment = treatment(env, &spec).await.map_err(|e| e.to_string())?;
         return Ok((spec, treatment, None));
@@ -89,18 +94,20 @@ async fn resolve_volume(
         .await
         .map_err(|e| context(format!("failed to fetch PV {pv_name} from API server: {e}")))?;
     check_volume(&persistent, &object).map_err(|e| context(e.to_string()))?;
+    let persistent = migrated_persistent(&persistent).map_or(persistent, Arc::new);
     let size = capacity(persistent.spec.as_ref().and_then(|s| s.capacity.as_ref()));
     let spec =
         VolumeSpec::persistent(persistent, object, read_only).ok_or_else(|| no_plugin(&pv_name))?;
-    has_plugin(env, &spec, &pv_name).await?;
+    known_driver(env, &spec).await?;
     check_mode(&volume.name, spec.is_block(), usage).map_err(|e| e.to_string())?;
     let treatment = treatment(env, &spec).await.map_err(|e| e.to_string())?;
     Ok((spec, treatment, size.filter(|_| !read_only)))
 }
 
-async fn has_plugin(env: &Env, spec: &VolumeSpec, name: &str) -> Result<(), String> {
+/// A flexvolume driver is a plugin only once its program is there and has answered.
+async fn known_driver(env: &Env, spec: &VolumeSpec) -> Result<(), String> {
     match &spec.plugin {
-        Plugin::Flex(driver) if !flex::is_installed(env, driver).await => Err(no_plugin(name)),
+        Plugin::Flex(driver) if !flex::is_known(env, driver).await => Err(no_plugin(&spec.name)),
         _ => Ok(()),
     }
 }

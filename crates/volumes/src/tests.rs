@@ -3,8 +3,10 @@
 mod bed;
 mod content;
 mod csi;
+mod flex;
 mod hung;
 mod life;
+mod network_disks;
 mod persistent;
 mod storage;
 

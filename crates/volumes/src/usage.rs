@@ -113,6 +113,8 @@ fn is_on_node_disk(spec: &VolumeSpec) -> bool {
 fn claim_of(spec: &VolumeSpec) -> Option<(String, String)> {
     let SpecSource::Persistent { claim, .. } = &spec.source else { return None };
     let text = |v: &Option<String>| v.clone().unwrap_or_default();
+    // A pod's own volume of a cloud provider has a driver and no claim.
+    claim.metadata.name.as_ref()?;
     Some((text(&claim.metadata.namespace), text(&claim.metadata.name)))
 }
 

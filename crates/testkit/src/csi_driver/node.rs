@@ -1,10 +1,12 @@
 //! The driver's node service.
 
 use super::CsiDriverConfig;
+use super::record::Record;
 use proto::csi_v1 as csi;
 use proto::csi_v1::node_server::Node;
 use proto::csi_v1::node_service_capability::rpc::Type as Capability;
 use proto::csi_v1::volume_capability::AccessType;
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -54,22 +56,28 @@ impl NodeService {
         Self { config }
     }
 
-    fn note(&self, method: &str, what: &str) -> Result<(), Status> {
-        let mut log = std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(self.config.data.join("calls.log"))?;
-        writeln!(log, "{method} {what}")?;
+    fn note(&self, method: &str, request: &impl Record) -> Result<(), Status> {
+        let request = request.record();
+        let id = request["volume_id"].as_str().unwrap_or_default();
+        let lines = [
+            ("calls.log", format!("{method} {id}")),
+            ("requests.jsonl", json!({"method": method, "request": request}).to_string()),
+        ];
+        for (file, line) in lines {
+            let path = self.config.data.join(file);
+            let mut log = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
+            log.write_all(format!("{line}\n").as_bytes())?;
+        }
         Ok(())
     }
 
     async fn run<T: Default>(
         &self,
         method: &'static str,
-        volume: &str,
+        request: &impl Record,
         work: impl FnOnce() -> Result<T, Status>,
     ) -> Result<Response<T>, Status> {
-        self.note(method, volume)?;
+        self.note(method, request)?;
         match self.fault(method) {
             Fault::Hang => std::future::pending().await,
             Fault::Before(status) => Err(status),
@@ -206,7 +214,7 @@ impl Node for NodeService {
         request: Request<csi::NodeStageVolumeRequest>,
     ) -> Result<Response<csi::NodeStageVolumeResponse>, Status> {
         let request = request.into_inner();
-        self.run("NodeStageVolume", &request.volume_id.clone(), || {
+        self.run("NodeStageVolume", &request, || {
             check_id(&request.volume_id)?;
             has(&request.staging_target_path, "Target path")?;
             if request.volume_capability.is_none() {
@@ -222,7 +230,7 @@ impl Node for NodeService {
         request: Request<csi::NodeUnstageVolumeRequest>,
     ) -> Result<Response<csi::NodeUnstageVolumeResponse>, Status> {
         let request = request.into_inner();
-        self.run("NodeUnstageVolume", &request.volume_id.clone(), || {
+        self.run("NodeUnstageVolume", &request, || {
             check_id(&request.volume_id)?;
             has(&request.staging_target_path, "Target path")?;
             mount::unmount_all_at(Path::new(&request.staging_target_path)).map_err(internal)?;
@@ -243,7 +251,7 @@ impl Node for NodeService {
         std::fs::write(self.config.data.join("context-keys"), keys.join("\n"))?;
         let keys: Vec<&str> = request.secrets.keys().map(String::as_str).collect();
         std::fs::write(self.config.data.join("secret-keys"), keys.join("\n"))?;
-        self.run("NodePublishVolume", &request.volume_id.clone(), || {
+        self.run("NodePublishVolume", &request, || {
             check_id(&request.volume_id)?;
             has(&request.target_path, "Target path")?;
             if request.volume_capability.is_none() {
@@ -259,7 +267,7 @@ impl Node for NodeService {
         request: Request<csi::NodeUnpublishVolumeRequest>,
     ) -> Result<Response<csi::NodeUnpublishVolumeResponse>, Status> {
         let request = request.into_inner();
-        self.run("NodeUnpublishVolume", &request.volume_id.clone(), || {
+        self.run("NodeUnpublishVolume", &request, || {
             check_id(&request.volume_id)?;
             has(&request.target_path, "Target path")?;
             remove_target(Path::new(&request.target_path))?;
@@ -273,7 +281,7 @@ impl Node for NodeService {
         request: Request<csi::NodeGetVolumeStatsRequest>,
     ) -> Result<Response<csi::NodeGetVolumeStatsResponse>, Status> {
         let request = request.into_inner();
-        self.run("NodeGetVolumeStats", &request.volume_id.clone(), || {
+        self.run("NodeGetVolumeStats", &request, || {
             check_id(&request.volume_id)?;
             has(&request.volume_path, "Volume path")?;
             if std::fs::metadata(&request.volume_path).is_err() {
@@ -313,7 +321,7 @@ impl Node for NodeService {
         request: Request<csi::NodeExpandVolumeRequest>,
     ) -> Result<Response<csi::NodeExpandVolumeResponse>, Status> {
         let request = request.into_inner();
-        self.run("NodeExpandVolume", &request.volume_id.clone(), || {
+        self.run("NodeExpandVolume", &request, || {
             check_id(&request.volume_id)?;
             has(&request.volume_path, "Volume path")?;
             let id = &request.volume_id;
@@ -339,8 +347,9 @@ impl Node for NodeService {
 
     async fn node_get_capabilities(
         &self,
-        _request: Request<csi::NodeGetCapabilitiesRequest>,
+        request: Request<csi::NodeGetCapabilitiesRequest>,
     ) -> Result<Response<csi::NodeGetCapabilitiesResponse>, Status> {
+        self.note("NodeGetCapabilities", &request.into_inner())?;
         let mut all = vec![Capability::GetVolumeStats, Capability::ExpandVolume];
         if self.config.stages {
             all.push(Capability::StageUnstageVolume);
@@ -361,9 +370,9 @@ impl Node for NodeService {
 
     async fn node_get_info(
         &self,
-        _request: Request<csi::NodeGetInfoRequest>,
+        request: Request<csi::NodeGetInfoRequest>,
     ) -> Result<Response<csi::NodeGetInfoResponse>, Status> {
-        self.run("NodeGetInfo", "", || {
+        self.run("NodeGetInfo", &request.into_inner(), || {
             Ok(csi::NodeGetInfoResponse {
                 node_id: self.config.node_id.clone(),
                 max_volumes_per_node: self.config.max_volumes,

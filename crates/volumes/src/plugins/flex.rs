@@ -51,13 +51,6 @@ fn executable(env: &Env, driver: &str) -> PathBuf {
     env.config.volume_plugin_dir.join(driver.replace('/', "~")).join(name)
 }
 
-/// Whether the driver is there: what is not installed is no plugin at all.
-pub(crate) async fn is_installed(env: &Env, driver: &str) -> bool {
-    let program = executable(env, driver);
-    let found = sys::blocking::run(move || sys::fs::try_exists(program)).await;
-    found.is_ok_and(|found| found.is_ok_and(|found| found))
-}
-
 /// Calls the driver; `None` means that it does not support the command.
 async fn call(
     env: &Env,
@@ -82,6 +75,36 @@ async fn call(
             "{command} command failed, status: {status}, reason: {}",
             answer.message
         ))),
+    }
+}
+
+/// Whether the driver's program is there and says that it is ready. Asked once per program.
+pub(crate) async fn is_known(env: &Env, driver: &str) -> bool {
+    let program = executable(env, driver);
+    let looked = program.clone();
+    let changed = env
+        .pool
+        .run(&program.to_string_lossy(), "stat", NORMAL, move || {
+            std::fs::metadata(&looked).and_then(|found| found.modified()).ok()
+        })
+        .await;
+    let Ok(Some(changed)) = changed else { return false };
+    let asked = env.flex_drivers.lock().ok().and_then(|known| known.get(driver).copied());
+    if asked == Some(changed) {
+        return true;
+    }
+    match call(env, driver, "init", &[]).await {
+        Ok(Some(_)) => {
+            if let Ok(mut known) = env.flex_drivers.lock() {
+                known.insert(driver.to_owned(), changed);
+            }
+            true
+        }
+        Ok(None) => false,
+        Err(err) => {
+            tracing::error!(driver, %err, "flexvolume driver could not be initialised");
+            false
+        }
     }
 }
 

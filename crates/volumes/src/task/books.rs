@@ -2,6 +2,7 @@
 
 use super::{Request, VolumesTask};
 use crate::metrics::label;
+use crate::pool::SHOWN_AFTER;
 use crate::published::{PodPublished, Published};
 use crate::resolve::Resolved;
 use api::core::v1::{Pod, Volume};
@@ -279,7 +280,7 @@ impl VolumesTask {
 
     /// Shows the new state to everybody.
     pub(super) fn publish(&mut self) {
-        let quarantined = self.env.pool.quarantined();
+        let quarantined = self.quarantined();
         let known = self.publisher.borrow().facts.quarantined.clone();
         if !std::mem::take(&mut self.recount) && quarantined == known {
             return;
@@ -311,6 +312,19 @@ impl VolumesTask {
             }
             changed
         });
+    }
+
+    /// Everything that does not come back: calls into the kernel, and drivers that do not answer.
+    fn quarantined(&self) -> Vec<String> {
+        let mut all = self.env.pool.quarantined();
+        for (key, step) in &self.steps {
+            let (what, since) = step.read();
+            let known = all.iter().any(|line| line.contains(&format!(" of {} ", key.volume())));
+            if since >= SHOWN_AFTER && what.contains("of driver ") && !known {
+                all.push(format!("{what} of {} for {}s", key.volume(), since.as_secs()));
+            }
+        }
+        all
     }
 
     #[expect(clippy::cast_precision_loss, reason = "counts of volumes are small")]

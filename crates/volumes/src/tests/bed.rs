@@ -144,12 +144,18 @@ pub(super) struct Bed {
     pub(super) node: watch::Sender<Arc<NodeView>>,
     pub(super) handle: VolumesHandle,
     pub(super) tasks: Tasks,
+    pub(super) registry: telemetry::metrics::Registry,
     config: VolumesConfig,
     deps: VolumesDeps,
 }
 
 impl Bed {
     pub(super) fn new(name: &str) -> Self {
+        Self::with(name, |_, _| {})
+    }
+
+    /// With settings of its own, made of the bed's folder.
+    pub(super) fn with(name: &str, change: impl FnOnce(&mut VolumesConfig, &Path)) -> Self {
         let root = std::env::temp_dir().join(format!("rubelet-bed-{name}-{}", std::process::id()));
         clean(&root);
         std::fs::create_dir_all(&root).unwrap();
@@ -167,6 +173,7 @@ impl Bed {
         let storage = Arc::new(FakeStorage::new(Arc::clone(&objects)));
         let events = Arc::new(RecordedEvents::default());
         let tasks = Tasks::new();
+        let registry = telemetry::metrics::Registry::new();
         let deps = VolumesDeps {
             pods: pods.subscribe(),
             objects: Arc::clone(&objects) as Arc<dyn Objects>,
@@ -174,13 +181,14 @@ impl Bed {
             events: Arc::clone(&events) as Arc<dyn Events>,
             node: node.subscribe(),
             clock: Arc::new(SystemClock),
-            metrics: VolumeMetrics::new(&telemetry::metrics::Registry::new()),
+            metrics: VolumeMetrics::new(&registry),
             tasks: tasks.clone(),
         };
         let roots = Roots { kubelet: root.join("kubelet"), ..Roots::default() };
-        let config = VolumesConfig::new(roots, "node");
+        let mut config = VolumesConfig::new(roots, "node");
+        change(&mut config, &root);
         let handle = crate::start(config.clone(), deps.clone());
-        Self { root, objects, storage, events, pods, node, handle, tasks, config, deps }
+        Self { root, objects, storage, events, pods, node, handle, tasks, registry, config, deps }
     }
 
     /// The subsystem dies and comes back; the disk stays.

@@ -80,5 +80,41 @@ async fn hung_mounts_are_named_and_twenty_other_pods_start_as_before() {
     // The wait of a stuck pod names what it waits for.
     let state = bed.handle.describe(&stuck[0]).await.unwrap();
     assert!(state.steps[0].contains("checking host path"), "{:?}", state.steps);
+    // And so do an event, once the call is given up, and the metric.
+    assert!(bed.registry.render().contains("rubelet_volume_quarantined_calls 20"));
+    let told = || {
+        let told = |e: &String| e.starts_with("FailedMount: ") && e.contains("is quarantined");
+        bed.events.all().iter().filter(|e| told(e)).count() >= 20
+    };
+    let given_up = tokio::time::timeout(Duration::from_secs(100), async {
+        while !told() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+    given_up.await.expect("an event names each hung call");
     drop(silent);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_never_answers_is_named_and_holds_up_nobody() {
+    let (bed, driver) = super::csi::bed_with("csi-hung", |_| {}).await;
+    let normal = start_twenty(&bed, "before", &[]).await;
+    driver.fault("NodeStageVolume", Some("hang"));
+    let mut stuck = Vec::new();
+    for n in 0..20 {
+        super::csi::csi_claim(&bed, &format!("c{n}"), json!({}));
+        stuck.push(super::csi::claim_pod(&format!("stuck{n}"), &format!("c{n}")));
+    }
+    let shown: Vec<_> = stuck.iter().map(|p| (p, PodLife::Syncing)).collect();
+    bed.show(&shown);
+    eventually("asked", || super::csi::calls(&driver).len() == 20).await;
+    let beside = start_twenty(&bed, "after", &stuck).await;
+    assert!(
+        beside < normal * 2 + Duration::from_secs(1),
+        "20 pods took {beside:?} beside a hung driver, {normal:?} without"
+    );
+    eventually("named", || bed.handle.facts().quarantined.len() == 20).await;
+    let named = bed.handle.facts().quarantined[0].clone();
+    assert!(named.starts_with("NodeStageVolume of driver hostpath.test of "), "{named}");
+    assert!(bed.registry.render().contains("rubelet_volume_quarantined_calls 20"));
 }
