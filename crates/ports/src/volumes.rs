@@ -60,8 +60,6 @@ pub struct SubPathRequest {
     pub container_name: String,
     /// Index of the mount in the container's list.
     pub mount_index: usize,
-    /// The volume or mount is read-only: a missing path is an error.
-    pub read_only: bool,
 }
 
 /// What node status reports about volumes.

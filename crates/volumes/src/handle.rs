@@ -180,14 +180,11 @@ impl Volumes for VolumesHandle {
             .join(&request.container_name)
             .join(request.mount_index.to_string());
         let (volume, sub_path) = (request.volume_path.clone(), request.sub_path.clone());
-        let read_only = request.read_only;
         let key = volume.to_string_lossy().into_owned();
         let bound = self
             .env
             .pool
-            .run(&key, "bind subPath", NORMAL, move || {
-                subpath::bind(&volume, &sub_path, &target, read_only)
-            })
+            .run(&key, "bind subPath", NORMAL, move || subpath::bind(&volume, &sub_path, &target))
             .await;
         let what = |step: &str| {
             VolumeError::Prepare(format!(

@@ -114,7 +114,7 @@ pub(crate) async fn remount_bind(target: &Path, options: &[String]) -> Result<()
 
 fn mount_failed(ended: &Ended, arguments: &[&str]) -> String {
     format!(
-        "mount failed: {}\nMounting command: mount\nMounting arguments: {}\nOutput: {}\n",
+        "mount failed: {}\nMounting command: mount\nMounting arguments: {}\nOutput: {}",
         shown(ended.code),
         arguments.join(" "),
         ended.output

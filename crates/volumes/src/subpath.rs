@@ -32,12 +32,7 @@ impl From<sys::fs::FsError> for SubPathError {
 }
 
 /// Binds `sub_path` of the volume at `volume` to `target` and returns the latter.
-pub(crate) fn bind(
-    volume: &Path,
-    sub_path: &str,
-    target: &Path,
-    read_only: bool,
-) -> Result<PathBuf, SubPathError> {
+pub(crate) fn bind(volume: &Path, sub_path: &str, target: &Path) -> Result<PathBuf, SubPathError> {
     let relative = Path::new(sub_path);
     if relative.is_absolute() {
         return Err(SubPathError::Invalid(format!(
@@ -52,7 +47,7 @@ pub(crate) fn bind(
     let root = Dir::open(volume)?;
     let source = match root.open_beneath(relative) {
         Ok(found) => found,
-        Err(e) if e.is_not_found() && !read_only => {
+        Err(e) if e.is_not_found() => {
             root.make_beneath(relative, root.mode()?).map_err(|e| SubPathError::Create(e.into()))?
         }
         Err(e) => return Err(e.into()),
@@ -196,21 +191,21 @@ mod tests {
         let (volume, sub) = (top.join("v"), top.join("volume-subpaths"));
         std::fs::set_permissions(&volume, std::fs::Permissions::from_mode(0o2770)).unwrap();
         std::fs::write(volume.join("file"), "content").unwrap();
-        let folder = bind(&volume, "a/b", &sub.join("v/c/0"), false).unwrap();
+        let folder = bind(&volume, "a/b", &sub.join("v/c/0")).unwrap();
         let mode = std::fs::metadata(volume.join("a/b")).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o2770, "a new folder has the volume's mode");
-        let file = bind(&volume, "file", &sub.join("v/c/1"), false).unwrap();
+        let file = bind(&volume, "file", &sub.join("v/c/1")).unwrap();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "content");
         assert!(mount::is_mount_point(&folder).unwrap());
         // Asking again reuses the bind.
-        bind(&volume, "a/b", &sub.join("v/c/0"), false).unwrap();
+        bind(&volume, "a/b", &sub.join("v/c/0")).unwrap();
         let table = sys::mountinfo::read(Path::new("/proc")).unwrap();
         assert_eq!(sys::mountinfo::at_or_below(&table, &sub).len(), 2);
         // Another folder of the same name replaces it.
         std::fs::rename(volume.join("a/b"), volume.join("a/old")).unwrap();
         std::fs::create_dir(volume.join("a/b")).unwrap();
         std::fs::write(volume.join("a/b/new"), "").unwrap();
-        bind(&volume, "a/b", &sub.join("v/c/0"), false).unwrap();
+        bind(&volume, "a/b", &sub.join("v/c/0")).unwrap();
         assert!(folder.join("new").exists());
         // Cleaning works although the folder is gone.
         std::fs::remove_dir_all(volume.join("a")).unwrap();
@@ -229,18 +224,10 @@ mod tests {
         symlink("..", volume.join("up")).unwrap();
         symlink("../../../../../../../../etc/passwd", volume.join("passwd")).unwrap();
         for path in ["etc", "etc/passwd", "up", "up/x", "passwd", "../x", "/etc", "etc/new"] {
-            assert!(bind(&volume, path, &sub.join("v/c/0"), false).is_err(), "{path}");
+            assert!(bind(&volume, path, &sub.join("v/c/0")).is_err(), "{path}");
         }
         let table = sys::mountinfo::read(Path::new("/proc")).unwrap();
         assert_eq!(sys::mountinfo::at_or_below(&table, &sub).len(), 0);
-        std::fs::remove_dir_all(&top).unwrap();
-    }
-
-    #[test]
-    fn a_missing_path_of_a_read_only_volume_is_an_error() {
-        let top = scratch("ro");
-        assert!(bind(&top.join("v"), "none", &top.join("s/v/c/0"), true).is_err());
-        assert!(!top.join("v/none").exists());
         std::fs::remove_dir_all(&top).unwrap();
     }
 
@@ -265,7 +252,7 @@ mod tests {
         let (mut good, mut refused) = (0, 0);
         for round in 0..2000 {
             let target = sub.join(format!("v/c/{round}"));
-            match bind(&volume, "a/dir", &target, false) {
+            match bind(&volume, "a/dir", &target) {
                 Ok(bound) => {
                     assert!(!bound.join("secret").exists(), "round {round}");
                     good += 1;

@@ -338,8 +338,6 @@ impl PodWorker {
         let mut bound = BTreeMap::new();
         for wanted in sub_paths(mounts).map_err(|e| e.to_string())? {
             let Some(volume) = ground.mounts.get(&wanted.volume) else { continue };
-            let mount = container.volume_mounts.iter().flatten().nth(wanted.index);
-            let read_only = volume.read_only || mount.and_then(|m| m.read_only).unwrap_or_default();
             let request = SubPathRequest {
                 pod_uid: self.uid.clone(),
                 volume_name: wanted.volume.clone(),
@@ -347,7 +345,6 @@ impl PodWorker {
                 sub_path: wanted.path,
                 container_name: container.name.clone(),
                 mount_index: wanted.index,
-                read_only,
             };
             let path = self.shared.volumes.bind_sub_path(&request).await.map_err(|error| {
                 tracing::error!(podUID = %self.uid, err = %error, "cannot prepare subPath");

@@ -1,7 +1,7 @@
 //! hostPath: a path of the host, checked for its type; nothing of ours is made or removed.
 
 use super::MountInput;
-use crate::env::{Env, StepError, chain};
+use crate::env::{Env, StepError, go_text};
 use crate::paths;
 use crate::pool::NORMAL;
 use std::os::unix::fs::FileTypeExt;
@@ -33,7 +33,7 @@ fn check(path: &Path, kind: &str) -> Result<(), StepError> {
     let found = match std::fs::metadata(path) {
         Ok(metadata) => Some(metadata),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
-        Err(e) => return Err(StepError::settled(format!("stat {shown}: {e}"))),
+        Err(e) => return Err(StepError::settled(format!("stat {shown}: {}", go_text(&e)))),
     };
     let is = |what: &str, right: bool| {
         if right {
@@ -45,7 +45,12 @@ fn check(path: &Path, kind: &str) -> Result<(), StepError> {
     let type_of = found.as_ref().map(std::fs::Metadata::file_type);
     match kind {
         "DirectoryOrCreate" if found.is_none() => {
-            sys::fs::create_dir_all(path, 0o755).map_err(|e| StepError::settled(chain(&e)))
+            sys::fs::create_dir_all(path, 0o755).map_err(|e| {
+                // Go names the folder at which it stopped.
+                let missing = path.ancestors().take_while(|p| p.symlink_metadata().is_err()).last();
+                let at = missing.unwrap_or(path).display();
+                StepError::settled(format!("mkdir {at}: {}", go_text(&e.source)))
+            })
         }
         "DirectoryOrCreate" | "Directory" => is("directory", type_of.is_some_and(|t| t.is_dir())),
         "FileOrCreate" if found.is_none() => {
@@ -57,7 +62,7 @@ fn check(path: &Path, kind: &str) -> Result<(), StepError> {
                 .mode(0o644)
                 .open(path)
                 .map(drop)
-                .map_err(|e| StepError::settled(format!("open {shown}: {e}")))
+                .map_err(|e| StepError::settled(format!("open {shown}: {}", go_text(&e))))
         }
         "FileOrCreate" | "File" => is("file", type_of.is_some_and(|t| t.is_file())),
         "Socket" => is("socket file", type_of.is_some_and(|t| t.is_socket())),
@@ -105,7 +110,15 @@ mod tests {
         let mode = std::fs::metadata(dir.join("new/deep")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o755);
         check(&dir.join("newfile"), "FileOrCreate").unwrap();
-        assert!(check(&dir.join("missing/newfile"), "FileOrCreate").is_err());
+        let refused = |path: &str, kind: &str| check(Path::new(path), kind).unwrap_err().message;
+        assert_eq!(
+            refused("/proc/no/such/file", "FileOrCreate"),
+            "open /proc/no/such/file: no such file or directory"
+        );
+        assert_eq!(
+            refused("/proc/no/such", "DirectoryOrCreate"),
+            "mkdir /proc/no: no such file or directory"
+        );
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

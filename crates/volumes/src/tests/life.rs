@@ -168,7 +168,6 @@ async fn a_sub_path_is_bound_below_the_pod_and_goes_with_the_volume() {
         sub_path: "x/y".into(),
         container_name: "main".into(),
         mount_index: 2,
-        read_only: false,
     };
     let path = bed.handle.bind_sub_path(&request).await.unwrap();
     assert_eq!(path, bed.pod_dir("u").join("volume-subpaths/d/main/2"));
