@@ -111,10 +111,10 @@ fn many_probes_a_second_fail_nothing() {
     let asked_after = asked.load(Ordering::Relaxed);
     let per_second = (after.0 - before.0) / took;
     println!(
-        "{pods} pods, {} containers: {per_second:.0} probes a second for {took:.0} s, {} failed; the \
+        "{pods} pods, {} containers: {per_second:.0} probes a second for {took:.0} s, {:.0} failed; the \
          server was asked {} times",
         pods * CONTAINERS,
-        after.1,
+        after.1.abs(),
         asked_after - asked_before
     );
     assert!((after.1).abs() < 0.5, "{} probes failed", after.1);
