@@ -135,10 +135,6 @@ pub(crate) async fn attach(
         return reply::plain(StatusCode::NOT_FOUND, "pod does not exist".to_owned());
     };
     let full_name = format!("{}_{}", path.pod, path.namespace);
-    if path.uid.as_deref().is_some_and(|uid| entry.pod.metadata.uid.as_deref() != Some(uid)) {
-        let text = format!("pod {full_name} not found");
-        return reply::plain(StatusCode::INTERNAL_SERVER_ERROR, text);
-    }
     let id = match find_running(deps, &entry.pod, &path.container).await {
         Ok(Some(id)) => id,
         Ok(None) => {
@@ -147,6 +143,11 @@ pub(crate) async fn attach(
         }
         Err(error) => return runtime_refused(&error),
     };
+    // The container comes first: upstream looks for it by name alone.
+    if path.uid.as_deref().is_some_and(|uid| entry.pod.metadata.uid.as_deref() != Some(uid)) {
+        let text = format!("pod {full_name} not found");
+        return reply::plain(StatusCode::INTERNAL_SERVER_ERROR, text);
+    }
     let message = AttachRequest {
         container_id: id,
         stdin: wanted.stdin,
