@@ -547,6 +547,13 @@ pub(crate) fn caller_fault(
             Ok(bundle) if bundle.is_empty() => {
                 return Some("missing content for CA bundle \"client-ca-bundle\"".to_owned());
             }
+            Ok(bundle) if !has_certificate(&bundle) => {
+                let name = quote(&format!("client-ca-bundle::{authority}"));
+                return Some(format!(
+                    "error loading CA bundle for {name}: data does not contain any valid RSA or \
+                     ECDSA certificates"
+                ));
+            }
             Ok(_) => {}
         }
     }
@@ -562,6 +569,13 @@ pub(crate) fn caller_fault(
         "" => Some("no authorization mode specified".to_owned()),
         other => Some(format!("unknown authorization mode {other}")),
     }
+}
+
+/// Whether there is a certificate in PEM form; what is inside is for others.
+fn has_certificate(bundle: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(bundle);
+    let begin = text.find("-----BEGIN CERTIFICATE-----");
+    begin.is_some_and(|at| text[at..].contains("-----END CERTIFICATE-----"))
 }
 
 /// What upstream checks while it builds its main object.
