@@ -341,8 +341,10 @@ impl VolumesTask {
         self.actual.begin(&action, &self.desired);
         self.pending.insert(key.clone());
         self.steps.insert(key.clone(), step);
-        let (metrics, name) = (self.env.metrics.clone(), action.name());
-        let plugin = self.spec_of(&action).map(|s| label(&s)).unwrap_or_default();
+        let metrics = self.env.metrics.clone();
+        let spec = self.spec_of(&action);
+        let name = counted_as(action.name(), spec.as_ref().is_some_and(|s| s.is_block()));
+        let plugin = spec.map(|s| label(&s)).unwrap_or_default();
         self.spawn(Job::Op(action, key), async move {
             let started = Instant::now();
             let report = work.await;
@@ -530,6 +532,16 @@ impl VolumesTask {
             tracing::error!(reason = line, "orphaned pod directory kept");
         }
         self.orphans_told = pass.kept;
+    }
+}
+
+/// The operation's name in metrics: devices are mapped where folders are mounted.
+fn counted_as(name: &'static str, block: bool) -> &'static str {
+    match name {
+        "volume_mount" if block => "map_volume",
+        "volume_unmount" if block => "unmap_volume",
+        "unmount_device" if block => "unmap_device",
+        name => name,
     }
 }
 

@@ -348,10 +348,7 @@ impl PodWorker {
             };
             let path = self.shared.volumes.bind_sub_path(&request).await.map_err(|error| {
                 tracing::error!(podUID = %self.uid, err = %error, "cannot prepare subPath");
-                format!(
-                    "failed to prepare subPath for volumeMount {:?} of container {:?}",
-                    wanted.volume, container.name
-                )
+                error.to_string()
             })?;
             bound.insert(wanted.index, path.to_string_lossy().into_owned());
         }
