@@ -28,6 +28,7 @@ fn start_metrics_server(node: &TestNode, control: &ControlPlane) -> (Service, u1
         .arg(format!("--cert-dir={}", node.slot().path("metrics-server").display()))
         .arg(format!("--secure-port={port}"))
         .args(["--bind-address=127.0.0.1", "--metric-resolution=10s"])
+        .arg("--kubelet-request-timeout=5s")
         .args(["--kubelet-insecure-tls", "--kubelet-use-node-status-port"])
         .arg("--kubelet-preferred-address-types=InternalIP");
     node.slot().release_ports();
