@@ -52,8 +52,8 @@ crash-test: parts
 ## make probe-load  500 probes a second on one node; PODS=n (ten probes a second each), SECONDS=n; KUBELET=go
 .PHONY: probe-load
 probe-load: parts
-	cargo build --package rubelet
-	PODS=$${PODS:-50} SECONDS=$${SECONDS:-60} cargo test --package tests --test probes -- --nocapture --test-threads=1
+	@cargo build --profile $(PROFILE) -p rubelet
+	RUBELET_BIN=$(profile_dir)/rubelet PODS=$${PODS:-50} SECONDS=$${SECONDS:-60} cargo test --package tests --test probes -- --nocapture --test-threads=1
 
 ## make server-compare  ask the Go kubelet and rubelet the same, thousands of times; ASKS=n, SEED=n
 .PHONY: server-compare
