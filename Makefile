@@ -29,8 +29,15 @@ test: parts
 
 ## make parts      the real programs and images that the tests run on
 .PHONY: parts
-parts:
+parts: checkout
 	@parts/prepare rust core images device-plugin dra-driver csi-sanity
+
+# Cargo takes what another checkout built for its own, but the paths in it are that checkout's.
+.PHONY: checkout
+checkout:
+	@[ "$$(cat $(CARGO_TARGET_DIR)/checkout 2>/dev/null)" = "$(CURDIR)" ] || { \
+		find crates tests xtask -name '*.rs' -exec touch {} + && \
+		mkdir -p $(CARGO_TARGET_DIR) && echo "$(CURDIR)" >$(CARGO_TARGET_DIR)/checkout; }
 
 ## make goldens    all golden pods, the unusual ones too; KUBELET=go runs them under the Go kubelet
 .PHONY: goldens
