@@ -14,8 +14,8 @@ use crate::lease::jitter;
 use crate::startup::StartupTimes;
 use api::core::v1::Node;
 use engine::node::{
-    NodeMemory, NodeUpdate, StatusEvent, StatusEventSeverity, existing_node_patch, initial_node,
-    status_patch, update,
+    NodeFacts, NodeMemory, NodeUpdate, StatusEvent, StatusEventSeverity, existing_node_patch,
+    initial_node, status_patch, update,
 };
 use kubeapi::{ApiError, NodeApi, Refusal};
 use ports::{Clock, EventSeverity, EventTarget, Events, NodeEvent};
@@ -80,6 +80,22 @@ pub(crate) struct Outside {
     pub(crate) node: watch::Sender<Option<Arc<Node>>>,
     /// When the steps of the start happened.
     pub(crate) startup: watch::Sender<StartupTimes>,
+}
+
+impl Outside {
+    fn adopt_seen(&mut self, latest: &mut Option<Arc<Node>>) -> bool {
+        let Some(Some(node)) = self.seen.borrow_and_update().clone() else { return false };
+        let newer = latest.as_ref().is_none_or(|known| version(&node) > version(known));
+        if newer {
+            self.know(node, latest);
+        }
+        newer
+    }
+
+    fn know(&mut self, node: Arc<Node>, latest: &mut Option<Arc<Node>>) {
+        *latest = Some(Arc::clone(&node));
+        self.node.send_replace(Some(node));
+    }
 }
 
 /// Registers the node and keeps its status.
@@ -166,17 +182,28 @@ impl Heartbeat {
 
     /// Takes in what the watch saw; whether it differs from what we know.
     fn adopt_seen(&mut self) -> bool {
-        let Some(Some(node)) = self.outside.seen.borrow_and_update().clone() else { return false };
-        let newer = self.latest.as_ref().is_none_or(|known| version(&node) > version(known));
-        if newer {
-            self.know(node);
-        }
-        newer
+        self.outside.adopt_seen(&mut self.latest)
     }
 
     fn know(&mut self, node: Arc<Node>) {
-        self.latest = Some(Arc::clone(&node));
-        self.outside.node.send_replace(Some(node));
+        self.outside.know(node, &mut self.latest);
+    }
+
+    /// Facts for the first registration. They may take seconds (a name server that does not answer), and
+    /// the pods of a node that exists already need not wait for them.
+    async fn facts_while_watching(&mut self) -> NodeFacts {
+        let facts = self.collector.facts();
+        tokio::pin!(facts);
+        loop {
+            tokio::select! {
+                // Not dropped before it is done.
+                facts = &mut facts => return facts,
+                // Cancel-safe: a change stays marked until it is seen.
+                () = crate::inputs::next(&mut self.outside.seen) => {
+                    self.outside.adopt_seen(&mut self.latest);
+                }
+            }
+        }
     }
 
     async fn register(&mut self) {
@@ -200,7 +227,8 @@ impl Heartbeat {
     }
 
     async fn try_register(&mut self) -> Result<Node, ApiError> {
-        let facts = self.collector.facts().await;
+        let facts = self.facts_while_watching().await;
+        self.adopt_seen();
         let settings = self.collector.settings();
         let memory = self.memory.clone();
         let initial = self.take(initial_node(settings, &facts, memory, self.outside.clock.now()));

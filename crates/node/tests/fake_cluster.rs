@@ -6,7 +6,7 @@ use http::Method;
 use kubeapi::{Connection, ConnectionConfig, EventLog, Kubeconfig};
 use node::{HeartbeatConfig, LeaseConfig, NodeConfig, NodeInputs, NodeParts};
 use ports::{NodeView, NodeViews, PressureCondition, Roots, Tasks};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -128,6 +128,16 @@ async fn an_unreachable_server_at_start_is_waited_for() {
     assert!(known.status.as_ref().unwrap().allocatable.as_ref().unwrap().contains_key("memory"));
     until("registered", || api.object("nodes", "", "node1").is_some()).await;
     assert_eq!(count(&api, "POST /api/v1/nodes"), 6);
+    until("view", || node.view.borrow().node.as_ref().unwrap().metadata.uid.is_some()).await;
+    node.tasks.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_exists_is_known_before_it_is_registered_again() {
+    let api = FakeApi::start().await.unwrap();
+    api.put(json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" } }));
+    api.refuse(Method::POST, "/nodes", u32::MAX, 500);
+    let node = start(Some(&api)).await;
     until("view", || node.view.borrow().node.as_ref().unwrap().metadata.uid.is_some()).await;
     node.tasks.shutdown().await;
 }
