@@ -310,13 +310,11 @@ fn a_node_that_was_away_for_long_gives_up_what_was_taken_and_keeps_the_rest() {
     };
     let control = Arc::new(ControlPlane::start(&options).unwrap());
     let road = Road::build(control.port());
-    let options = KubeletOptions {
-        config: json!({"nodeLeaseDurationSeconds": 4, "nodeStatusUpdateFrequency": "2s"}),
-        ..over(&control, &road)
-    };
+    let config = json!({"nodeLeaseDurationSeconds": 4, "nodeStatusUpdateFrequency": "2s"});
+    let options = KubeletOptions { config: config.clone(), ..over(&control, &road) };
     let kind = KubeletKind::from_env().unwrap();
     // Were all nodes of a cluster lost, the controller would rather believe that it is lost itself.
-    let healthy = KubeletOptions { node: "node2".to_owned(), ..KubeletOptions::default() };
+    let healthy = KubeletOptions { node: "node2".to_owned(), config, ..KubeletOptions::default() };
     let mut healthy =
         TestNode::builder().options(healthy).kubelet(kind).join(&control).start().unwrap();
     let mut node =
