@@ -1,5 +1,6 @@
 //! One kubelet without an API server: pods from files, next to the floor that the runtime sets.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -36,17 +37,18 @@ pub(crate) fn one(
     node.start_kubelet(kind)?;
     let pid = node.kubelet().context("no kubelet runs")?.pid();
     node.add_manifest("first.json", &pod("first").to_string())?;
-    runtime.block_on(running(&client, 1, LOOK))?;
+    runtime.block_on(running(&client, 1))?;
     std::thread::sleep(SETTLE);
     figures.alone_mib = resident_mib(pid)?;
     let mut times = Vec::new();
-    for _ in 0..order.restarts {
-        times.push(runtime.block_on(restart(&client, &node))?.as_secs_f64());
-        // The next death is the first again: a container that ran for long has no back-off.
-        node.remove_manifest("first.json")?;
-        runtime.block_on(running(&client, 0, LOOK))?;
-        node.add_manifest("first.json", &pod("first").to_string())?;
-        runtime.block_on(running(&client, 1, LOOK))?;
+    for index in 0..order.restarts {
+        // A pod of its own for each: only the first restart of one comes without back-off.
+        let name = format!("r{index}");
+        let known = runtime.block_on(running(&client, index + 1))?;
+        node.add_manifest(&format!("{name}.json"), &pod(&name).to_string())?;
+        let all = runtime.block_on(running(&client, index + 2))?;
+        let victim = all.iter().find(|id| !known.contains(*id)).context("no new container")?;
+        times.push(runtime.block_on(restart(&client, &node, victim, &all))?.as_secs_f64());
     }
     times.sort_by(f64::total_cmp);
     figures.alone_restart_s = percentile(&times, 50)?;
@@ -55,7 +57,7 @@ pub(crate) fn one(
         let name = format!("p{index}");
         node.add_manifest(&format!("{name}.json"), &pod(&name).to_string())?;
     }
-    runtime.block_on(running(&client, order.pods + 1, LOOK))?;
+    runtime.block_on(running(&client, order.pods + order.restarts + 1))?;
     figures.alone_batch_s = start.elapsed().as_secs_f64();
     node.stop_kubelet();
     Ok(())
@@ -73,39 +75,41 @@ fn pod(name: &str) -> Value {
     })
 }
 
-/// Until so many containers run; their names.
-async fn running(
-    client: &RuntimeClient,
-    wanted: usize,
-    look: Duration,
-) -> anyhow::Result<Vec<String>> {
+/// The containers that run.
+async fn all_running(client: &RuntimeClient) -> anyhow::Result<BTreeSet<String>> {
+    let all = client.list_containers(None).await?;
+    let state = ContainerState::ContainerRunning as i32;
+    Ok(all.into_iter().filter(|one| one.state == state).map(|one| one.id).collect())
+}
+
+/// Until so many containers run.
+async fn running(client: &RuntimeClient, wanted: usize) -> anyhow::Result<BTreeSet<String>> {
     let start = Instant::now();
     loop {
-        let all = client.list_containers(None).await?;
-        let state = ContainerState::ContainerRunning as i32;
-        let now: Vec<String> =
-            all.into_iter().filter(|one| one.state == state).map(|one| one.id).collect();
+        let now = all_running(client).await?;
         if now.len() == wanted {
             return Ok(now);
         }
         let found = now.len();
         ensure!(start.elapsed() < PATIENCE, "{found} of {wanted} containers after {PATIENCE:?}");
-        tokio::time::sleep(look).await;
+        tokio::time::sleep(LOOK).await;
     }
 }
 
-/// From the death of the only container until its successor runs.
-async fn restart(client: &RuntimeClient, node: &TestNode) -> anyhow::Result<Duration> {
-    let old = running(client, 1, LOOK).await?.pop().context("no container")?;
+/// From the death of a container until its successor runs beside the others that are known.
+async fn restart(
+    client: &RuntimeClient,
+    node: &TestNode,
+    victim: &str,
+    known: &BTreeSet<String>,
+) -> anyhow::Result<Duration> {
     let form = ["--output", "go-template", "--template", "{{.info.pid}}"];
-    let pid = node.crictl(["inspect"].into_iter().chain(form).chain([old.as_str()]))?;
+    let pid = node.crictl(["inspect"].into_iter().chain(form).chain([victim]))?;
     let start = Instant::now();
     run("kill", ["-KILL", pid.trim()])?;
-    loop {
-        if running(client, 1, LOOK_CLOSELY).await?.pop().is_some_and(|id| id != old) {
-            return Ok(start.elapsed());
-        }
+    while all_running(client).await?.is_subset(known) {
         ensure!(start.elapsed() < PATIENCE, "no restart after {PATIENCE:?}");
         tokio::time::sleep(LOOK_CLOSELY).await;
     }
+    Ok(start.elapsed())
 }
