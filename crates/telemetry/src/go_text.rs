@@ -1,5 +1,7 @@
 //! Go's text forms that logs and metrics must share with the Go kubelet: quoted strings and floats.
 
+pub use units::strconv::float;
+
 /// Go's `strconv.Quote`: double quotes, with everything that is not printable escaped.
 pub fn quote(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
@@ -32,29 +34,6 @@ fn printable(c: char) -> bool {
     let text = String::from_iter(['a', c]);
     text.escape_debug().eq(text.chars())
 }
-
-/// Go's `strconv.FormatFloat(value, 'g', -1, 64)`, as metrics text uses it.
-pub fn float(value: f64) -> String {
-    if value.is_nan() {
-        return "NaN".to_owned();
-    }
-    if value.is_infinite() {
-        return if value > 0.0 { "+Inf" } else { "-Inf" }.to_owned();
-    }
-    // Rust's shortest digits are Go's shortest digits; only the layout differs.
-    let scientific = format!("{value:e}");
-    let Some((digits, exponent)) = scientific.split_once('e') else { return scientific };
-    let exponent: i32 = exponent.parse().unwrap_or(0);
-    if !(-4..FIRST_SCIENTIFIC_EXPONENT).contains(&exponent) {
-        let sign = if exponent < 0 { '-' } else { '+' };
-        format!("{digits}e{sign}{:02}", exponent.abs())
-    } else {
-        format!("{value}")
-    }
-}
-
-/// The first power of ten that Go's shortest `'g'` form writes with an exponent.
-const FIRST_SCIENTIFIC_EXPONENT: i32 = 6;
 
 #[cfg(test)]
 mod tests {

@@ -13,6 +13,7 @@ pub(crate) mod nfs;
 use crate::block;
 use crate::csi;
 use crate::env::{Env, Step, StepError};
+use crate::pool::NORMAL;
 use api::core::v1::Pod;
 use engine::volumes::{DeviceState, MountState, Plugin, VolumeSpec};
 use std::path::{Path, PathBuf};
@@ -118,10 +119,8 @@ pub(crate) async fn tear_down(env: &Env, input: &UnmountInput) -> Result<(), Ste
             empty_dir::tear_down(env, input, &format!("wrapped_{}", input.spec.name)).await
         }
         Plugin::Csi => csi::mount::tear_down(env, input).await,
-        Plugin::Local => local::tear_down(env, input).await,
+        Plugin::Local | Plugin::Iscsi | Plugin::Fc => local::tear_down(env, input).await,
         Plugin::Nfs => nfs::tear_down(env, input).await,
-        Plugin::Iscsi => iscsi::tear_down(env, input).await,
-        Plugin::Fc => fc::tear_down(env, input).await,
         Plugin::Flex(driver) => flex::tear_down(env, driver, input).await,
         Plugin::HostPath | Plugin::Image | Plugin::GitRepo => Ok(()),
     }
@@ -177,6 +176,18 @@ pub(crate) async fn unmount_device(
         Plugin::Fc => fc::unmount_device(env, spec, step).await,
         _ => Ok(()),
     }
+}
+
+/// Makes the folder for a mount; whether something is mounted there already.
+pub(crate) async fn make_mount_point(env: &Env, target: &Path) -> Result<bool, StepError> {
+    let made = target.to_owned();
+    let key = target.to_string_lossy();
+    env.pool
+        .run(&key, "make directory", NORMAL, move || {
+            sys::fs::create_dir_all(&made, 0o750)?;
+            Ok::<bool, StepError>(sys::mount::is_mount_point(&made)?)
+        })
+        .await?
 }
 
 /// PV mount options; the old annotation wins over the field.

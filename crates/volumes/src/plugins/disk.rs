@@ -1,7 +1,7 @@
 //! What iSCSI and Fibre Channel disks share: finding multipath devices, the mount that pods share, and each
 //! pod's bind of it.
 
-use super::{MountInput, mount_options};
+use super::{MountInput, make_mount_point, mount_options};
 use crate::env::{Env, StepError};
 use crate::host_tools;
 use crate::ownership;
@@ -58,16 +58,7 @@ pub(crate) async fn mount_device(
     disk: &Disk,
     device: &Path,
 ) -> Result<(), StepError> {
-    let made = disk.global.clone();
-    let key = disk.global.to_string_lossy().into_owned();
-    let mounted = env
-        .pool
-        .run(&key, "make directory", NORMAL, move || {
-            sys::fs::create_dir_all(&made, 0o750)?;
-            Ok::<bool, StepError>(mount::is_mount_point(&made)?)
-        })
-        .await??;
-    if mounted {
+    if make_mount_point(env, &disk.global).await? {
         return Ok(());
     }
     let mut options = mount_options(&input.spec);

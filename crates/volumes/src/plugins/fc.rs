@@ -1,7 +1,7 @@
 //! Fibre Channel disks: found by their names, mounted for all pods, forgotten by the kernel afterwards.
 
 use super::disk::{self, Disk};
-use super::{MountInput, UnmountInput, local};
+use super::{MountInput, local};
 use crate::env::{Env, Step, StepError};
 use crate::host_tools;
 use crate::pool::NORMAL;
@@ -148,12 +148,6 @@ pub(crate) async fn mount_device(
 pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepError> {
     let disk = disk_of(env, &input.spec)?;
     disk::set_up(env, input, &disk).await
-}
-
-pub(crate) async fn tear_down(env: &Env, input: &UnmountInput) -> Result<(), StepError> {
-    let path = env.paths.volume(&input.uid, &input.spec.plugin, &input.spec.name);
-    input.step.enter("unmounting");
-    local::unmount_and_remove(env, &path).await
 }
 
 /// Unmounts the disk, then lets the kernel forget it.

@@ -7,8 +7,8 @@
 
 pub(crate) mod session;
 
+use super::MountInput;
 use super::disk::{self, Disk};
-use super::{MountInput, UnmountInput, local};
 use crate::env::{Env, Step, StepError};
 use crate::host_tools;
 use crate::pool::NORMAL;
@@ -244,12 +244,6 @@ pub(crate) async fn mount_device(
 pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepError> {
     let disk = target_of(input)?.disk(env);
     disk::set_up(env, input, &disk).await
-}
-
-pub(crate) async fn tear_down(env: &Env, input: &UnmountInput) -> Result<(), StepError> {
-    let path = env.paths.volume(&input.uid, &input.spec.plugin, &input.spec.name);
-    input.step.enter("unmounting");
-    local::unmount_and_remove(env, &path).await
 }
 
 /// Unmounts the disk (a raw device has nothing to unmount), logs out, removes the folder.

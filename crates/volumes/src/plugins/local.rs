@@ -1,6 +1,6 @@
 //! Local volumes: a folder or a disk of this node, by a persistent volume.
 
-use super::{MountInput, UnmountInput, mount_options};
+use super::{MountInput, UnmountInput, make_mount_point, mount_options};
 use crate::env::{Env, Step, StepError, go_text};
 use crate::host_tools;
 use crate::ownership;
@@ -75,15 +75,7 @@ pub(crate) async fn mount_device(env: &Env, input: &MountInput) -> Result<(), St
         return Ok(());
     }
     let target = device_mount(env, &input.spec.name);
-    let made = target.clone();
-    let mounted = env
-        .pool
-        .run(&target.to_string_lossy(), "make directory", NORMAL, move || {
-            sys::fs::create_dir_all(&made, 0o750)?;
-            Ok::<bool, StepError>(mount::is_mount_point(&made)?)
-        })
-        .await??;
-    if mounted {
+    if make_mount_point(env, &target).await? {
         return Ok(());
     }
     let mut options = mount_options(&input.spec);

@@ -1,6 +1,6 @@
 //! NFS by the host's mount helper.
 
-use super::{MountInput, UnmountInput, local, mount_options};
+use super::{MountInput, UnmountInput, local, make_mount_point, mount_options};
 use crate::env::{Env, StepError};
 use crate::host_tools;
 use crate::pool::{NORMAL, PoolError};
@@ -35,15 +35,7 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
     let share =
         share(&input.spec).ok_or_else(|| StepError::settled("the volume has no NFS source"))?;
     let target = target(env, &input.uid, &input.spec);
-    let made = target.clone();
-    let mounted = env
-        .pool
-        .run(&target.to_string_lossy(), "make directory", NORMAL, move || {
-            sys::fs::create_dir_all(&made, 0o750)?;
-            Ok::<bool, StepError>(mount::is_mount_point(&made)?)
-        })
-        .await??;
-    if mounted {
+    if make_mount_point(env, &target).await? {
         return Ok(());
     }
     let mut options = mount_options(&input.spec);

@@ -304,14 +304,22 @@ fn clean(root: &Path) {
 }
 
 /// Polls a condition; the test fails if it never holds.
-pub(super) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    for _ in 0..6000 {
-        if condition() {
-            return;
+pub(super) async fn eventually(what: &str, condition: impl FnMut() -> bool) {
+    eventually_within(Duration::from_secs(30), what, condition).await;
+}
+
+/// The same, for what takes longer by design.
+pub(super) async fn eventually_within(
+    limit: Duration,
+    what: &str,
+    mut condition: impl FnMut() -> bool,
+) {
+    let waiting = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("never happened: {what}");
+    };
+    assert!(tokio::time::timeout(limit, waiting).await.is_ok(), "never happened: {what}");
 }
 
 /// A pod with these volumes, each mounted at `/<name>`.

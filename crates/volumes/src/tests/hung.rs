@@ -1,6 +1,6 @@
 //! A filesystem that never answers: the rest of the node must not notice.
 
-use super::bed::eventually;
+use super::bed::{eventually, eventually_within};
 use super::{Bed, pod};
 use ports::PodLife;
 use serde_json::json;
@@ -86,12 +86,7 @@ async fn hung_mounts_are_named_and_twenty_other_pods_start_as_before() {
         let told = |e: &String| e.starts_with("FailedMount: ") && e.contains("is quarantined");
         bed.events.all().iter().filter(|e| told(e)).count() >= 20
     };
-    let given_up = tokio::time::timeout(Duration::from_secs(100), async {
-        while !told() {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    });
-    given_up.await.expect("an event names each hung call");
+    eventually_within(Duration::from_secs(100), "an event names each hung call", told).await;
     drop(silent);
 }
 
