@@ -4,7 +4,7 @@
 
 use telemetry::metrics::{Desc, Registry, Stability, exponential_buckets};
 
-const COUNTERS: [Desc; 15] = [
+const COUNTERS: [Desc; 14] = [
     Desc::alpha(
         "aggregator_discovery_aggregation_count_total",
         "Counter of number of times discovery was aggregated",
@@ -61,10 +61,6 @@ const COUNTERS: [Desc; 15] = [
     Desc::alpha(
         "cardinality_enforcement_unexpected_categorizations_total",
         "The count of unexpected categorizations during cardinality enforcement.",
-    ),
-    Desc::alpha(
-        "kubelet_pod_watch_events_dropped_total",
-        "Cumulative number of pod watch events dropped.",
     ),
 ];
 const FILL: Desc = Desc::alpha(

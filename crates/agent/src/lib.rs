@@ -97,6 +97,9 @@ pub enum AgentError {
     /// The HTTP API.
     #[error(transparent)]
     Server(#[from] server::ServerError),
+    /// The pods socket.
+    #[error(transparent)]
+    PodsApi(#[from] server::PodsApiError),
     /// Signals cannot be received.
     #[error("cannot listen for signals")]
     Signals(#[source] std::io::Error),

@@ -303,6 +303,9 @@ async fn start_all(
         let start = start as f64;
         scrape.family(&START, Kind::Gauge).push_values(&[], &[], start.into(), None);
     });
+    if config.gates.enabled("PodsAPI") {
+        server::serve_pods(Arc::new(pods.clone()), &roots.kubelet.join("pods-api"), tasks)?;
+    }
     let deps = ServerDeps {
         pods: Arc::new(pods),
         runtime: client,

@@ -5,6 +5,7 @@
 //! Promises: additions are admitted in order of creation; nothing is removed before every configured
 //! source has spoken; what it publishes is one consistent moment.
 
+mod moment;
 mod resizes;
 
 use crate::admission::{Admission, Admitted};
@@ -22,10 +23,9 @@ use engine::admission::{Rejection, preempt};
 use engine::allocation::requested_resizes;
 use engine::pod::life::{KillOptions, PodUpdate, StatusOverride, UpdateKind};
 use ports::{
-    ActivePods, EventSeverity, EventTarget, KillRequest, NodeEvent, OnExit, PodEntry, PodLife,
-    PodSource, PodsSnapshot,
+    ActivePods, EventSeverity, EventTarget, KillRequest, NodeEvent, OnExit, PodSource, PodsSnapshot,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -527,61 +527,6 @@ impl DispatchTask {
         wait
     }
 
-    /// Publishes the current moment, if it differs from the last one.
-    fn publish(&self) {
-        let mut pods = BTreeMap::new();
-        for (uid, pod) in self.desired.iter() {
-            pods.insert(uid.clone(), self.entry(uid, pod));
-        }
-        let left: Vec<(PodUid, Arc<Pod>)> = self.shared.lives.ask(|workers| {
-            workers
-                .records()
-                .filter(|(uid, _)| !pods.contains_key(*uid))
-                .filter_map(|(uid, record)| Some((uid.clone(), Arc::clone(record.pod()?))))
-                .collect()
-        });
-        for (uid, pod) in left {
-            let entry = self.entry(&uid, &pod);
-            pods.insert(uid, entry);
-        }
-        let ready = self.sources_ready();
-        self.published.send_if_modified(|known| {
-            if known.sources_ready == ready && same(&known.pods, &pods) {
-                return false;
-            }
-            *known = PodsSnapshot { pods: Arc::new(pods), sources_ready: ready };
-            true
-        });
-    }
-
-    fn entry(&self, uid: &PodUid, pod: &Arc<Pod>) -> PodEntry {
-        let life = self.shared.lives.life_of(uid).unwrap_or({
-            if self.rejected.contains(uid) { PodLife::Rejected } else { PodLife::Pending }
-        });
-        let evicted =
-            self.shared.lives.ask(|w| w.record(uid).is_some_and(|record| record.is_evicted()));
-        PodEntry {
-            pod: self.allocated_as_known(uid, pod),
-            source: source_of(pod),
-            mirror: self.desired.mirror_of(pod).cloned(),
-            life,
-            status: self.shared.status.get(uid),
-            evicted,
-        }
-    }
-
-    /// The very object a worker has, so that equal moments share it.
-    fn allocated_as_known(&self, uid: &PodUid, pod: &Arc<Pod>) -> Arc<Pod> {
-        let known =
-            self.shared.lives.ask(|workers| workers.record(uid).and_then(|r| r.pod().cloned()));
-        match known {
-            Some(known) if known.metadata.resource_version == pod.metadata.resource_version => {
-                known
-            }
-            _ => self.allocated(pod),
-        }
-    }
-
     pub(crate) fn event(
         &self,
         pod: &Arc<Pod>,
@@ -604,28 +549,6 @@ impl DispatchTask {
     /// Whether the pod must not get a worker by itself.
     pub(crate) fn is_held_back(&self, uid: &PodUid) -> bool {
         self.rejected.contains(uid) || self.preempting.contains(uid)
-    }
-}
-
-fn same(a: &BTreeMap<PodUid, PodEntry>, b: &BTreeMap<PodUid, PodEntry>) -> bool {
-    a.len() == b.len()
-        && a.iter().zip(b).all(|((uid_a, a), (uid_b, b))| {
-            uid_a == uid_b
-                && a.life == b.life
-                && a.evicted == b.evicted
-                && a.source == b.source
-                && same_object(Some(&a.pod), Some(&b.pod))
-                && same_object(a.mirror.as_ref(), b.mirror.as_ref())
-                && same_object(a.status.as_ref(), b.status.as_ref())
-        })
-}
-
-/// Equal, and at no cost if it is the very same object.
-fn same_object<T: PartialEq>(a: Option<&Arc<T>>, b: Option<&Arc<T>>) -> bool {
-    match (a, b) {
-        (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a == b,
-        (None, None) => true,
-        _ => false,
     }
 }
 

@@ -8,8 +8,12 @@ use crate::timeline::Step;
 use crate::view::ViewHealth;
 use api::ids::PodUid;
 use async_trait::async_trait;
-use ports::{EventSeverity, EventTarget, KillRequest, NodeEvent, Pods, PodsSnapshot};
+use ports::{
+    EventSeverity, EventTarget, KillRequest, NodeEvent, PodChange, PodFeed, PodLife, Pods,
+    PodsSnapshot, ShownPod,
+};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -100,5 +104,30 @@ impl Pods for PodsHandle {
                 Err("timeout waiting to kill pod".to_owned())
             }
         }
+    }
+}
+
+impl PodFeed for PodsHandle {
+    fn shown(&self) -> BTreeMap<PodUid, ShownPod> {
+        let snapshot = self.published.borrow().clone();
+        let given = snapshot.pods.iter().filter_map(|(uid, entry)| {
+            let (pod, status) = (entry.given.clone()?, self.shared.status.get(uid));
+            Some((uid.clone(), ShownPod { pod, status }))
+        });
+        let mut shown: BTreeMap<PodUid, ShownPod> = given.collect();
+        // A pod may have its first status a moment before the snapshot has the pod.
+        for (uid, pod, cached) in self.shared.status.all() {
+            let life = self.shared.lives.life_of(&uid);
+            let is_new =
+                life.is_none_or(|life| matches!(life, PodLife::Pending | PodLife::Syncing));
+            if !cached.finished && is_new && !snapshot.pods.contains_key(&uid) {
+                shown.insert(uid, ShownPod { pod, status: Some(cached.status) });
+            }
+        }
+        shown
+    }
+
+    fn follow(&self) -> mpsc::Receiver<PodChange> {
+        self.shared.status.followers().add()
     }
 }

@@ -106,6 +106,10 @@ const TERMINATED: Desc = Desc::alpha(
     "Cumulative number of container terminations.",
 )
 .labels(&["container_type", "exit_code", "reason"]);
+const EVENTS_DROPPED: Desc = Desc::alpha(
+    "kubelet_pod_watch_events_dropped_total",
+    "Cumulative number of pod watch events dropped.",
+);
 const REJECTIONS: Desc = Desc::alpha(
     "kubelet_admission_rejections_total",
     "Cumulative number pod admission rejections by the Kubelet.",
@@ -144,6 +148,7 @@ pub struct PodMetrics {
     pub(crate) mirror_pods: GaugeFamily,
     pub(crate) orphaned: CounterFamily,
     pub(crate) restarted: CounterFamily,
+    pub(crate) events_dropped: CounterFamily,
     pub(crate) started_pods: CounterFamily,
     pub(crate) started_pods_errors: CounterFamily,
     pub(crate) started_containers: CounterFamily,
@@ -184,6 +189,7 @@ impl PodMetrics {
                 }
                 family
             },
+            events_dropped: registry.counter(EVENTS_DROPPED),
             started_pods: registry.counter(STARTED_PODS),
             started_pods_errors: registry.counter(STARTED_PODS_ERRORS),
             started_containers: registry.counter(STARTED_CONTAINERS),

@@ -18,6 +18,7 @@ use crate::sources::http::UrlSource;
 use crate::sources::statics::StaticPods;
 use crate::sources::{ManifestFaults, SourceReport, SourceSet};
 use crate::status::StatusCache;
+use crate::status::followers::Followers;
 use crate::status::mirror::Mirrors;
 use crate::status::publisher::PublisherTask;
 use crate::userns::UserNamespaces;
@@ -67,6 +68,7 @@ pub async fn start(
         Arc::clone(&clock),
         config.status_gates.clone(),
         deps.metrics.terminated.clone(),
+        Followers::new(deps.metrics.events_dropped.clone()),
     );
     let started_at = clock.now();
     let (view_task, view) = ViewTask::new(

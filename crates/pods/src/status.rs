@@ -1,19 +1,21 @@
 //! The newest status of every pod, and its way to the API server.
 //!
-//! Owns: one cached status per pod with a version ([`StatusCache`]), the task that sends what the API
-//! lacks ([`publisher`]), and mirror pods ([`mirror`]).
+//! Owns: one cached status per pod with a version ([`StatusCache`]), those who follow every change
+//! ([`followers`]), the task that sends what the API lacks ([`publisher`]), and mirror pods ([`mirror`]).
 //!
 //! Promises: a status that would bring a container back from the dead is dropped; a probe result is
 //! written at once, also while its pod's worker is busy; nothing is sent for a pod that did not change.
 
+pub(crate) mod followers;
 pub(crate) mod mirror;
 pub(crate) mod publisher;
 
+use self::followers::Followers;
 use api::core::v1::{Pod, PodStatus};
 use api::ids::{ContainerId, PodUid};
 use engine::status::cache::{self, Cached, NewlyTerminated, Offer, Taken};
 use engine::status::{StatusGates, is_terminal, ready_condition, rejected};
-use ports::Clock;
+use ports::{Clock, PodChangeKind, ShownPod};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use telemetry::metrics::CounterFamily;
@@ -48,6 +50,7 @@ pub(crate) struct StatusCache {
     clock: Arc<dyn Clock>,
     gates: Arc<StatusGates>,
     terminated: CounterFamily,
+    followers: Followers,
 }
 
 impl StatusCache {
@@ -55,6 +58,7 @@ impl StatusCache {
         clock: Arc<dyn Clock>,
         gates: StatusGates,
         terminated: CounterFamily,
+        followers: Followers,
     ) -> Self {
         Self {
             slots: Arc::default(),
@@ -62,6 +66,7 @@ impl StatusCache {
             clock,
             gates: Arc::new(gates),
             terminated,
+            followers,
         }
     }
 
@@ -73,6 +78,11 @@ impl StatusCache {
     /// The newest status of a pod.
     pub(crate) fn get(&self, uid: &PodUid) -> Option<Arc<PodStatus>> {
         self.lock().get(uid).map(|slot| Arc::clone(&slot.cached.status))
+    }
+
+    /// Those who follow every change.
+    pub(crate) fn followers(&self) -> &Followers {
+        &self.followers
     }
 
     /// All cached statuses with their pods.
@@ -213,7 +223,15 @@ impl StatusCache {
         match cache::take(pod, before.as_ref(), &fallback, status, offer, &self.gates, now) {
             Taken::Changed { cached, terminated } => {
                 self.count(&terminated);
+                let kind = match before {
+                    _ if cached.finished => PodChangeKind::Deleted,
+                    None if pod.metadata.deletion_timestamp.is_none() => PodChangeKind::Added,
+                    _ => PodChangeKind::Modified,
+                };
+                let status = Some(Arc::clone(&cached.status));
                 slots.insert(uid, Slot { pod: Arc::clone(pod), cached, mirror: known });
+                // Still locked, so that followers see changes in their order.
+                self.followers.tell(kind, &ShownPod { pod: Arc::clone(pod), status });
                 drop(slots);
                 self.changed.send_modify(|count| *count = count.wrapping_add(1));
             }

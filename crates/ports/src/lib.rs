@@ -39,7 +39,10 @@ pub use placement::{
     PlacementRejection,
 };
 pub use plugins::{PluginHandler, PluginInfo};
-pub use pods::{KillRequest, PodEntry, PodLife, PodSource, Pods, PodsSnapshot};
+pub use pods::{
+    KillRequest, PodChange, PodChangeKind, PodEntry, PodFeed, PodLife, PodSource, Pods,
+    PodsSnapshot, ShownPod,
+};
 pub use reclaim::Reclaim;
 pub use reviews::{AccessQuestion, ReviewTry, Reviewed, Reviews, UserInfo};
 pub use roots::Roots;

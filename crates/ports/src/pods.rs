@@ -5,7 +5,7 @@ use api::ids::PodUid;
 use async_trait::async_trait;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 /// Where a pod came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,6 +58,8 @@ impl PodLife {
 pub struct PodEntry {
     /// The pod with its allocated resources.
     pub pod: Arc<Pod>,
+    /// The pod as its source has it; `None` when its source has it no more.
+    pub given: Option<Arc<Pod>>,
     /// Where it came from.
     pub source: PodSource,
     /// The mirror pod of a static pod, if the API has one.
@@ -101,4 +103,41 @@ pub trait Pods: Send + Sync + std::fmt::Debug {
     fn watch(&self) -> watch::Receiver<PodsSnapshot>;
     /// Ends a pod; returns when its containers have stopped.
     async fn kill(&self, uid: &PodUid, request: KillRequest) -> Result<(), String>;
+}
+
+/// What became of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PodChangeKind {
+    /// It has its first status.
+    Added,
+    /// Its status changed.
+    Modified,
+    /// Nothing of it is left on the machine.
+    Deleted,
+}
+
+/// A pod with the status that goes with it.
+#[derive(Debug, Clone)]
+pub struct ShownPod {
+    /// The pod; its own status is the API's.
+    pub pod: Arc<Pod>,
+    /// The newest status we generated.
+    pub status: Option<Arc<PodStatus>>,
+}
+
+/// One step of a pod.
+#[derive(Debug, Clone)]
+pub struct PodChange {
+    /// What became of it.
+    pub kind: PodChangeKind,
+    /// The pod at that moment.
+    pub shown: ShownPod,
+}
+
+/// The pods of this node step by step, for those who copy them.
+pub trait PodFeed: Send + Sync + std::fmt::Debug {
+    /// The pods as their sources have them, by UID.
+    fn shown(&self) -> BTreeMap<PodUid, ShownPod>;
+    /// Every change from now on. It ends when the follower falls too far behind.
+    fn follow(&self) -> mpsc::Receiver<PodChange>;
 }

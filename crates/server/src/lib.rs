@@ -18,6 +18,7 @@ mod head;
 pub mod health;
 mod health_metrics;
 mod listen;
+mod pods_api;
 mod query;
 mod reply;
 mod request_metrics;
@@ -30,6 +31,7 @@ pub mod tls;
 mod websocket;
 
 pub use health_metrics::HealthMetrics;
+pub use pods_api::{PodsApiError, serve_pods};
 pub use serve::{HealthCheck, ServerDeps};
 pub use start::{ServerError, ServerSettings, start};
 

@@ -35,6 +35,7 @@ impl World {
             .unwrap();
             let entry = PodEntry {
                 pod: Arc::new(pod),
+                given: None,
                 source: PodSource::Api,
                 mirror: None,
                 life: PodLife::Syncing,

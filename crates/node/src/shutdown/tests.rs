@@ -38,6 +38,7 @@ fn world(pods: &[(&str, i32, i64, u64)]) -> (Arc<World>, mpsc::Sender<bool>) {
         .unwrap();
         let entry = PodEntry {
             pod: Arc::new(pod),
+            given: None,
             source: PodSource::Api,
             mirror: None,
             life: PodLife::Syncing,

@@ -161,6 +161,7 @@ fn running(pod: &Arc<Pod>, id: &str, life: PodLife) -> (PodUid, PodEntry) {
     }]});
     let entry = PodEntry {
         pod: Arc::clone(pod),
+        given: Some(Arc::clone(pod)),
         source: PodSource::File,
         mirror: None,
         life,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// The pods bound to this node, as they are held.
 pub(crate) fn all(deps: &ServerDeps) -> Reply {
     let snapshot = deps.pods.watch().borrow().clone();
-    let items: Vec<Value> = snapshot.pods.values().map(object).collect();
+    let items: Vec<Value> = snapshot.pods.values().filter_map(object).collect();
     reply::json(&list(items))
 }
 
@@ -20,9 +20,9 @@ fn list(items: Vec<Value>) -> Value {
     json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})
 }
 
-/// A pod's JSON; static pods carry the status that we generated.
-fn object(entry: &PodEntry) -> Value {
-    let mut value = serde_json::to_value(&*entry.pod).unwrap_or_default();
+/// The JSON of a pod that its source has; static pods carry the status that we generated.
+fn object(entry: &PodEntry) -> Option<Value> {
+    let mut value = serde_json::to_value(entry.given.as_deref()?).unwrap_or_default();
     if let Some(map) = value.as_object_mut() {
         map.remove("kind");
         map.remove("apiVersion");
@@ -33,7 +33,7 @@ fn object(entry: &PodEntry) -> Value {
         }
     }
     complete(&mut value);
-    value
+    Some(value)
 }
 
 /// Fields that Go's types print although nothing is in them.
@@ -97,10 +97,11 @@ fn is_running(state: i32) -> bool {
     state == cri::api::ContainerState::ContainerRunning as i32
 }
 
-/// The pod with this name.
+/// The pod of this name that a source has.
 pub(crate) fn find(deps: &ServerDeps, namespace: &str, name: &str) -> Option<PodEntry> {
     let snapshot = deps.pods.watch().borrow().clone();
-    snapshot.pods.values().find(|entry| names(&entry.pod, namespace, name)).cloned()
+    let mut entries = snapshot.pods.values().filter(|entry| entry.given.is_some());
+    entries.find(|entry| names(&entry.pod, namespace, name)).cloned()
 }
 
 fn names(pod: &Arc<Pod>, namespace: &str, name: &str) -> bool {

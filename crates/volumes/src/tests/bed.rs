@@ -206,6 +206,7 @@ impl Bed {
             .map(|(pod, life)| {
                 let entry = PodEntry {
                     pod: Arc::clone(pod),
+                    given: Some(Arc::clone(pod)),
                     source: PodSource::Api,
                     mirror: None,
                     life: *life,
