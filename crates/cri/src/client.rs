@@ -9,7 +9,7 @@ mod streaming;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -78,6 +78,7 @@ struct Inner {
     config: ClientConfig,
     streams_runtime_lists: AtomicBool,
     streams_image_lists: AtomicBool,
+    resource_updates: AtomicU64,
     learned: Learned,
     runtime_health: Health,
     image_health: Health,
@@ -116,6 +117,7 @@ impl RuntimeClient {
             image_endpoint: image_endpoint.to_owned(),
             streams_runtime_lists: AtomicBool::new(config.list_streaming),
             streams_image_lists: AtomicBool::new(config.list_streaming),
+            resource_updates: AtomicU64::new(0),
             config,
             learned: Learned::default(),
             runtime_health: Health::new(Service::Runtime),

@@ -1,28 +1,36 @@
 //! `/metrics/cadvisor`: containers, pods and the machine in the names that cAdvisor gave them.
 //!
-//! Promises: label values come from the runtime's lists and the agent's own cgroup paths only.
+//! Promises: label values come from the runtime's lists and the agent's own cgroup paths only. The page of
+//! a full node has megabytes, so it is written straight into one text: the labels of a cgroup are made
+//! once, families come by name and their samples by label values, as the Go client sorts them.
 //! Deliberately absent: cgroups below a container's.
 
 mod disks;
 mod families;
+mod lines;
 mod machine;
-mod processes;
 mod runtime;
 
 use crate::reading::{CgroupReading, Reading};
 use crate::task::StatsConfig;
 use cri::api::{MetricDescriptor, PodSandboxMetrics};
 use families::{
-    BLKIO, CFS, CPU_USAGE, LIMITS, MEMORY_FAILURES, NETWORK, PLAIN, PRESSURE, PROCESS, SPEC_CPU,
-    START, TASKS_STATE, ULIMITS,
+    CFS, CPU_USAGE, LIMITS, MEMORY_FAILURES, NETWORK, PLAIN, PRESSURE, PROCESS, SPEC_CPU, START,
+    TASKS_STATE, ULIMITS, float,
 };
+use lines::{Extra, Labels, Lines, Page};
 use std::collections::HashMap;
-use sys::stats::InterfaceUsage;
-use telemetry::metrics::{Desc, Kind, Registry, Scrape};
+use sys::stats::{InterfaceUsage, OpenFiles, open_files};
+use telemetry::metrics::{Kind, Scrape};
 
-/// Labels that every sample of a cgroup has.
-const BASE: [&str; 6] = ["container", "id", "image", "name", "namespace", "pod"];
-const STATES: [&str; 5] = ["sleeping", "running", "stopped", "uninterruptible", "iowaiting"];
+/// In the order in which they are printed.
+const STATES: [&str; 5] = [
+    ",state=\"iowaiting\"",
+    ",state=\"running\"",
+    ",state=\"sleeping\"",
+    ",state=\"stopped\"",
+    ",state=\"uninterruptible\"",
+];
 
 /// Whose cgroup it is.
 #[derive(Debug, Clone, Copy, Default)]
@@ -35,14 +43,51 @@ struct Owner<'a> {
     network: Option<&'a [InterfaceUsage]>,
 }
 
+/// A cgroup with what is printed of it.
+struct Shown<'a> {
+    labels: Labels<'a>,
+    cgroup: &'a CgroupReading,
+    open: OpenFiles,
+    network: Vec<&'a InterfaceUsage>,
+    is_container: bool,
+}
+
+/// A number of a cgroup.
+type Count = fn(&Shown<'_>) -> u64;
+
 /// The page; without a reading only the machine and the error.
 pub(crate) fn page(config: &StatsConfig, reading: Option<&Reading>) -> String {
-    // Everything is read now, so that the collector only hands it over.
-    let mut filled = Scrape::default();
-    fill(&mut filled, config, reading);
-    let registry = Registry::new();
-    registry.collector(move |scrape| *scrape = filled.clone());
-    registry.render()
+    let mut before = Scrape::default();
+    machine::fill_versions(&mut before, config);
+    let mut after = Scrape::default();
+    machine::fill(&mut after, config);
+    let mut text = before.render();
+    let Some(reading) = reading else {
+        let mut failed = Scrape::default();
+        let family = failed.family(&families::SCRAPE_ERROR, Kind::Gauge);
+        family.push_values(&[], &[], 1.0.into(), None);
+        text.push_str(&failed.render());
+        text.push_str(&after.render());
+        return text;
+    };
+    let shown = shown(config, reading);
+    let pressure = config.cgroups.is_v2() && config.cgroups.has("", "/", "cpu.pressure");
+    let disks = disks::Disks::read(config);
+    let mut page = Page::new(text, reading.at);
+    add_plain(&mut page);
+    add_repeated(&mut page);
+    if pressure {
+        for (desc, value) in &PRESSURE {
+            page.family(desc, Kind::Counter, move |lines, shown| {
+                lines.each(shown, |s| Some(value(&s.cgroup.usage.pressure)));
+            });
+        }
+    }
+    disks.add(&mut page);
+    page.family(&families::SCRAPE_ERROR, Kind::Gauge, |lines, _| lines.alone(0.0));
+    let mut text = page.write(&shown);
+    text.push_str(&after.render());
+    text
 }
 
 /// The machine, and what the runtime counts itself.
@@ -54,69 +99,37 @@ pub(crate) fn page_from_runtime(
     let mut filled = Scrape::default();
     machine::fill(&mut filled, config);
     runtime::fill(&mut filled, descriptors, metrics);
-    let registry = Registry::new();
-    registry.collector(move |scrape| *scrape = filled.clone());
-    registry.render()
+    filled.render()
 }
 
-fn fill(scrape: &mut Scrape, config: &StatsConfig, reading: Option<&Reading>) {
-    machine::fill(scrape, config);
-    machine::fill_versions(scrape, config);
-    let failed = if reading.is_some() { 0.0 } else { 1.0 };
-    scrape.family(&families::SCRAPE_ERROR, Kind::Gauge).push_values(&[], &[], failed.into(), None);
-    let Some(reading) = reading else { return };
+/// Every cgroup, by container name and path.
+fn shown<'a>(config: &StatsConfig, reading: &'a Reading) -> Vec<Shown<'a>> {
     let owners = owners(reading);
-    let pressure = config.cgroups.is_v2() && config.cgroups.has("", "/", "cpu.pressure");
-    let disks = disks::Disks::read(config);
-    for (path, cgroup) in &reading.cgroups {
-        let owner = owners.get(path.as_str()).copied().unwrap_or_default();
-        let mut samples = Samples {
-            scrape,
-            base: [owner.container, path, owner.image, owner.name, owner.namespace, owner.pod],
-            at: Some(reading.at.as_millisecond()),
-        };
-        fill_cgroup(&mut samples, cgroup, pressure);
-        fill_processes(&mut samples, config, path, cgroup, !owner.name.is_empty());
-        disks.fill(&mut samples, cgroup);
-        let network = if path == "/" { Some(&*reading.host_network) } else { owner.network };
-        for interface in network.unwrap_or_default() {
-            for (desc, value) in &NETWORK {
-                let extra = [("interface", interface.name.as_str())];
-                samples.push(desc, Kind::Counter, &extra, value(interface));
+    let mut shown: Vec<Shown<'a>> = reading
+        .cgroups
+        .iter()
+        .map(|(path, cgroup)| {
+            let owner = owners.get(path.as_str()).copied().unwrap_or_default();
+            let network = if path == "/" { Some(&*reading.host_network) } else { owner.network };
+            let mut network: Vec<&InterfaceUsage> = network.unwrap_or_default().iter().collect();
+            network.sort_by(|a, b| a.name.cmp(&b.name));
+            let mut open = OpenFiles::default();
+            for pid in cgroup.usage.procs.lines() {
+                let of_one = open_files(&config.roots.proc, pid);
+                open.descriptors += of_one.descriptors;
+                open.sockets += of_one.sockets;
             }
-        }
-        if path == "/" {
-            disks.fill_filesystems(&mut samples);
-        }
-    }
-}
-
-/// Adds samples of one cgroup.
-struct Samples<'a> {
-    scrape: &'a mut Scrape,
-    base: [&'a str; 6],
-    at: Option<i64>,
-}
-
-impl Samples<'_> {
-    fn push(&mut self, desc: &Desc, kind: Kind, extra: &[(&'static str, &str)], value: f64) {
-        self.push_at(desc, kind, extra, value, self.at);
-    }
-
-    fn push_at(
-        &mut self,
-        desc: &Desc,
-        kind: Kind,
-        extra: &[(&'static str, &str)],
-        value: f64,
-        at: Option<i64>,
-    ) {
-        let names: Vec<&'static str> =
-            BASE.iter().copied().chain(extra.iter().map(|(name, _)| *name)).collect();
-        let values: Vec<&str> =
-            self.base.iter().copied().chain(extra.iter().map(|(_, value)| *value)).collect();
-        self.scrape.family(desc, kind).push_values(&names, &values, value.into(), at);
-    }
+            Shown {
+                labels: Labels::new(path, &owner),
+                cgroup,
+                open,
+                network,
+                is_container: !owner.name.is_empty(),
+            }
+        })
+        .collect();
+    shown.sort_by_key(|s| s.labels.key());
+    shown
 }
 
 fn owners(reading: &Reading) -> HashMap<&str, Owner<'_>> {
@@ -148,80 +161,105 @@ fn owners(reading: &Reading) -> HashMap<&str, Owner<'_>> {
     owners
 }
 
-fn fill_cgroup(samples: &mut Samples<'_>, cgroup: &CgroupReading, pressure: bool) {
-    let usage = &cgroup.usage;
+/// Families with one sample a cgroup.
+fn add_plain(page: &mut Page<'_>) {
     for (desc, kind, value) in &PLAIN {
-        samples.push(desc, *kind, &[], value(cgroup));
+        page.family(desc, *kind, move |lines, shown| lines.each(shown, |s| Some(value(s.cgroup))));
     }
-    let total = families::seconds(usage.cpu.total_ns);
-    samples.push(&CPU_USAGE, Kind::Counter, &[("cpu", "total")], total);
-    if usage.cpu.quota_us.is_some() {
-        for (desc, value) in &CFS {
-            samples.push(desc, Kind::Counter, &[], value(&usage.cpu));
-        }
+    for (desc, value) in &CFS {
+        page.family(desc, Kind::Counter, move |lines, shown| {
+            lines.each(shown, |s| {
+                let cpu = &s.cgroup.usage.cpu;
+                cpu.quota_us.is_some().then(|| value(cpu))
+            });
+        });
     }
-    for (failure, count) in
-        [("pgfault", usage.memory.page_faults), ("pgmajfault", usage.memory.major_page_faults)]
-    {
-        for scope in ["container", "hierarchy"] {
-            let extra = [("failure_type", failure), ("scope", scope)];
-            samples.push(&MEMORY_FAILURES, Kind::Counter, &extra, families::float(count));
-        }
-    }
-    for state in STATES {
-        samples.push(&TASKS_STATE, Kind::Gauge, &[("state", state)], 0.0);
-    }
-    if let Some(seen) = samples.at {
-        let seconds = families::float(u64::try_from(seen / 1000).unwrap_or(0));
-        samples.push(&families::LAST_SEEN, Kind::Gauge, &[], seconds);
-    }
-    if pressure {
-        for (desc, value) in &PRESSURE {
-            samples.push(desc, Kind::Counter, &[], value(&usage.pressure));
-        }
-    }
-    let created = families::float(u64::try_from(usage.created).unwrap_or(0));
-    samples.push_at(&START, Kind::Gauge, &[], created, None);
+    page.family(&families::LAST_SEEN, Kind::Gauge, |lines, shown| {
+        let seconds = lines.seconds();
+        lines.each(shown, |_| Some(seconds));
+    });
+    page.family(&START, Kind::Gauge, |lines, shown| {
+        let created = |s: &Shown<'_>| float(u64::try_from(s.cgroup.usage.created).unwrap_or(0));
+        lines.each_untimed(shown, |s| Some(created(s)));
+    });
     for (desc, value) in &SPEC_CPU {
-        if let Some(value) = value(&usage.cpu) {
-            samples.push_at(desc, Kind::Gauge, &[], value, None);
-        }
+        page.family(desc, Kind::Gauge, move |lines, shown| {
+            lines.each_untimed(shown, |s| value(&s.cgroup.usage.cpu));
+        });
     }
     for (desc, value) in &LIMITS {
-        let limit = value(&usage.memory).unwrap_or(0);
-        samples.push_at(desc, Kind::Gauge, &[], families::float(limit), None);
+        page.family(desc, Kind::Gauge, move |lines, shown| {
+            lines.each_untimed(shown, |s| Some(float(value(&s.cgroup.usage.memory).unwrap_or(0))));
+        });
     }
-}
-
-fn fill_processes(
-    samples: &mut Samples<'_>,
-    config: &StatsConfig,
-    path: &str,
-    cgroup: &CgroupReading,
-    is_container: bool,
-) {
-    let open = processes::open_files(config, path);
-    let values = [
-        cgroup.usage.processes,
-        open.descriptors,
-        open.sockets,
-        cgroup.usage.threads_max.unwrap_or(0),
-        cgroup.usage.threads,
+    let values: [Count; 5] = [
+        |s| s.cgroup.usage.processes,
+        |s| s.open.descriptors,
+        |s| s.open.sockets,
+        |s| s.cgroup.usage.threads_max.unwrap_or(0),
+        |s| s.cgroup.usage.threads,
     ];
     for (desc, value) in PROCESS.iter().zip(values) {
-        samples.push(desc, Kind::Gauge, &[], families::float(value));
-    }
-    if let (true, Some(limit)) = (is_container, open.soft_limit) {
-        samples.push(&ULIMITS, Kind::Gauge, &[("ulimit", "max_open_files")], limit);
+        page.family(desc, Kind::Gauge, move |lines, shown| {
+            lines.each(shown, |s| Some(float(value(s))));
+        });
     }
 }
 
-/// Bytes by device and operation.
-fn fill_blkio(samples: &mut Samples<'_>, device: (&str, u64, u64), operation: &str, value: u64) {
-    let (name, major, minor) = (device.0, device.1.to_string(), device.2.to_string());
-    let extra =
-        [("device", name), ("major", &*major), ("minor", &*minor), ("operation", operation)];
-    samples.push(&BLKIO, Kind::Counter, &extra, families::float(value));
+/// Families with labels beyond those of the cgroup.
+fn add_repeated(page: &mut Page<'_>) {
+    page.family(&CPU_USAGE, Kind::Counter, |lines, shown| {
+        for s in shown {
+            let extra = Extra { before_id: ",cpu=\"total\"", ..Extra::default() };
+            lines.with(&s.labels, extra, families::seconds(s.cgroup.usage.cpu.total_ns));
+        }
+    });
+    page.family(&MEMORY_FAILURES, Kind::Counter, |lines, shown| {
+        for same in shown.chunk_by(|a, b| a.labels.container() == b.labels.container()) {
+            add_failures(lines, same);
+        }
+    });
+    page.family(&TASKS_STATE, Kind::Gauge, |lines, shown| {
+        for s in shown {
+            for state in STATES {
+                lines.with(&s.labels, Extra { after_pod: state, ..Extra::default() }, 0.0);
+            }
+        }
+    });
+    page.family(&ULIMITS, Kind::Gauge, |lines, shown| {
+        let extra = Extra { after_pod: ",ulimit=\"max_open_files\"", ..Extra::default() };
+        for s in shown.iter().filter(|s| s.is_container) {
+            if let Some(limit) = s.cgroup.soft_open_files {
+                lines.with(&s.labels, extra, limit);
+            }
+        }
+    });
+    for (desc, value) in &NETWORK {
+        page.family(desc, Kind::Counter, move |lines, shown| {
+            for s in shown {
+                for interface in &s.network {
+                    let name = lines::label("interface", &interface.name);
+                    let extra = Extra { after_image: &name, ..Extra::default() };
+                    lines.with(&s.labels, extra, value(interface));
+                }
+            }
+        });
+    }
+}
+
+fn add_failures(lines: &mut Lines<'_>, shown: &[Shown<'_>]) {
+    let kinds: [(&str, Count); 2] = [
+        (",failure_type=\"pgfault\"", |s| s.cgroup.usage.memory.page_faults),
+        (",failure_type=\"pgmajfault\"", |s| s.cgroup.usage.memory.major_page_faults),
+    ];
+    for (before_id, count) in kinds {
+        for s in shown {
+            for after_pod in [",scope=\"container\"", ",scope=\"hierarchy\""] {
+                let extra = Extra { before_id, after_pod, ..Extra::default() };
+                lines.with(&s.labels, extra, float(count(s)));
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use crate::reading::{CgroupReading, ContainerReading, PodReading, Reading};
 use crate::task::{StatsConfig, StatsDeps};
+use crate::watched::{Watched, on_root};
 use api::stats::PodReference;
 use cri::RuntimeClient;
 use cri::api::{
@@ -14,8 +15,7 @@ use ports::StatsError;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
-use sys::cgroup::Cgroups;
-use sys::stats::{CgroupUsage, cgroup_usage, network_usage};
+use sys::stats::{cgroup_usage, network_usage};
 
 /// A base older than this says nothing about the present use.
 const BASE_TOO_OLD: Duration = Duration::from_secs(60);
@@ -32,11 +32,6 @@ pub(crate) struct Base {
 }
 
 impl Base {
-    fn of(at: Timestamp, cgroups: &BTreeMap<String, CgroupUsage>) -> Self {
-        let total_ns = cgroups.iter().map(|(path, usage)| (path.clone(), usage.cpu.total_ns));
-        Self { at, total_ns: total_ns.collect() }
-    }
-
     fn age(&self, now: Timestamp) -> Duration {
         Duration::try_from(now.duration_since(self.at)).unwrap_or_default()
     }
@@ -58,11 +53,12 @@ pub(crate) async fn collect(
     config: &Arc<StatsConfig>,
     deps: &StatsDeps,
     base: &mut Option<Base>,
+    watched: &mut Watched,
 ) -> Result<Reading, StatsError> {
     let now = deps.clock.now();
     if base.as_ref().is_none_or(|base| base.age(now) > BASE_TOO_OLD) {
-        let cgroups = read_cgroups(config).await?;
-        *base = Some(Base::of(deps.clock.now(), &cgroups));
+        let total_ns = with(config, watched, Watched::cpu_totals).await?;
+        *base = Some(Base { at: deps.clock.now(), total_ns });
         tokio::time::sleep(FIRST_GAP).await;
     }
     let running = ContainerFilter {
@@ -77,35 +73,49 @@ pub(crate) async fn collect(
     let (sandboxes, containers, stats) =
         listed.map_err(|e| StatsError(format!("failed to list pod stats: {e}")))?;
     let told = if config.from_runtime { told(&deps.runtime).await? } else { None };
-    let cgroups = read_cgroups(config).await?;
-    let at = deps.clock.now();
     let mut pods = pods(sandboxes, containers, stats);
     if let Some(told) = told {
         believe(&mut pods, told);
     }
-    let paths: Vec<String> = cgroups.keys().cloned().collect();
-    place(&mut pods, &paths, config);
-    let (reader, work) = (Arc::clone(config), (pods, cgroups, base.clone().unwrap_or_default()));
-    let reading = sys::blocking::run(move || {
-        let (mut pods, cgroups, base) = work;
+    let before = base.clone().unwrap_or_default();
+    let (clock, updates) = (Arc::clone(&deps.clock), deps.runtime.resource_updates());
+    let reading = with(config, watched, move |watched, config| {
+        let mut cgroups = watched.read(config, clock.now(), updates);
+        let at = clock.now();
+        place(&mut pods, &cgroups, config);
         for pod in &mut pods {
-            pod.network = pod_network(&reader, pod).unwrap_or_default();
+            pod.network = pod_network(&cgroups, config, pod).unwrap_or_default();
         }
-        let host_network = network_usage(&reader.roots.proc, "self").unwrap_or_default();
-        let cgroups = cgroups.into_iter().map(|(path, usage)| {
-            let nano_cores = base.nano_cores(&path, usage.cpu.total_ns, at);
-            let oom_kills = oom_kills(&reader.cgroups, &path);
-            (path, CgroupReading { usage, nano_cores, oom_kills })
-        });
-        Reading { at, cgroups: cgroups.collect(), pods, host_network }
+        for (path, cgroup) in &mut cgroups {
+            cgroup.nano_cores = before.nano_cores(path, cgroup.usage.cpu.total_ns, at);
+        }
+        let host_network = network_usage(&config.roots.proc, "self").unwrap_or_default();
+        Reading { at, cgroups, pods, host_network }
     });
-    let reading = reading.await.map_err(|e| StatsError(e.to_string()))?;
-    if base.as_ref().is_some_and(|base| base.age(at) >= BASE_AGE) {
+    let reading = reading.await?;
+    if base.as_ref().is_some_and(|base| base.age(reading.at) >= BASE_AGE) {
         let totals = reading.cgroups.iter();
         let total_ns = totals.map(|(path, c)| (path.clone(), c.usage.cpu.total_ns)).collect();
-        *base = Some(Base { at, total_ns });
+        *base = Some(Base { at: reading.at, total_ns });
     }
     Ok(reading)
+}
+
+/// Works with the watched cgroups off the runtime's threads. Work that fails leaves none watched, which
+/// only costs opening them again.
+async fn with<T: Send + 'static>(
+    config: &Arc<StatsConfig>,
+    watched: &mut Watched,
+    work: impl FnOnce(&mut Watched, &StatsConfig) -> T + Send + 'static,
+) -> Result<T, StatsError> {
+    let (mut held, config) = (std::mem::take(watched), Arc::clone(config));
+    let done = sys::blocking::run(move || {
+        let result = work(&mut held, &config);
+        (held, result)
+    });
+    let (held, result) = done.await.map_err(|e| StatsError(e.to_string()))?;
+    *watched = held;
+    Ok(result)
 }
 
 /// Reads the node's cgroup and that of all pods together; nothing of each pod.
@@ -125,81 +135,6 @@ pub(crate) async fn node(
     read.await.map_err(|e| StatsError(e.to_string()))
 }
 
-async fn read_cgroups(
-    config: &Arc<StatsConfig>,
-) -> Result<BTreeMap<String, CgroupUsage>, StatsError> {
-    let config = Arc::clone(config);
-    sys::blocking::run(move || walk(&config)).await.map_err(|e| StatsError(e.to_string()))
-}
-
-/// The root, the system's cgroups, and the pods' tree down to containers.
-fn walk(config: &StatsConfig) -> BTreeMap<String, CgroupUsage> {
-    let mut found = BTreeMap::new();
-    let mut read = |path: &str| {
-        if let Some(usage) = cgroup_usage(&config.cgroups, path) {
-            found.insert(path.to_owned(), on_root(usage, path, config));
-        }
-    };
-    read("/");
-    for (_, path) in config.system_cgroups() {
-        read(path);
-    }
-    let Some(kubepods) = &config.kubepods else { return found };
-    read(kubepods);
-    let controller = walked_controller(&config.cgroups);
-    let is_pod = |path: &str| CgroupName::parse(config.driver, path).pod_uid().is_some();
-    let below = |path: &str| -> Vec<String> {
-        let names = config.cgroups.below(controller, path);
-        names.into_iter().map(|name| format!("{path}/{name}")).collect()
-    };
-    for first in below(kubepods) {
-        read(&first);
-        let pods = if is_pod(&first) { vec![first] } else { below(&first) };
-        for pod in pods.iter().filter(|path| is_pod(path)) {
-            read(pod);
-            for container in below(pod) {
-                read(&container);
-            }
-        }
-    }
-    found
-}
-
-/// The hierarchy that is walked on version 1.
-fn walked_controller(cgroups: &Cgroups) -> &'static str {
-    if cgroups.is_v2() { "" } else { "cpuacct" }
-}
-
-/// What the root's files do not say: limits are the machine's, and on version 2 swap is too.
-fn on_root(mut usage: CgroupUsage, path: &str, config: &StatsConfig) -> CgroupUsage {
-    usage.created = usage.created.max(config.boot_time);
-    if path == "/" {
-        usage.memory.limit = Some(config.machine.memory_bytes);
-        usage.memory.swap_limit = Some(config.machine.swap_bytes);
-        if config.cgroups.is_v2() {
-            usage.memory.swap = swap_used(config).unwrap_or(0);
-        }
-    }
-    usage
-}
-
-fn swap_used(config: &StatsConfig) -> Option<u64> {
-    let text = sys::fs::read_to_string(config.roots.proc.join("meminfo")).ok()?;
-    let kib = |name: &str| -> Option<u64> {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        line.trim_start_matches(':').split_whitespace().next()?.parse().ok()
-    };
-    Some(kib("SwapTotal")?.saturating_sub(kib("SwapFree")?).saturating_mul(1024))
-}
-
-fn oom_kills(cgroups: &Cgroups, path: &str) -> u64 {
-    let (controller, file) =
-        if cgroups.is_v2() { ("", "memory.events") } else { ("memory", "memory.oom_control") };
-    let text = cgroups.read(controller, path, file).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
-    line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
-}
-
 /// Sandboxes with their running containers, chosen as the summary wants them.
 fn pods(
     sandboxes: Vec<PodSandbox>,
@@ -207,7 +142,7 @@ fn pods(
     stats: Vec<ContainerStats>,
 ) -> Vec<PodReading> {
     let mut stats: HashMap<String, ContainerStats> =
-        stats.into_iter().filter_map(|s| Some((s.attributes.as_ref()?.id.clone(), s))).collect();
+        stats.into_iter().filter_map(|mut s| Some((s.attributes.take()?.id, s))).collect();
     let mut by_sandbox: HashMap<String, Vec<ContainerReading>> = HashMap::new();
     for container in containers {
         let image = container.image.map(|i| i.image).unwrap_or_default();
@@ -282,10 +217,10 @@ fn believe(pods: &mut Vec<PodReading>, mut told: HashMap<String, LinuxPodSandbox
 }
 
 /// Finds the cgroups of pods, sandboxes and containers among the paths read.
-fn place(pods: &mut [PodReading], paths: &[String], config: &StatsConfig) {
+fn place(pods: &mut [PodReading], cgroups: &BTreeMap<String, CgroupReading>, config: &StatsConfig) {
     let mut by_id: HashMap<&str, &String> = HashMap::new();
     let mut by_uid: HashMap<String, &String> = HashMap::new();
-    for path in paths {
+    for path in cgroups.keys() {
         let name = path.rsplit('/').next().unwrap_or_default();
         by_id.insert(id_of(name), path);
         if let Some(uid) = CgroupName::parse(config.driver, path).pod_uid() {
@@ -310,13 +245,15 @@ fn id_of(name: &str) -> &str {
 }
 
 /// Interfaces of the pod's network namespace, seen through any of its processes.
-fn pod_network(config: &StatsConfig, pod: &PodReading) -> Option<Vec<sys::stats::InterfaceUsage>> {
+fn pod_network(
+    cgroups: &BTreeMap<String, CgroupReading>,
+    config: &StatsConfig,
+    pod: &PodReading,
+) -> Option<Vec<sys::stats::InterfaceUsage>> {
     let own = pod.containers.iter().filter_map(|c| c.cgroup.as_ref());
-    let mut cgroups = pod.sandbox_cgroup.iter().chain(own);
-    let controller = walked_controller(&config.cgroups);
-    cgroups.find_map(|path| {
-        let procs = config.cgroups.read(controller, path, "cgroup.procs").ok()?;
-        let pid = procs.lines().next()?.trim();
+    let mut paths = pod.sandbox_cgroup.iter().chain(own);
+    paths.find_map(|path| {
+        let pid = cgroups.get(path)?.usage.procs.lines().next()?;
         network_usage(&config.roots.proc, pid).ok()
     })
 }

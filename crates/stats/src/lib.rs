@@ -18,5 +18,6 @@ mod resource;
 mod storage;
 mod summary;
 mod task;
+mod watched;
 
 pub use task::{StatsConfig, StatsDeps, StatsHandle, start};

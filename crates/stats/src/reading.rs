@@ -28,8 +28,8 @@ pub(crate) struct CgroupReading {
     pub(crate) usage: CgroupUsage,
     /// CPU use lately.
     pub(crate) nano_cores: u64,
-    /// Processes that the kernel killed for want of memory.
-    pub(crate) oom_kills: u64,
+    /// The soft limit of open files of its first process; -1 is unlimited.
+    pub(crate) soft_open_files: Option<f64>,
 }
 
 /// One sandbox with its running containers.

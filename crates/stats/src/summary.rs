@@ -9,6 +9,7 @@ use api::stats::{
     Summary,
 };
 use ports::StatsError;
+use std::collections::BTreeMap;
 
 /// Builds the summary; without storage only CPU, memory and swap.
 pub(crate) fn build(
@@ -102,24 +103,22 @@ fn rlimit(config: &StatsConfig, time: Moment) -> Option<RlimitStats> {
 /// Of the sandboxes of one pod name: the only one, else the ready ones, else the newest. Pods
 /// without a running container are left out, unless the runtime says something of them.
 fn chosen(pods: &[PodReading]) -> Vec<&PodReading> {
-    let mut names: Vec<(&str, &str)> = Vec::new();
+    let mut named: BTreeMap<(&str, &str), Vec<&PodReading>> = BTreeMap::new();
+    let mut order = Vec::new();
     for pod in pods {
         let name = (pod.reference.namespace.as_str(), pod.reference.name.as_str());
-        if !names.contains(&name) {
-            names.push(name);
+        let same = named.entry(name).or_default();
+        if same.is_empty() {
+            order.push(name);
         }
+        same.push(pod);
     }
     let mut chosen = Vec::new();
-    for (namespace, name) in names {
-        let same: Vec<&PodReading> = pods
-            .iter()
-            .filter(|p| p.reference.namespace == namespace && p.reference.name == name)
-            .collect();
-        let ready: Vec<&PodReading> = same.iter().copied().filter(|p| p.ready).collect();
-        if same.len() == 1 || ready.is_empty() {
-            chosen.extend(same.into_iter().max_by_key(|p| p.created_ns));
+    for same in order.iter().filter_map(|name| named.get(name)) {
+        if same.len() == 1 || same.iter().all(|pod| !pod.ready) {
+            chosen.extend(same.iter().copied().max_by_key(|pod| pod.created_ns));
         } else {
-            chosen.extend(ready);
+            chosen.extend(same.iter().copied().filter(|pod| pod.ready));
         }
     }
     chosen.retain(|pod| pod.told.is_some() || !pod.containers.is_empty());

@@ -8,6 +8,7 @@ use crate::cadvisor;
 use crate::collect::{self, Base};
 use crate::reading::Reading;
 use crate::storage::{self, Storage};
+use crate::watched::Watched;
 use crate::{resource, summary};
 use api::stats::{Moment, Summary};
 use async_trait::async_trait;
@@ -103,6 +104,7 @@ pub fn start(config: StatsConfig, deps: StatsDeps, tasks: &Tasks) -> StatsHandle
         deps,
         queue,
         base: None,
+        watched: Watched::default(),
         reading: None,
         storage: None,
         places: None,
@@ -133,6 +135,7 @@ struct StatsTask {
     deps: StatsDeps,
     queue: mpsc::Receiver<Request>,
     base: Option<Base>,
+    watched: Watched,
     reading: Option<(Instant, Arc<Reading>)>,
     storage: Option<(Instant, Arc<Storage>)>,
     places: Option<(Instant, Arc<ImageFsInfoResponse>)>,
@@ -163,7 +166,8 @@ impl StatsTask {
         {
             return Ok(Arc::clone(reading));
         }
-        let read = collect::collect(&self.config, &self.deps, &mut self.base).await?;
+        let Self { config, deps, base, watched, .. } = self;
+        let read = collect::collect(config, deps, base, watched).await?;
         let reading = Arc::new(read);
         self.reading = Some((Instant::now(), Arc::clone(&reading)));
         Ok(reading)

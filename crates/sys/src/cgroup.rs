@@ -13,6 +13,7 @@ use crate::fs::{self, FsError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const CGROUP2_SUPER_MAGIC: i64 = 0x6367_7270;
 
@@ -24,6 +25,19 @@ const V2_CHECKED: [&str; 5] = ["cpu", "cpuset", "memory", "hugetlb", "pids"];
 
 /// Name of the version 2 hierarchy beside those of version 1; no controller is called so.
 const UNIFIED: &str = "unified";
+
+/// How often this process ordered a setting of a cgroup to be changed.
+static CHANGES: AtomicU64 = AtomicU64::new(0);
+
+/// A count that grows with every setting of a cgroup that this process changes, by file or through systemd.
+/// Whoever remembers settings compares it.
+pub fn changes() -> u64 {
+    CHANGES.load(Ordering::Acquire)
+}
+
+pub(crate) fn note_change() {
+    CHANGES.fetch_add(1, Ordering::Release);
+}
 
 /// The machine's cgroup hierarchies.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -170,7 +184,9 @@ impl Cgroups {
         file: &str,
         value: &str,
     ) -> Result<(), FsError> {
-        fs::write(self.file(controller, path, file)?, value)
+        let written = fs::write(self.file(controller, path, file)?, value);
+        note_change();
+        written
     }
 
     /// Whether a control file is there.

@@ -131,7 +131,9 @@ impl Systemd {
         properties: &[Property],
     ) -> Result<(), SystemdError> {
         let pairs: Vec<(&str, Value<'_>)> = properties.iter().map(Property::pair).collect();
-        self.call("SetUnitProperties", unit, &(unit, true, pairs)).await
+        let set = self.call("SetUnitProperties", unit, &(unit, true, pairs)).await;
+        crate::cgroup::note_change();
+        set
     }
 
     /// Stops a unit and waits until it is down; one that is not there is down already.

@@ -1,6 +1,6 @@
 //! Go's text forms that logs and metrics must share with the Go kubelet: quoted strings and floats.
 
-pub use units::strconv::float;
+pub use units::strconv::{float, push_float};
 
 /// Go's `strconv.Quote`: double quotes, with everything that is not printable escaped.
 pub fn quote(text: &str) -> String {

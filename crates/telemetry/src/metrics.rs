@@ -17,7 +17,7 @@ mod standard;
 mod work_queue;
 
 pub use desc::{Desc, Kind, Stability, exponential_buckets, linear_buckets};
-pub use exposition::CONTENT_TYPE;
+pub use exposition::{CONTENT_TYPE, push_header, push_label};
 pub use family::{Counter, CounterFamily, Gauge, GaugeFamily, Histogram, HistogramFamily};
 pub use process::register_process;
 pub use registry::Registry;

@@ -1,5 +1,7 @@
 //! Go's `strconv`: numbers, booleans and quoted strings with Go's error texts.
 
+use std::fmt::Write;
+
 /// A failed conversion; prints as Go's `*strconv.NumError`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("strconv.{function}: parsing {}: {reason}", quote(.text))]
@@ -129,20 +131,82 @@ fn underscores_ok(text: &str) -> bool {
 
 /// `%v`: a float in its shortest form, with an exponent below 1e-4 and from 1e6 on.
 pub fn float(value: f64) -> String {
+    let mut text = String::new();
+    push_float(&mut text, value);
+    text
+}
+
+/// Adds a float as [`float`] writes it.
+pub fn push_float(out: &mut String, value: f64) {
+    /// Whole numbers up to here are exact, and written without the search for the shortest form.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
     if value.is_nan() {
-        return "NaN".to_owned();
+        out.push_str("NaN");
+    } else if value.is_infinite() {
+        out.push_str(if value > 0.0 { "+Inf" } else { "-Inf" });
+    } else if value > 0.0 && value < EXACT && value.fract() == 0.0 {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "whole, small"
+        )]
+        push_whole(out, value as u64);
+    } else {
+        push_any(out, value);
     }
-    if value.is_infinite() {
-        return if value > 0.0 { "+Inf" } else { "-Inf" }.to_owned();
+}
+
+/// A positive whole number.
+fn push_whole(out: &mut String, value: u64) {
+    let mut digits = [b'0'; 20];
+    let mut first = digits.len();
+    let mut rest = value;
+    while rest > 0 {
+        first -= 1;
+        if let (Some(digit), Ok(last)) = (digits.get_mut(first), u8::try_from(rest % 10)) {
+            *digit = b'0' + last;
+        }
+        rest /= 10;
     }
-    let scientific = format!("{value:e}");
-    let Some((mantissa, exponent)) = scientific.split_once('e') else { return scientific };
-    let exponent: i32 = exponent.parse().unwrap_or(0);
+    let digits = digits.get(first..).and_then(|d| std::str::from_utf8(d).ok()).unwrap_or_default();
+    let exponent = digits.len().saturating_sub(1);
+    if exponent < 6 {
+        out.push_str(digits);
+        return;
+    }
+    let (head, tail) = digits.split_at(1);
+    out.push_str(head);
+    let tail = tail.trim_end_matches('0');
+    if !tail.is_empty() {
+        out.push('.');
+        out.push_str(tail);
+    }
+    out.push_str(if exponent < 10 { "e+0" } else { "e+1" });
+    // At most 15: the number is below 2^53.
+    out.push_str(digits_of(exponent % 10));
+}
+
+fn digits_of(number: usize) -> &'static str {
+    const DIGITS: [&str; 10] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];
+    DIGITS.get(number).copied().unwrap_or_default()
+}
+
+fn push_any(out: &mut String, value: f64) {
+    let start = out.len();
+    // Writing to a string cannot fail.
+    let _ = write!(out, "{value:e}");
+    let exponent = out.get(start..).and_then(|text| text.split_once('e'));
+    let exponent = exponent.and_then(|(_, exponent)| exponent.parse::<i32>().ok()).unwrap_or(0);
     if value != 0.0 && !(-4..6).contains(&exponent) {
+        if let Some(at) = out.rfind('e') {
+            out.truncate(at);
+        }
         let sign = if exponent < 0 { '-' } else { '+' };
-        return format!("{mantissa}e{sign}{:02}", exponent.unsigned_abs());
+        let _ = write!(out, "e{sign}{:02}", exponent.unsigned_abs());
+    } else {
+        out.truncate(start);
+        let _ = write!(out, "{value}");
     }
-    format!("{value}")
 }
 
 /// `%q`: a Go string literal.

@@ -1,5 +1,6 @@
 //! Calls about containers.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use proto::cri_v1::{
@@ -147,7 +148,15 @@ impl RuntimeClient {
         let attempt = Box::pin(async move {
             service.update_container_resources(request(message, deadline)).await
         });
-        self.invoke(Call::UpdateContainerResources, deadline, attempt).await.map(drop)
+        let updated = self.invoke(Call::UpdateContainerResources, deadline, attempt).await;
+        self.inner.resource_updates.fetch_add(1, Ordering::Release);
+        updated.map(drop)
+    }
+
+    /// A count that grows with every attempt to change a container's resources. Whoever remembers them
+    /// compares it.
+    pub fn resource_updates(&self) -> u64 {
+        self.inner.resource_updates.load(Ordering::Acquire)
     }
 
     /// Makes the runtime open a container's log file anew, after a rotation.

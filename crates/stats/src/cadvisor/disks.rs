@@ -1,11 +1,11 @@
 //! Block devices and filesystems.
 
-use super::{Samples, fill_blkio};
-use crate::cadvisor::families::float;
-use crate::reading::CgroupReading;
+use super::Shown;
+use super::lines::{Extra, Lines, Page, label};
+use crate::cadvisor::families::{BLKIO, float};
 use crate::task::StatsConfig;
 use std::collections::{BTreeMap, HashMap};
-use sys::stats::{FsUsage, fs_usage};
+use sys::stats::{DeviceIo, FsUsage, fs_usage};
 use telemetry::metrics::{Desc, Kind};
 
 /// Filesystems shown at most.
@@ -23,7 +23,7 @@ const WRITES: Desc = d("container_fs_writes_total", "Cumulative count of writes 
 
 type OfFs = (Desc, fn(&FsUsage) -> u64);
 
-const OF_FS: [OfFs; 4] = [
+static OF_FS: [OfFs; 4] = [
     (d("container_fs_inodes_free", "Number of available Inodes"), |u| u.inodes_free),
     (d("container_fs_inodes_total", "Number of Inodes"), |u| u.inodes),
     (
@@ -42,9 +42,19 @@ const OF_FS: [OfFs; 4] = [
     ),
 ];
 
+type OfIo = fn(&DeviceIo) -> Option<u64>;
+
+/// What a cgroup itself did to a device.
+static OF_CGROUP: [(Desc, OfIo); 4] = [
+    (READ_BYTES, |io| io.bytes.get("Read").copied()),
+    (WRITE_BYTES, |io| io.bytes.get("Write").copied()),
+    (READS, |io| io.operations.get("Read").copied()),
+    (WRITES, |io| io.operations.get("Write").copied()),
+];
+
 type OfDisk = (Desc, Kind, fn(&DiskCounters) -> f64);
 
-const OF_DISK: [OfDisk; 11] = [
+static OF_DISK: [OfDisk; 11] = [
     (READS, Kind::Counter, |c| float(c.reads)),
     (
         d("container_fs_sector_reads_total", "Cumulative count of sector reads completed"),
@@ -142,39 +152,133 @@ impl Disks {
         Self { by_number, filesystems }
     }
 
-    /// The devices that a cgroup used.
-    pub(super) fn fill(&self, samples: &mut Samples<'_>, cgroup: &CgroupReading) {
-        for io in &cgroup.usage.io {
-            let known = self.by_number.get(&io.device);
-            let name = known.map(|disk| format!("/dev/{}", disk.name)).unwrap_or_default();
-            for (operation, bytes) in &io.bytes {
-                fill_blkio(samples, (&name, io.device.0, io.device.1), operation, *bytes);
-            }
-            let pairs = [
-                (&READ_BYTES, io.bytes.get("Read")),
-                (&WRITE_BYTES, io.bytes.get("Write")),
-                (&READS, io.operations.get("Read")),
-                (&WRITES, io.operations.get("Write")),
-            ];
-            for (desc, value) in pairs {
-                if let Some(value) = value {
-                    samples.push(desc, Kind::Counter, &[("device", &name)], float(*value));
+    /// Adds the families of devices and filesystems.
+    pub(super) fn add<'a>(&'a self, page: &mut Page<'a>) {
+        for (desc, value) in &OF_FS {
+            page.family(desc, Kind::Gauge, move |lines, shown| {
+                let rows = self.of_machine(shown, |fs| float(value(&fs.0)));
+                write(lines, shown, rows);
+            });
+        }
+        for (desc, kind, value) in &OF_DISK {
+            page.family(desc, *kind, move |lines, shown| {
+                let used = OF_CGROUP.iter().find(|(of, _)| of.name() == desc.name());
+                let mut rows =
+                    used.map(|(_, used)| self.of_cgroups(shown, used)).unwrap_or_default();
+                rows.extend(self.of_machine(shown, |fs| value(&fs.1)));
+                write(lines, shown, rows);
+            });
+        }
+        for (desc, used) in OF_CGROUP
+            .iter()
+            .filter(|(of, _)| OF_DISK.iter().all(|(desc, _, _)| desc.name() != of.name()))
+        {
+            page.family(desc, Kind::Counter, move |lines, shown| {
+                write(lines, shown, self.of_cgroups(shown, used));
+            });
+        }
+        page.family(&BLKIO, Kind::Counter, move |lines, shown| self.add_blkio(lines, shown));
+    }
+
+    /// The name of a device; empty if it is not known.
+    fn name(&self, number: (u64, u64)) -> String {
+        let known = self.by_number.get(&number);
+        known.map(|disk| format!("/dev/{}", disk.name)).unwrap_or_default()
+    }
+
+    /// The devices that cgroups used.
+    fn of_cgroups(&self, shown: &[Shown<'_>], used: &OfIo) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for (index, s) in shown.iter().enumerate() {
+            for io in &s.cgroup.usage.io {
+                if let Some(value) = used(io) {
+                    let device = self.name(io.device);
+                    rows.push(Row { index, device, value: float(value), ..Row::default() });
                 }
             }
         }
+        rows
     }
 
-    /// The machine's filesystems.
-    pub(super) fn fill_filesystems(&self, samples: &mut Samples<'_>) {
-        for (device, (usage, counters)) in &self.filesystems {
-            let extra = [("device", device.as_str())];
-            for (desc, value) in &OF_FS {
-                samples.push(desc, Kind::Gauge, &extra, float(value(usage)));
-            }
-            for (desc, kind, value) in &OF_DISK {
-                samples.push(desc, *kind, &extra, value(counters));
+    /// The machine's filesystems, with the root.
+    fn of_machine(
+        &self,
+        shown: &[Shown<'_>],
+        value: impl Fn(&(FsUsage, DiskCounters)) -> f64,
+    ) -> Vec<Row> {
+        let Some(index) = shown.iter().position(|s| s.labels.key().1 == "/") else {
+            return Vec::new();
+        };
+        let all = self.filesystems.iter();
+        all.map(|(device, fs)| Row {
+            index,
+            device: device.clone(),
+            value: value(fs),
+            ..Row::default()
+        })
+        .collect()
+    }
+
+    /// Bytes by device and operation.
+    fn add_blkio(&self, lines: &mut Lines<'_>, shown: &[Shown<'_>]) {
+        let mut rows = Vec::new();
+        for (index, s) in shown.iter().enumerate() {
+            for io in &s.cgroup.usage.io {
+                for (operation, bytes) in &io.bytes {
+                    rows.push(Row {
+                        index,
+                        device: self.name(io.device),
+                        numbers: (io.device.0.to_string(), io.device.1.to_string()),
+                        operation,
+                        value: float(*bytes),
+                    });
+                }
             }
         }
+        write(lines, shown, rows);
+    }
+}
+
+/// A sample about a device.
+#[derive(Debug, Default)]
+struct Row {
+    /// Of which cgroup.
+    index: usize,
+    device: String,
+    /// Major and minor number; empty where they are no labels.
+    numbers: (String, String),
+    operation: &'static str,
+    value: f64,
+}
+
+/// Adds samples by their label values; one label set once.
+fn write(lines: &mut Lines<'_>, shown: &[Shown<'_>], mut rows: Vec<Row>) {
+    let container = |row: &Row| shown.get(row.index).map(|s| s.labels.container());
+    let own = |row: &Row| (row.index, row.operation);
+    rows.sort_by(|a, b| {
+        let devices = (container(a), &a.device).cmp(&(container(b), &b.device));
+        devices.then_with(|| {
+            (a.index, &a.numbers, a.operation).cmp(&(b.index, &b.numbers, b.operation))
+        })
+    });
+    rows.dedup_by(|a, b| own(a) == own(b) && a.device == b.device && a.numbers == b.numbers);
+    for row in rows {
+        let Some(s) = shown.get(row.index) else { continue };
+        let device = label("device", &row.device);
+        if row.operation.is_empty() {
+            lines.with(&s.labels, Extra { before_id: &device, ..Extra::default() }, row.value);
+            continue;
+        }
+        let mut numbers = label("major", &row.numbers.0);
+        numbers.push_str(&label("minor", &row.numbers.1));
+        let operation = label("operation", row.operation);
+        let extra = Extra {
+            before_id: &device,
+            after_image: &numbers,
+            after_namespace: &operation,
+            after_pod: "",
+        };
+        lines.with(&s.labels, extra, row.value);
     }
 }
 

@@ -24,7 +24,7 @@ const fn d(name: &'static str, help: &'static str) -> Desc {
 type Plain = (Desc, Kind, fn(&CgroupReading) -> f64);
 
 /// One value per cgroup.
-pub(super) const PLAIN: [Plain; 17] = [
+pub(super) static PLAIN: [Plain; 17] = [
     (
         d("container_health_state", "The result of the container's health check"),
         Kind::Gauge,
@@ -107,25 +107,25 @@ pub(super) const PLAIN: [Plain; 17] = [
     (
         d("container_oom_events_total", "Count of out of memory events observed for the container"),
         Kind::Counter,
-        |c| float(c.oom_kills),
+        |c| float(c.usage.oom_kills),
     ),
 ];
 
-pub(super) const LAST_SEEN: Desc =
+pub(super) static LAST_SEEN: Desc =
     d("container_last_seen", "Last time a container was seen by the exporter");
-pub(super) const CPU_USAGE: Desc =
+pub(super) static CPU_USAGE: Desc =
     d("container_cpu_usage_seconds_total", "Cumulative cpu time consumed in seconds.");
-pub(super) const MEMORY_FAILURES: Desc =
+pub(super) static MEMORY_FAILURES: Desc =
     d("container_memory_failures_total", "Cumulative count of memory allocation failures.");
-pub(super) const TASKS_STATE: Desc = d("container_tasks_state", "Number of tasks in given state");
-pub(super) const ULIMITS: Desc = d(
+pub(super) static TASKS_STATE: Desc = d("container_tasks_state", "Number of tasks in given state");
+pub(super) static ULIMITS: Desc = d(
     "container_ulimits_soft",
     "Soft ulimit values for the container root process. Unlimited if -1, except priority and nice",
 );
-pub(super) const BLKIO: Desc = d("container_blkio_device_usage_total", "Blkio Device bytes usage");
-pub(super) const START: Desc =
+pub(super) static BLKIO: Desc = d("container_blkio_device_usage_total", "Blkio Device bytes usage");
+pub(super) static START: Desc =
     d("container_start_time_seconds", "Start time of the container since unix epoch in seconds.");
-pub(super) const SCRAPE_ERROR: Desc = d(
+pub(super) static SCRAPE_ERROR: Desc = d(
     "container_scrape_error",
     "1 if there was an error while getting container metrics, 0 otherwise",
 );
@@ -133,7 +133,7 @@ pub(super) const SCRAPE_ERROR: Desc = d(
 type Cpu = (Desc, fn(&CpuUsage) -> f64);
 
 /// Only with a quota.
-pub(super) const CFS: [Cpu; 5] = [
+pub(super) static CFS: [Cpu; 5] = [
     (
         d("container_cpu_cfs_periods_total", "Number of elapsed enforcement period intervals."),
         |c| float(c.periods),
@@ -164,7 +164,7 @@ pub(super) const CFS: [Cpu; 5] = [
 type SpecCpu = (Desc, fn(&CpuUsage) -> Option<f64>);
 
 /// Settings of the CPU.
-pub(super) const SPEC_CPU: [SpecCpu; 3] = [
+pub(super) static SPEC_CPU: [SpecCpu; 3] = [
     (d("container_spec_cpu_period", "CPU period of the container."), |c| {
         Some(float(c.period_us.unwrap_or(0)))
     }),
@@ -179,7 +179,7 @@ pub(super) const SPEC_CPU: [SpecCpu; 3] = [
 type Limit = (Desc, fn(&MemoryUsage) -> Option<u64>);
 
 /// Memory limits; 0 is none.
-pub(super) const LIMITS: [Limit; 3] = [
+pub(super) static LIMITS: [Limit; 3] = [
     (d("container_spec_memory_limit_bytes", "Memory limit for the container."), |m| m.limit),
     (d("container_spec_memory_swap_limit_bytes", "Memory swap limit for the container."), |m| {
         m.swap_limit
@@ -194,7 +194,7 @@ pub(super) const LIMITS: [Limit; 3] = [
 ];
 
 /// In the order in which their values are given.
-pub(super) const PROCESS: [Desc; 5] = [
+pub(super) static PROCESS: [Desc; 5] = [
     d("container_processes", "Number of processes running inside the container."),
     d("container_file_descriptors", "Number of open file descriptors for the container."),
     d("container_sockets", "Number of open sockets for the container."),
@@ -208,7 +208,7 @@ pub(super) const PROCESS: [Desc; 5] = [
 type Network = (Desc, fn(&InterfaceUsage) -> f64);
 
 /// Per interface.
-pub(super) const NETWORK: [Network; 8] = [
+pub(super) static NETWORK: [Network; 8] = [
     (d("container_network_receive_bytes_total", "Cumulative count of bytes received"), |i| {
         float(i.rx_bytes)
     }),
@@ -255,7 +255,7 @@ pub(super) const NETWORK: [Network; 8] = [
 type Stall = (Desc, fn(&PressureSet) -> f64);
 
 /// Where the kernel has pressure.
-pub(super) const PRESSURE: [Stall; 6] = [
+pub(super) static PRESSURE: [Stall; 6] = [
     (
         d(
             "container_pressure_cpu_stalled_seconds_total",

@@ -1,8 +1,9 @@
-//! Owners of cgroups.
+//! Owners of cgroups, and the text of a page.
 
 use super::*;
 use crate::reading::{ContainerReading, PodReading};
 use api::stats::PodReference;
+use sys::stats::DeviceIo;
 
 #[test]
 fn pods_sandboxes_and_containers_are_told_apart() {
@@ -29,4 +30,132 @@ fn pods_sandboxes_and_containers_are_told_apart() {
     assert_eq!(of("/kubepods/podu"), ("", "", "p", false));
     assert_eq!(of("/kubepods/podu/s"), ("s", "", "p", true));
     assert_eq!(of("/kubepods/podu/c"), ("c", "main", "p", false));
+}
+
+fn io(major: u64, read: u64) -> DeviceIo {
+    DeviceIo {
+        device: (major, 0),
+        bytes: [("Read", read), ("Write", 2), ("Total", read + 2)].into(),
+        operations: [("Read", 3), ("Write", 4)].into(),
+    }
+}
+
+fn cgroup(number: u64) -> CgroupReading {
+    let mut reading = CgroupReading { soft_open_files: Some(-1.0), ..CgroupReading::default() };
+    let usage = &mut reading.usage;
+    usage.cpu.total_ns = number * 1_234_567_891;
+    usage.cpu.quota_us = number.is_multiple_of(2).then_some(5_000);
+    usage.memory.usage = number * 1_000_000;
+    usage.memory.page_faults = number;
+    usage.created = 1_700_000_000;
+    // Devices that nothing is known of have one name between them.
+    usage.io = vec![io(259, number), io(7777, 1), io(7778, 9)];
+    reading
+}
+
+fn interface(name: &str) -> InterfaceUsage {
+    InterfaceUsage { name: name.into(), rx_bytes: 5, ..InterfaceUsage::default() }
+}
+
+/// A node with two pods whose containers have names in common and odd letters.
+fn node() -> Reading {
+    let mut reading = Reading {
+        at: jiff::Timestamp::from_millisecond(1_700_000_000_123).unwrap(),
+        host_network: vec![interface("eth1"), interface("eth0")],
+        ..Reading::default()
+    };
+    let mut paths = vec!["/".to_owned(), "/kubepods".to_owned()];
+    for pod in ["b", "a"] {
+        let of = |name: &str| format!("/kubepods/pod{pod}{name}");
+        let container = |name: &str| ContainerReading {
+            id: format!("id-{pod}-{name}"),
+            name: name.into(),
+            image: "registry.example/a\"b\\c".into(),
+            cgroup: Some(of(&format!("/{name}"))),
+            ..ContainerReading::default()
+        };
+        reading.pods.push(PodReading {
+            reference: PodReference { name: pod.into(), namespace: "n".into(), uid: pod.into() },
+            sandbox_id: format!("s-{pod}"),
+            cgroup: Some(of("")),
+            sandbox_cgroup: Some(of("/sandbox")),
+            network: vec![interface("eth0")],
+            containers: vec![container("side"), container("main")],
+            ..PodReading::default()
+        });
+        paths.extend(["", "/sandbox", "/side", "/main"].map(of));
+    }
+    let cgroups = paths.into_iter().zip(1..).map(|(path, number)| (path, cgroup(number)));
+    reading.cgroups = cgroups.collect();
+    reading
+}
+
+fn config() -> StatsConfig {
+    StatsConfig {
+        node_name: "n".into(),
+        roots: ports::Roots::default(),
+        cgroups: std::sync::Arc::new(sys::cgroup::Cgroups::V1 { mounts: Default::default() }),
+        driver: engine::cgroup::Driver::Cgroupfs,
+        kubepods: None,
+        kubelet_cgroup: None,
+        runtime_cgroup: None,
+        misc_cgroup: None,
+        machine: sys::host::Machine::default(),
+        versions: ("6.1".into(), "Linux".into()),
+        boot_time: 0,
+        started: api::stats::Moment::default(),
+        measure_volumes: false,
+        from_runtime: false,
+    }
+}
+
+/// A line's label values, with the names that they have, as the registry takes them.
+fn labels(text: &str) -> Vec<(std::borrow::Cow<'static, str>, String)> {
+    let inside = text.trim_start_matches('{').trim_end_matches("\"}");
+    let pairs = inside.split("\",").filter_map(|pair| pair.split_once("=\""));
+    pairs
+        .map(|(name, value)| {
+            let value = value.replace("\\\"", "\"").replace("\\\\", "\\");
+            (name.to_owned().into(), value)
+        })
+        .collect()
+}
+
+#[test]
+fn the_page_is_what_the_registry_prints_of_the_same_samples() {
+    let page = page(&config(), Some(&node()));
+    let mut again = Scrape::default();
+    let (mut help, mut kind) = ("", Kind::Gauge);
+    let lines: Vec<&str> = page.lines().collect();
+    for line in &lines {
+        if let Some(text) = line.strip_prefix("# HELP ") {
+            help = text.split_once(' ').unwrap().1;
+        } else if let Some(text) = line.strip_prefix("# TYPE ") {
+            kind = if text.ends_with(" counter") { Kind::Counter } else { Kind::Gauge };
+        } else {
+            let (series, value) = match line.rsplit_once("\"} ") {
+                Some((series, value)) => (format!("{series}\"}}"), value),
+                None => line.split_once(' ').map(|(s, v)| (s.to_owned(), v)).unwrap(),
+            };
+            let (name, rest) = series.split_at(series.find('{').unwrap_or(series.len()));
+            let mut words = value.split(' ');
+            let number: f64 = words.next().unwrap().parse().unwrap();
+            let at = words.next().map(|at| at.parse().unwrap());
+            let family = again.named(name.to_owned(), help, kind);
+            family.push(labels(rest), number.into(), at);
+        }
+    }
+    let again = again.render();
+    for (ours, registry) in lines.iter().zip(again.lines()) {
+        assert_eq!(*ours, registry);
+    }
+    assert_eq!(page, again);
+    let count = |start: &str| lines.iter().filter(|line| line.starts_with(start)).count();
+    assert_eq!(count("container_memory_failures_total{"), 40);
+    assert_eq!(count("container_fs_reads_bytes_total{container=\"main\",device=\"\""), 2);
+    assert_eq!(count("container_blkio_device_usage_total{container=\"main\""), 18);
+    assert_eq!(count("container_network_receive_bytes_total{"), 4);
+    assert_eq!(count("container_cpu_cfs_periods_total{"), 5);
+    assert_eq!(count("container_ulimits_soft{"), 6);
+    assert!(page.contains("container_memory_usage_bytes{container=\"main\",id=\"/kubepods/poda/main\",image=\"registry.example/a\\\"b\\\\c\",name=\"id-a-main\",namespace=\"n\",pod=\"a\"} 1e+07 1700000000123\n"), "{page}");
 }

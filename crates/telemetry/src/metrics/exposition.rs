@@ -7,8 +7,9 @@
 use std::cmp::Ordering;
 use std::fmt::Write;
 
+use super::desc::{Desc, Kind};
 use super::scrape::{FamilySamples, Sample, SampleValue, Scrape};
-use crate::go_text::float;
+use units::strconv::push_float;
 
 /// The content type of the text format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -34,8 +35,7 @@ fn write_family(out: &mut String, name: &str, family: &FamilySamples) {
     if family.samples.is_empty() {
         return;
     }
-    let _ = writeln!(out, "# HELP {name} {}", Escaped { text: &family.help, quotes: false });
-    let _ = writeln!(out, "# TYPE {name} {}", family.kind.as_str());
+    push_head(out, name, &family.help, family.kind);
     for sample in &family.samples {
         write_sample(out, name, sample);
     }
@@ -82,40 +82,65 @@ fn write_line(
     out.push_str(suffix);
     let mut separator = '{';
     for (label, text) in &sample.labels {
-        let _ = write!(out, "{separator}{label}=\"{}\"", Escaped { text, quotes: true });
+        out.push(separator);
+        push_label(out, label, text);
         separator = ',';
     }
     if let Some((label, bound)) = extra {
-        let _ = write!(out, "{separator}{label}=\"{}\"", float(bound));
+        out.push(separator);
+        out.push_str(label);
+        out.push_str("=\"");
+        push_float(out, bound);
+        out.push('"');
         separator = ',';
     }
     if separator == ',' {
         out.push('}');
     }
-    let _ = write!(out, " {}", float(value));
+    out.push(' ');
+    push_float(out, value);
     if let Some(timestamp) = sample.timestamp_ms {
         let _ = write!(out, " {timestamp}");
     }
     out.push('\n');
 }
 
-/// Text with backslash, line break and (in label values) the quote escaped.
-struct Escaped<'a> {
-    text: &'a str,
-    quotes: bool,
+/// Adds the two lines above a declared metric's samples.
+pub fn push_header(out: &mut String, desc: &Desc, kind: Kind) {
+    push_head(out, desc.name, &desc.help_text(), kind);
 }
 
-impl std::fmt::Display for Escaped<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for c in self.text.chars() {
-            match c {
-                '\\' => f.write_str("\\\\")?,
-                '\n' => f.write_str("\\n")?,
-                '"' if self.quotes => f.write_str("\\\"")?,
-                _ => f.write_char(c)?,
-            }
+fn push_head(out: &mut String, name: &str, help: &str, kind: Kind) {
+    for part in ["# HELP ", name, " "] {
+        out.push_str(part);
+    }
+    push_escaped(out, help, false);
+    for part in ["\n# TYPE ", name, " ", kind.as_str(), "\n"] {
+        out.push_str(part);
+    }
+}
+
+/// Adds a label with its value between quotes.
+pub fn push_label(out: &mut String, name: &str, value: &str) {
+    out.push_str(name);
+    out.push_str("=\"");
+    push_escaped(out, value, true);
+    out.push('"');
+}
+
+/// Adds text with backslash, line break and (in label values) the quote escaped.
+fn push_escaped(out: &mut String, text: &str, quotes: bool) {
+    if !text.contains(['\\', '\n', '"']) {
+        out.push_str(text);
+        return;
+    }
+    for c in text.chars() {
+        match c {
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '"' if quotes => out.push_str("\\\""),
+            _ => out.push(c),
         }
-        Ok(())
     }
 }
 

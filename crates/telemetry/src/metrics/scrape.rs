@@ -12,6 +12,11 @@ pub struct Scrape {
 }
 
 impl Scrape {
+    /// The text of what was collected, as [`Registry::render`](super::Registry::render) prints it.
+    pub fn render(self) -> String {
+        super::exposition::write(self)
+    }
+
     /// The samples of a declared metric.
     pub fn family(&mut self, desc: &Desc, kind: Kind) -> &mut FamilySamples {
         self.families.entry(Cow::Borrowed(desc.name)).or_insert_with(|| FamilySamples {

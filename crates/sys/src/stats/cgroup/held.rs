@@ -1,0 +1,231 @@
+//! A cgroup whose folders stay open between looks.
+//!
+//! Opening a file by its whole path costs most of a look; relative to its folder, half of it. What
+//! only somebody's order changes (limits, shares) and what a machine-wide counter announces (kills for
+//! want of memory) is read again when the caller says so.
+
+use super::{CgroupUsage, v1, v2};
+use crate::cgroup::Cgroups;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// Limits at or above this mean "none".
+const UNLIMITED: u64 = 1 << 62;
+/// What a read gives at least while there is more: the kernel hands out lists by the page.
+const FULL_READ: usize = 3072;
+/// Room for one read.
+const ROOM: usize = 8192;
+
+/// What is read again, beyond what changes by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Look {
+    /// Limits, shares, quotas.
+    pub settings: bool,
+    /// Processes killed for want of memory.
+    pub kills: bool,
+    /// Whether some device of the machine is scheduled by BFQ, which counts I/O itself (version 1).
+    pub bfq: bool,
+}
+
+impl Default for Look {
+    fn default() -> Self {
+        Self { settings: true, kills: true, bfq: true }
+    }
+}
+
+/// The hierarchies that are read on version 1; on version 2 all are the first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Controller {
+    Cpuacct,
+    Cpu,
+    Memory,
+    Blkio,
+    Pids,
+}
+
+const CONTROLLERS: [(Controller, &str); 5] = [
+    (Controller::Cpuacct, "cpuacct"),
+    (Controller::Cpu, "cpu"),
+    (Controller::Memory, "memory"),
+    (Controller::Blkio, "blkio"),
+    (Controller::Pids, "pids"),
+];
+
+/// A cgroup that is looked at again and again.
+#[derive(Debug)]
+pub struct HeldCgroup {
+    folders: Folders,
+    is_root: bool,
+    created: i64,
+    /// The last look, from which a look takes what it does not read.
+    last: Option<CgroupUsage>,
+}
+
+#[derive(Debug)]
+struct Folders {
+    v2: bool,
+    open: [Option<OwnedFd>; 5],
+}
+
+impl Folders {
+    fn open(host: &Cgroups, path: &str) -> Option<Self> {
+        let v2 = host.is_v2();
+        let mut open = [const { None }; 5];
+        for ((controller, name), slot) in CONTROLLERS.iter().zip(&mut open) {
+            *slot = host.dir(name, path).and_then(|dir| folder(&dir));
+            // The first is the one that decides whether the cgroup is there.
+            if *controller == Controller::Cpuacct && slot.is_none() {
+                return None;
+            }
+            if v2 {
+                break;
+            }
+        }
+        Some(Self { v2, open })
+    }
+
+    fn of(&self, controller: Controller) -> Option<BorrowedFd<'_>> {
+        let index = if self.v2 {
+            0
+        } else {
+            CONTROLLERS.iter().position(|(known, _)| *known == controller)?
+        };
+        self.open.get(index)?.as_ref().map(AsFd::as_fd)
+    }
+}
+
+fn folder(path: &Path) -> Option<OwnedFd> {
+    rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()
+}
+
+impl HeldCgroup {
+    /// Opens the folders; `None` if the cgroup is not there.
+    pub fn open(host: &Cgroups, path: &str) -> Option<Self> {
+        let folders = Folders::open(host, path)?;
+        let created = created(&folders)?;
+        let is_root = path.trim_matches('/').is_empty();
+        Some(Self { folders, is_root, created, last: None })
+    }
+
+    /// Looks at the cgroup, the first time at all of it; `None` if it has vanished. The buffer is room for
+    /// files, worth keeping for the next cgroup.
+    pub fn read(&mut self, look: Look, buffer: &mut Vec<u8>) -> Option<CgroupUsage> {
+        let look =
+            if self.last.is_some() { look } else { Look { bfq: look.bfq, ..Look::default() } };
+        let mut files = Files { folders: &self.folders, buffer };
+        // Every cgroup has this list; in the folder of a removed one nothing can be opened.
+        let (processes, procs) = files.processes()?;
+        let last = self.last.take().unwrap_or_default();
+        let mut usage = if self.folders.v2 {
+            v2::read(&mut files, &last, look, self.is_root)
+        } else {
+            v1::read(&mut files, &last, look)
+        };
+        usage.created = self.created;
+        // Of the rest of the last look nothing is used.
+        self.last = Some(usage.clone());
+        (usage.processes, usage.procs) = (processes, procs);
+        Some(usage)
+    }
+
+    /// CPU time alone, in nanoseconds.
+    pub fn cpu_total(&self, buffer: &mut Vec<u8>) -> Option<u64> {
+        let mut files = Files { folders: &self.folders, buffer };
+        if self.folders.v2 { v2::cpu_total(&mut files) } else { v1::cpu_total(&mut files) }
+    }
+
+    /// Names of the cgroups directly below.
+    pub fn children(&self) -> Vec<String> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = self.folders.of(Controller::Cpuacct);
+        let open = |folder| rustix::fs::openat(folder, ".", flags, Mode::empty()).ok();
+        let Some(folder) = folder.and_then(open) else { return Vec::new() };
+        let mut names = Vec::new();
+        let mut room = [const { MaybeUninit::uninit() }; ROOM];
+        let mut entries = RawDir::new(&folder, &mut room);
+        while let Some(Ok(entry)) = entries.next() {
+            let name = entry.file_name();
+            if entry.file_type() == FileType::Directory
+                && !matches!(name.to_bytes(), b"." | b"..")
+                && let Ok(name) = name.to_str()
+            {
+                names.push(name.to_owned());
+            }
+        }
+        names
+    }
+
+    /// Whether BFQ counts the I/O of a device in this cgroup or below (version 1).
+    pub fn counts_by_bfq(&self, buffer: &mut Vec<u8>) -> bool {
+        let mut files = Files { folders: &self.folders, buffer };
+        !self.folders.v2 && v1::counts_by_bfq(&mut files)
+    }
+
+    /// When it was made, seconds since the epoch.
+    pub fn created(&self) -> i64 {
+        self.created
+    }
+}
+
+fn created(folders: &Folders) -> Option<i64> {
+    let folder = folders.of(Controller::Cpuacct)?;
+    let seconds = |name: &str, flags| rustix::fs::statat(folder, name, flags).map(|s| s.st_mtime);
+    let own = seconds("", AtFlags::EMPTY_PATH).ok()?;
+    let file = if folders.v2 { "cgroup.events" } else { "cgroup.clone_children" };
+    Some(own.min(seconds(file, AtFlags::empty()).unwrap_or(own)))
+}
+
+/// The control files of one cgroup.
+pub(super) struct Files<'a> {
+    folders: &'a Folders,
+    buffer: &'a mut Vec<u8>,
+}
+
+impl Files<'_> {
+    /// A file without its last line break; `None` if it is not there.
+    pub(super) fn text(&mut self, controller: Controller, file: &str) -> Option<&str> {
+        let open = self.open(controller, file)?;
+        self.whole(&open)
+    }
+
+    fn open(&self, controller: Controller, file: &str) -> Option<OwnedFd> {
+        let folder = self.folders.of(controller)?;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        rustix::fs::openat(folder, file, flags, Mode::empty()).ok()
+    }
+
+    fn whole(&mut self, open: &OwnedFd) -> Option<&str> {
+        let mut filled = 0;
+        loop {
+            if self.buffer.len() < filled + ROOM {
+                self.buffer.resize(filled + ROOM, 0);
+            }
+            let read = rustix::io::read(open, self.buffer.get_mut(filled..)?).ok()?;
+            filled += read;
+            if read < FULL_READ {
+                break;
+            }
+        }
+        std::str::from_utf8(self.buffer.get(..filled)?).ok().map(str::trim_end)
+    }
+
+    /// The one number of a file.
+    pub(super) fn number(&mut self, controller: Controller, file: &str) -> Option<u64> {
+        self.text(controller, file)?.parse().ok()
+    }
+
+    /// A number unless it stands for none.
+    pub(super) fn limit(&mut self, controller: Controller, file: &str) -> Option<u64> {
+        self.number(controller, file).filter(|n| *n < UNLIMITED)
+    }
+
+    /// How many processes the cgroup itself has, and which; `None` if it has vanished.
+    fn processes(&mut self) -> Option<(u64, String)> {
+        let list = |controller| self.open(controller, "cgroup.procs");
+        let open = list(Controller::Cpu).or_else(|| list(Controller::Cpuacct))?;
+        let procs = self.whole(&open).unwrap_or_default().to_owned();
+        Some((u64::try_from(procs.lines().count()).unwrap_or(u64::MAX), procs))
+    }
+}

@@ -1,0 +1,108 @@
+//! The files of version 2.
+
+use super::held::{Controller, Files, Look};
+use super::parse::{io_stat, pair, pairs, pressure};
+use super::{CgroupUsage, CpuUsage, MemoryUsage, Pressure, PressureSet};
+
+/// Every controller's files are in the one folder.
+const ANY: Controller = Controller::Cpuacct;
+
+pub(super) fn cpu_total(files: &mut Files<'_>) -> Option<u64> {
+    Some(pair(files.text(ANY, "cpu.stat")?, "usage_usec").saturating_mul(1000))
+}
+
+/// Reads the cgroup; what is not looked at is as it was.
+pub(super) fn read(
+    files: &mut Files<'_>,
+    last: &CgroupUsage,
+    look: Look,
+    is_root: bool,
+) -> CgroupUsage {
+    let mut stalls =
+        |file: &str| -> Pressure { files.text(ANY, file).map(pressure).unwrap_or_default() };
+    let pressure = PressureSet {
+        cpu: stalls("cpu.pressure"),
+        memory: stalls("memory.pressure"),
+        io: stalls("io.pressure"),
+    };
+    let mut usage = CgroupUsage {
+        cpu: cpu(files, &last.cpu, look),
+        memory: memory(files, &last.memory, look, is_root),
+        io: io_stat(files.text(ANY, "io.stat").unwrap_or_default()),
+        pressure,
+        threads: files.number(ANY, "pids.current").unwrap_or(0),
+        threads_max: last.threads_max,
+        oom_kills: last.oom_kills,
+        ..CgroupUsage::default()
+    };
+    if look.settings {
+        usage.threads_max = files.limit(ANY, "pids.max");
+    }
+    if look.kills {
+        usage.oom_kills = pair(files.text(ANY, "memory.events").unwrap_or_default(), "oom_kill");
+    }
+    usage
+}
+
+fn cpu(files: &mut Files<'_>, last: &CpuUsage, look: Look) -> CpuUsage {
+    let mut usage = CpuUsage {
+        shares: last.shares,
+        quota_us: last.quota_us,
+        period_us: last.period_us,
+        ..CpuUsage::default()
+    };
+    for (key, value) in pairs(files.text(ANY, "cpu.stat").unwrap_or_default()) {
+        let nanos = value.saturating_mul(1000);
+        match key {
+            "usage_usec" => usage.total_ns = nanos,
+            "user_usec" => usage.user_ns = nanos,
+            "system_usec" => usage.system_ns = nanos,
+            "nr_periods" => usage.periods = value,
+            "nr_throttled" => usage.throttled_periods = value,
+            "throttled_usec" => usage.throttled_ns = nanos,
+            "nr_bursts" => usage.burst_periods = value,
+            "burst_usec" => usage.burst_ns = nanos,
+            _ => {}
+        }
+    }
+    if look.settings {
+        let weight = files.number(ANY, "cpu.weight");
+        usage.shares = weight.map(|w| 2 + w.saturating_sub(1) * 262_142 / 9_999);
+        let mut quota = files.text(ANY, "cpu.max").unwrap_or_default().split_whitespace();
+        usage.quota_us = quota.next().and_then(|q| q.parse().ok());
+        usage.period_us = quota.next().and_then(|p| p.parse().ok());
+    }
+    usage
+}
+
+fn memory(files: &mut Files<'_>, last: &MemoryUsage, look: Look, is_root: bool) -> MemoryUsage {
+    let mut usage = MemoryUsage {
+        limit: last.limit,
+        swap_limit: last.swap_limit,
+        reservation: last.reservation,
+        ..MemoryUsage::default()
+    };
+    for (key, value) in pairs(files.text(ANY, "memory.stat").unwrap_or_default()) {
+        match key {
+            "anon" => usage.rss = value,
+            "file" => usage.cache = value,
+            "file_mapped" => usage.mapped_file = value,
+            "pgfault" => usage.page_faults = value,
+            "pgmajfault" => usage.major_page_faults = value,
+            "active_file" => usage.active_file = value,
+            "inactive_file" => usage.inactive_file = value,
+            _ => {}
+        }
+    }
+    let mut number = |file: &str| files.number(ANY, file).unwrap_or(0);
+    usage.usage = if is_root { usage.cache + usage.rss } else { number("memory.current") };
+    usage.working_set = usage.usage.saturating_sub(usage.inactive_file);
+    usage.swap = number("memory.swap.current");
+    usage.max_usage = number("memory.peak");
+    if look.settings {
+        usage.limit = files.limit(ANY, "memory.max");
+        usage.swap_limit = files.limit(ANY, "memory.swap.max");
+        usage.reservation = files.limit(ANY, "memory.min");
+    }
+    usage
+}
