@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod codegen;
+mod idleness;
 mod suite;
 mod tidy;
 

@@ -1,10 +1,11 @@
 //! `xtask test`: every test program of the workspace, several at a time, each with a time limit.
 //!
 //! ```text
-//!   cargo test --no-run ──► programs, slowest first ──► JOBS runners ──► one line each, logs of failures, verdict
+//!   cargo test --no-run ──► programs, slowest first ──► as many as there is room for ──► one line each, logs of failures, verdict
 //! ```
 //!
-//! As many run at once as there are cores: real parts compute about as much as they wait. What a program prints goes to a
+//! There is room for one a core, and for another whenever half of the machine has idled for a
+//! while ([`room`]): some programs compute, others mostly wait. What a program prints goes to a
 //! file and is shown only when it fails. A program over its limit is ended with its children
 //! and counts as failed: nothing can hold up the run for ever.
 #![expect(
@@ -12,23 +13,27 @@
     reason = "a developer's tool: it blocks, and names the paths itself"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Mutex;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
+use crate::idleness::Idleness;
+
 /// Longest any one program may run, unless `TEST_LIMIT` says otherwise (seconds).
 const LIMIT: Duration = Duration::from_secs(900);
-/// Programs that keep the whole machine busy by themselves; they run before the others.
+/// Programs that keep the whole machine busy by themselves; they start before the others.
 const ALONE: [&str; 1] = ["tests/goldens"];
+/// Most programs for each core, however little they do.
+const MOST_A_CORE: u64 = 3;
 /// How many lines of a failed program's output are shown.
 const SHOWN: usize = 300;
 
@@ -40,6 +45,21 @@ struct Program {
     path: PathBuf,
     /// The package's folder, where its tests expect to be run.
     folder: PathBuf,
+}
+
+impl Program {
+    fn fills_the_machine(&self) -> bool {
+        ALONE.contains(&self.name.as_str())
+    }
+}
+
+/// How many programs run at a time.
+#[derive(Debug, Clone, Copy)]
+enum Jobs {
+    /// So many, whatever they do.
+    Fixed(u64),
+    /// One a core, and more while the machine idles.
+    ByIdleness { cores: u64 },
 }
 
 /// How a program ended.
@@ -70,15 +90,15 @@ pub(crate) fn run(root: &Path, filters: &[String]) -> Result<()> {
     let times_file = logs.join("times.json");
     let mut times = read_times(&times_file);
     order(&mut programs, &times);
-    let jobs = number("JOBS", default_jobs())?;
+    let jobs = match number("JOBS", 0)? {
+        0 => Jobs::ByIdleness { cores: cores() },
+        most => Jobs::Fixed(most),
+    };
     let limit = Duration::from_secs(number("TEST_LIMIT", LIMIT.as_secs())?);
-    say(&format!("{} test programs, {jobs} at a time, logs in {}", programs.len(), logs.display()));
+    say(&format!("{} test programs, logs in {}", programs.len(), logs.display()));
 
     let begun = Instant::now();
-    let (alone, beside): (Vec<_>, Vec<_>) =
-        programs.into_iter().partition(|p| ALONE.contains(&p.name.as_str()));
-    let mut ended = run_all(alone, 1, limit, &logs)?;
-    ended.extend(run_all(beside, jobs, limit, &logs)?);
+    let mut ended = run_all(programs, jobs, limit, &logs)?;
     for end in &ended {
         times.insert(end.program.name.clone(), end.took.as_secs());
     }
@@ -108,7 +128,7 @@ fn target_folder(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }
 
-fn default_jobs() -> u64 {
+fn cores() -> u64 {
     let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
     u64::try_from(cores).unwrap_or(1)
 }
@@ -169,41 +189,62 @@ fn programs(messages: &str) -> Result<Vec<Program>> {
     Ok(found)
 }
 
-/// Slowest first by the last run; those never seen before all others.
+/// Those that need the machine first, then those never seen, then the slowest of the last run.
 fn order(programs: &mut [Program], times: &BTreeMap<String, u64>) {
     programs.sort_by_key(|p| {
         let took = times.get(&p.name).copied().unwrap_or(u64::MAX);
-        (std::cmp::Reverse(took), p.name.clone())
+        (!p.fills_the_machine(), std::cmp::Reverse(took), p.name.clone())
     });
 }
 
-fn run_all(programs: Vec<Program>, jobs: u64, limit: Duration, logs: &Path) -> Result<Vec<Ended>> {
-    let queue = Mutex::new(programs.into_iter());
-    let ended = Mutex::new(Vec::new());
+fn run_all(programs: Vec<Program>, jobs: Jobs, limit: Duration, logs: &Path) -> Result<Vec<Ended>> {
+    let mut queue = VecDeque::from(programs);
+    let mut ended = Vec::new();
+    let mut running = 0;
+    let mut idleness = Idleness::default();
+    let (sender, ends) = mpsc::channel();
     thread::scope(|scope| {
-        let runners: Vec<_> = (0..jobs.max(1))
-            .map(|_| {
-                scope.spawn(|| -> Result<()> {
-                    loop {
-                        let next = queue.lock().ok().and_then(|mut q| q.next());
-                        let Some(program) = next else { return Ok(()) };
-                        let end = run_one(program, limit, logs)?;
-                        if let Ok(mut list) = ended.lock() {
-                            list.push(end);
-                        }
-                    }
-                })
-            })
-            .collect();
-        for runner in runners {
-            match runner.join() {
-                Ok(result) => result?,
-                Err(_) => bail!("a runner panicked"),
+        while running > 0 || !queue.is_empty() {
+            while room(jobs, running, &mut idleness)
+                && let Some(program) = queue.pop_front()
+            {
+                running += weight(&program, jobs);
+                let sender = sender.clone();
+                scope.spawn(move || sender.send(run_one(program, limit, logs)));
+            }
+            match ends.recv_timeout(Duration::from_millis(500)) {
+                Ok(end) => {
+                    let end = end?;
+                    running -= weight(&end.program, jobs);
+                    ended.push(end);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => bail!("nobody runs any more"),
             }
         }
         Ok(())
     })?;
-    ended.into_inner().map_err(|_| anyhow::anyhow!("a runner panicked"))
+    Ok(ended)
+}
+
+/// How many of the programs of one core a program stands for.
+fn weight(program: &Program, jobs: Jobs) -> u64 {
+    match jobs {
+        Jobs::ByIdleness { cores } if program.fills_the_machine() => cores,
+        _ => 1,
+    }
+}
+
+/// Whether another program may start.
+fn room(jobs: Jobs, running: u64, idleness: &mut Idleness) -> bool {
+    match jobs {
+        Jobs::Fixed(most) => running < most,
+        Jobs::ByIdleness { cores } if running < cores => {
+            idleness.forget();
+            true
+        }
+        Jobs::ByIdleness { cores } => running < cores * MOST_A_CORE && idleness.is_lasting(),
+    }
 }
 
 fn run_one(program: Program, limit: Duration, logs: &Path) -> Result<Ended> {
@@ -336,7 +377,7 @@ mod tests {
             program("good", "echo 'test result: ok. 3 passed; 0 failed; 0 ignored'", &folder);
         let bad = program("bad", "exit 1", &folder);
         let limit = Duration::from_secs(5);
-        let mut ended = run_all(vec![hang, good, bad], 3, limit, &folder).unwrap();
+        let mut ended = run_all(vec![hang, good, bad], Jobs::Fixed(3), limit, &folder).unwrap();
         ended.sort_by(|a, b| a.program.name.cmp(&b.program.name));
         let verdicts: Vec<Verdict> = ended.iter().map(|e| e.verdict).collect();
         assert_eq!(verdicts, [Verdict::Failed, Verdict::Passed, Verdict::OverLimit]);
@@ -357,11 +398,11 @@ mod tests {
     }
 
     #[test]
-    fn the_slowest_start_first_and_unknown_ones_before_them() {
+    fn the_slowest_start_first_but_unknown_ones_and_the_crowd_before_them() {
         let named = |name: &str| Program { name: name.into(), path: "".into(), folder: "".into() };
-        let mut programs = [named("quick"), named("slow"), named("new")];
+        let mut programs = [named("quick"), named("slow"), named("new"), named(ALONE[0])];
         order(&mut programs, &[("quick".into(), 1), ("slow".into(), 90)].into());
-        assert_eq!(programs.map(|p| p.name), ["new", "slow", "quick"]);
+        assert_eq!(programs.map(|p| p.name), [ALONE[0], "new", "slow", "quick"]);
     }
 
     #[test]

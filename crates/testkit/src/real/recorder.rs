@@ -46,6 +46,8 @@ pub struct Call {
     pub method: String,
     /// The request as JSON (see the goldens' README for the shape).
     pub request: Value,
+    /// The request as it came, to be made again.
+    pub message: Bytes,
     /// The response, once there was one.
     pub response: Value,
     /// Code name and message of a failure.
@@ -150,7 +152,7 @@ impl Proxy {
         }
         let (head, body) = request.into_parts();
         let bytes = body.collect().await?.to_bytes();
-        let index = self.note(&path, &method, &bytes);
+        let index = self.note(&path, &method, bytes.clone());
         let whole = Full::new(bytes.clone()).map_err(|never| match never {}).boxed();
         let response = sender.send_request(Request::from_parts(head, whole)).await?;
         let (head, body) = response.into_parts();
@@ -168,14 +170,16 @@ impl Proxy {
         Ok(Response::from_parts(head, body))
     }
 
-    fn note(&self, path: &str, method: &str, request: &[u8]) -> usize {
-        let request = match self.messages.decode(path, message(request), None) {
+    fn note(&self, path: &str, method: &str, mut frame: Bytes) -> usize {
+        let message = frame.split_off(FRAME.min(frame.len()));
+        let request = match self.messages.decode(path, &message, None) {
             Ok((request, _)) => request,
             Err(error) => Value::String(format!("cannot decode: {error:#}")),
         };
         let call = Call {
             method: method.to_owned(),
             request,
+            message,
             response: Value::Null,
             error: None,
             answered: false,
@@ -203,9 +207,11 @@ impl Proxy {
     }
 }
 
-/// The message in a gRPC frame: one byte of flags and four of length come before it.
+/// What comes before the message in a gRPC frame: one byte of flags and four of length.
+const FRAME: usize = 5;
+
 fn message(frame: &[u8]) -> &[u8] {
-    frame.get(5..).unwrap_or_default()
+    frame.get(FRAME..).unwrap_or_default()
 }
 
 fn failure(status: &HeaderMap) -> Option<(String, String)> {

@@ -53,13 +53,19 @@ pub(crate) fn one(
     times.sort_by(f64::total_cmp);
     figures.alone_restart_s = percentile(&times, 50)?;
     let start = Instant::now();
-    for index in 0..order.pods {
-        let name = format!("p{index}");
-        node.add_manifest(&format!("{name}.json"), &pod(&name).to_string())?;
-    }
+    add_pods(&node, order.pods)?;
     runtime.block_on(running(&client, order.pods + order.restarts + 1))?;
     figures.alone_batch_s = start.elapsed().as_secs_f64();
     node.stop_kubelet();
+    Ok(())
+}
+
+/// Hand the node so many pods as files.
+pub(crate) fn add_pods(node: &TestNode, pods: usize) -> anyhow::Result<()> {
+    for index in 0..pods {
+        let name = format!("p{index}");
+        node.add_manifest(&format!("{name}.json"), &pod(&name).to_string())?;
+    }
     Ok(())
 }
 
@@ -83,7 +89,10 @@ async fn all_running(client: &RuntimeClient) -> anyhow::Result<BTreeSet<String>>
 }
 
 /// Until so many containers run.
-async fn running(client: &RuntimeClient, wanted: usize) -> anyhow::Result<BTreeSet<String>> {
+pub(crate) async fn running(
+    client: &RuntimeClient,
+    wanted: usize,
+) -> anyhow::Result<BTreeSet<String>> {
     let start = Instant::now();
     loop {
         let now = all_running(client).await?;

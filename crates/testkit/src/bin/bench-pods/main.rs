@@ -1,6 +1,6 @@
 //! `make bench`: how fast and how lean a kubelet starts, restarts and ends pods. The Go kubelet and
 //! ours are measured one after the other, on the same cluster and machine, next to the floor that the
-//! runtime itself sets (the same CRI calls without an agent).
+//! runtime itself sets (rubelet's CRI calls without an agent).
 //!
 //! `PODS=n` changes the number of pods, `IDLE=seconds` how long idleness is watched, `KUBELET=go` or
 //! `KUBELET=rubelet` measures one alone, `ONCE=1` takes one sample of the restart time
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use measure::Figures;
-use testkit::real::{ControlPlane, ControlPlaneOptions, KubeletKind, TestNode};
+use testkit::real::{ControlPlane, ControlPlaneOptions, KubeletKind};
 
 /// The one container of every pod.
 const IMAGE: &str = "registry.k8s.io/pause:3.10.2";
@@ -72,13 +72,9 @@ fn run() -> anyhow::Result<()> {
         order.pods
     );
     let runtime = tokio::runtime::Runtime::new()?;
-    let (floor, one) = {
-        let node = TestNode::builder().start()?;
-        let floor = runtime.block_on(floor::batch(&node, order.pods))?;
-        (floor, runtime.block_on(floor::one(&node))?)
-    };
-    println!("floor: the runtime alone starts them in {:.2} s", floor.as_secs_f64());
-    println!("floor: the runtime alone starts one more in {:.3} s", one.as_secs_f64());
+    let floor = floor::measure(&runtime, order.pods)?;
+    println!("floor: the runtime alone starts them in {:.2} s", floor.batch.as_secs_f64());
+    println!("floor: the runtime alone starts one more in {:.3} s", floor.one.as_secs_f64());
     let mut columns = Vec::new();
     for kind in kinds {
         let mut figures = Figures::default();
@@ -89,6 +85,6 @@ fn run() -> anyhow::Result<()> {
     for (kind, figures) in &mut columns {
         measure::one(*kind, &control, order, figures)?;
     }
-    table::print(&columns, floor, one);
+    table::print(&columns, floor);
     Ok(())
 }

@@ -1,9 +1,8 @@
 //! The table of figures, ratios and what is wanted of them.
 
-use std::time::Duration;
-
 use testkit::real::KubeletKind;
 
+use crate::floor::Floor;
 use crate::measure::Figures;
 
 /// A row: its name, how to read it, and the largest ratio (ours to Go's) that is wanted.
@@ -34,7 +33,7 @@ const ROWS: [Row; 17] = [
 ];
 
 /// Print everything; ratios where both kubelets were measured.
-pub(crate) fn print(columns: &[(KubeletKind, Figures)], floor: Duration, one: Duration) {
+pub(crate) fn print(columns: &[(KubeletKind, Figures)], floor: Floor) {
     let of = |kind| columns.iter().find(|(k, _)| *k == kind).map(|(_, figures)| figures);
     let (go, ours) = (of(KubeletKind::Go), of(KubeletKind::Rubelet));
     println!("\n{:<40} {:>10} {:>10} {:>8} {:>8}", "", "Go", "rubelet", "ratio", "wanted");
@@ -58,13 +57,13 @@ pub(crate) fn print(columns: &[(KubeletKind, Figures)], floor: Duration, one: Du
         );
     }
     for (kind, figures) in columns {
-        let of_floor = |seconds: f64| seconds / floor.as_secs_f64();
+        let of_floor = |seconds: f64| seconds / floor.batch.as_secs_f64();
         println!(
             "{kind:?}: all pods run after {:.2} × the runtime's floor alone, {:.2} × in a cluster; \
              a restart takes the runtime's time and {:.0} ms",
             of_floor(figures.alone_batch_s),
             of_floor(figures.batch_s),
-            (figures.alone_restart_s - one.as_secs_f64()) * 1000.0,
+            (figures.alone_restart_s - floor.one.as_secs_f64()) * 1000.0,
         );
     }
 }
