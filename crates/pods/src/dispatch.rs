@@ -38,9 +38,6 @@ const HOUSEKEEPING: Duration = Duration::from_secs(2);
 /// How long a worker that panicked is left alone.
 const WORKER_PAUSE: Duration = Duration::from_secs(10);
 
-/// Changes come in crowds: everybody else is told of them at most this often.
-const PUBLISH_GAP: Duration = Duration::from_millis(10);
-
 /// How often waiting resizes are tried when nothing else gives a reason.
 const RESIZE_RETRY: Duration = Duration::from_secs(180);
 
@@ -160,8 +157,9 @@ impl DispatchTask {
                 }
             }
             let now = Instant::now();
-            if now < published_at + PUBLISH_GAP {
-                due = Some(published_at + PUBLISH_GAP);
+            let next = published_at + self.publish_gap();
+            if now < next {
+                due = Some(next);
             } else {
                 self.publish();
                 (published_at, due) = (now, None);

@@ -243,7 +243,7 @@ impl Inner {
     }
 }
 
-fn pod_life(record: &Record) -> PodLife {
+pub(crate) fn pod_life(record: &Record) -> PodLife {
     match record.state() {
         _ if record.is_finished() => PodLife::Finished,
         LifeState::Terminated => PodLife::Terminated,

@@ -206,11 +206,7 @@ impl Cgroups {
     pub fn children(&self, path: &str) -> BTreeSet<String> {
         let mut names = BTreeSet::new();
         for (_, dir) in self.dirs(path) {
-            for name in fs::list_dir(&dir).unwrap_or_default() {
-                if dir.join(&name).is_dir() {
-                    names.insert(name);
-                }
-            }
+            names.extend(folders(&dir).unwrap_or_default());
         }
         names
     }
@@ -218,12 +214,7 @@ impl Cgroups {
     /// Names of the cgroups directly below `path` in the hierarchy of one controller: a single
     /// listing, without a look at each entry.
     pub fn below(&self, controller: &str, path: &str) -> Vec<String> {
-        let Some(entries) = self.dir(controller, path).and_then(|dir| std::fs::read_dir(dir).ok())
-        else {
-            return Vec::new();
-        };
-        let folders = entries.flatten().filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir()));
-        folders.filter_map(|e| e.file_name().into_string().ok()).collect()
+        self.dir(controller, path).and_then(|dir| folders(&dir)).unwrap_or_default()
     }
 
     /// Every process in the cgroup and below.
@@ -307,13 +298,19 @@ fn inherit_cpuset(dir: &Path) -> Result<(), FsError> {
 
 /// Visits a folder and all folders below it, parents first.
 fn walk(dir: &Path, visit: &mut impl FnMut(&Path)) {
-    if !dir.is_dir() {
-        return;
-    }
+    let Some(below) = folders(dir) else { return };
     visit(dir);
-    for name in fs::list_dir(dir).unwrap_or_default() {
+    for name in below {
         walk(&dir.join(name), visit);
     }
+}
+
+/// Names of the folders in a folder, if it is one: told by its listing, without a look at each of
+/// the dozens of files in a cgroup.
+fn folders(dir: &Path) -> Option<Vec<String>> {
+    let entries = std::fs::read_dir(dir).ok()?.flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    Some(folders.filter_map(|entry| entry.file_name().into_string().ok()).collect())
 }
 
 /// Version 1 mounts by controller from the text of a mount table; the first mount of a controller

@@ -1,13 +1,27 @@
 //! What the dispatcher shows of one moment, for everybody who is not a pod worker.
 
 use super::{DispatchTask, source_of};
+use crate::lives::pod_life;
 use api::core::v1::Pod;
 use api::ids::PodUid;
 use ports::{PodEntry, PodLife, PodsSnapshot};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Changes come in crowds: everybody else is told of them at most this often, and less often the
+/// more pods there are, since everybody looks at all of them.
+const PUBLISH_GAP: Duration = Duration::from_millis(10);
+/// What each pod adds to the gap.
+const PUBLISH_GAP_POD: Duration = Duration::from_micros(300);
 
 impl DispatchTask {
+    /// How long after one moment the next may be published.
+    pub(super) fn publish_gap(&self) -> Duration {
+        let pods = u32::try_from(self.published.borrow().pods.len()).unwrap_or(u32::MAX);
+        PUBLISH_GAP + PUBLISH_GAP_POD.saturating_mul(pods)
+    }
+
     /// Publishes the current moment, if it differs from the last one.
     pub(super) fn publish(&self) {
         let mut pods = BTreeMap::new();
@@ -36,13 +50,16 @@ impl DispatchTask {
     }
 
     fn entry(&self, uid: &PodUid, pod: &Arc<Pod>, given: Option<&Arc<Pod>>) -> PodEntry {
-        let life = self.shared.lives.life_of(uid).unwrap_or({
-            if self.rejected.contains(uid) { PodLife::Rejected } else { PodLife::Pending }
+        let record = self.shared.lives.ask(|workers| {
+            let record = workers.record(uid)?;
+            Some((pod_life(record), record.is_evicted(), record.pod().cloned()))
         });
-        let evicted =
-            self.shared.lives.ask(|w| w.record(uid).is_some_and(|record| record.is_evicted()));
+        let (life, evicted, known) = record.unwrap_or_else(|| {
+            let rejected = self.rejected.contains(uid);
+            (if rejected { PodLife::Rejected } else { PodLife::Pending }, false, None)
+        });
         PodEntry {
-            pod: self.allocated_as_known(uid, pod),
+            pod: self.allocated_as_known(known, pod),
             given: given.cloned(),
             source: source_of(pod),
             mirror: self.desired.mirror_of(pod).cloned(),
@@ -53,9 +70,7 @@ impl DispatchTask {
     }
 
     /// The very object a worker has, so that equal moments share it.
-    fn allocated_as_known(&self, uid: &PodUid, pod: &Arc<Pod>) -> Arc<Pod> {
-        let known =
-            self.shared.lives.ask(|workers| workers.record(uid).and_then(|r| r.pod().cloned()));
+    fn allocated_as_known(&self, known: Option<Arc<Pod>>, pod: &Arc<Pod>) -> Arc<Pod> {
         match known {
             Some(known) if known.metadata.resource_version == pod.metadata.resource_version => {
                 known
