@@ -72,15 +72,20 @@ pub(crate) fn start(
 /// when it has settled.
 const TRIM_PERIOD: Duration = Duration::from_secs(10);
 
+/// Processor time in one period after which much code has been called that may not be needed again.
+const BUSY: Duration = Duration::from_millis(200);
+
 async fn give_memory_back(stop: CancellationToken) {
     let mut ticks = tokio::time::interval_at(Instant::now() + TRIM_PERIOD, TRIM_PERIOD);
-    let mut started = true;
+    // The start itself calls most of what there is.
+    let mut spent: Option<Duration> = None;
     loop {
         tokio::select! {
             () = stop.cancelled() => return, // cancel-safe: a token
             _ = ticks.tick() => {} // cancel-safe: a tick that is missed comes again
         }
-        let unmap = std::mem::take(&mut started);
+        let now = sys::process::cpu_time();
+        let unmap = spent.replace(now).is_none_or(|before| now.saturating_sub(before) >= BUSY);
         let work = move || {
             sys::heap::trim();
             if unmap { sys::text::unmap_clean().map(|_bytes| ()) } else { Ok(()) }

@@ -6,6 +6,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Sends SIGKILL; a process that is already gone is fine.
 pub fn kill(pid: i32) -> io::Result<()> {
@@ -18,6 +19,12 @@ pub fn kill(pid: i32) -> io::Result<()> {
         Err(rustix::io::Errno::SRCH) => Ok(()),
         other => other.map_err(Into::into),
     }
+}
+
+/// Processor time that this process has used.
+pub fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 /// Whether we are root.
@@ -77,6 +84,15 @@ mod tests {
     fn never_signals_init_or_process_groups() {
         for pid in [1, 0, -1, -5] {
             assert_eq!(kill(pid).unwrap_err().kind(), io::ErrorKind::InvalidInput, "{pid}");
+        }
+    }
+
+    #[test]
+    fn work_shows_in_the_processor_time() {
+        let before = cpu_time();
+        let patience = std::time::Instant::now() + Duration::from_secs(60);
+        while cpu_time() < before + Duration::from_millis(5) {
+            assert!(std::time::Instant::now() < patience, "{before:?} {:?}", cpu_time());
         }
     }
 

@@ -1,4 +1,4 @@
-//! The program's own code in memory: unmapping what only its start needed.
+//! The program's own code in memory: unmapping what its start or a crowd of pods needed.
 //!
 //! Reading flags, building tables and the first handshakes touch most of a program once. Those
 //! pages count as resident for ever although they are copies of the file. Unmapped, they cost
