@@ -9,6 +9,7 @@ pub mod beneath;
 pub mod blocking;
 pub mod cgroup;
 pub mod clock;
+pub mod effects;
 pub mod fs;
 pub mod heap;
 pub mod host;

@@ -62,8 +62,10 @@ pub(crate) async fn map(env: &Env, input: &MountInput) -> OpReport {
         }
         device = Some(DeviceState::Mounted);
     }
+    let link = env.paths.device(&input.uid, &spec.plugin, &spec.name);
+    let bound = global.join(&input.uid);
     let published = match spec.plugin {
-        Plugin::Csi => csi::block::map_pod_device(env, input).await,
+        Plugin::Csi => publish(env, input, &bound).await,
         Plugin::Iscsi | Plugin::Fc => Ok(attached),
         _ => local::local_path(spec)
             .map(PathBuf::from)
@@ -74,8 +76,6 @@ pub(crate) async fn map(env: &Env, input: &MountInput) -> OpReport {
         Err(e) => return fail(env, input, FAILED, "MapVolume.MapPodDevice failed", device, e),
     };
     input.step.enter("linking the device");
-    let link = env.paths.device(&input.uid, &spec.plugin, &spec.name);
-    let bound = global.join(&input.uid);
     let key = bound.to_string_lossy().into_owned();
     let found = env
         .pool
@@ -119,12 +119,35 @@ pub(crate) async fn map(env: &Env, input: &MountInput) -> OpReport {
     OpReport { device, ..OpReport::done() }
 }
 
-fn bind_device(device: &Path, target: &Path) -> Result<(), StepError> {
+/// Has the driver publish the device. The place for its bind is made before, so that a crash in
+/// between is found on disk and undone.
+async fn publish(env: &Env, input: &MountInput, bound: &Path) -> Result<PathBuf, StepError> {
+    let (place, key) = (bound.to_owned(), bound.to_string_lossy().into_owned());
+    env.pool.run(&key, "make place for device", NORMAL, move || make_place(&place)).await??;
+    let published = csi::block::map_pod_device(env, input).await;
+    if published.as_ref().is_err_and(|e| e.outcome != Outcome::Uncertain) && !input.reconstructed {
+        let place = bound.to_owned();
+        let removed = env.pool.run(&key, "remove place for device", NORMAL, move || {
+            match mount::is_mount_point(&place) {
+                Ok(false) => sys::fs::remove_file(&place),
+                _ => Ok(()),
+            }
+        });
+        if let Ok(Err(e)) = removed.await {
+            tracing::warn!(path = key, err = %e, "could not remove an unused place for a device");
+        }
+    }
+    published
+}
+
+/// Makes the file onto which the device is bound.
+fn make_place(target: &Path) -> Result<(), StepError> {
     if let Some(parent) = target.parent() {
         sys::fs::create_dir_all(parent, 0o750)?;
     }
     if !sys::fs::try_exists(target)? {
         use std::os::unix::fs::OpenOptionsExt;
+        sys::effects::before("create", target);
         std::fs::OpenOptions::new()
             .write(true)
             .create(true)
@@ -133,6 +156,11 @@ fn bind_device(device: &Path, target: &Path) -> Result<(), StepError> {
             .open(target)
             .map_err(|e| StepError::uncertain(format!("create {}: {e}", target.display())))?;
     }
+    Ok(())
+}
+
+fn bind_device(device: &Path, target: &Path) -> Result<(), StepError> {
+    make_place(target)?;
     if mount::is_mount_point(target)? {
         return Ok(());
     }
@@ -146,6 +174,7 @@ fn relink(device: &Path, link: &Path) -> Result<(), StepError> {
     if std::fs::symlink_metadata(link).is_ok() {
         sys::fs::remove_file(link)?;
     }
+    sys::effects::before("link", link);
     std::os::unix::fs::symlink(device, link)
         .map_err(|e| StepError::uncertain(format!("link {}: {e}", link.display())))
 }

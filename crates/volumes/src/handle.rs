@@ -30,6 +30,11 @@ const REQUESTS: usize = 256;
 
 /// Starts the subsystem. It first reads what is on disk, then follows the pods by itself.
 pub fn start(config: VolumesConfig, deps: VolumesDeps) -> VolumesHandle {
+    start_with(config, deps, Pool::new())
+}
+
+/// The same with a pool of the caller's.
+pub(crate) fn start_with(config: VolumesConfig, deps: VolumesDeps, pool: Pool) -> VolumesHandle {
     let env = Arc::new(Env {
         paths: Paths::new(config.roots.clone()),
         config,
@@ -38,7 +43,7 @@ pub fn start(config: VolumesConfig, deps: VolumesDeps) -> VolumesHandle {
         events: deps.events,
         node: deps.node,
         clock: deps.clock,
-        pool: Pool::new(),
+        pool,
         csi: Drivers::new(deps.metrics.csi.clone()),
         metrics: deps.metrics,
         flex_drivers: Mutex::default(),
@@ -61,7 +66,7 @@ pub fn start(config: VolumesConfig, deps: VolumesDeps) -> VolumesHandle {
 /// A cloneable front.
 #[derive(Debug, Clone)]
 pub struct VolumesHandle {
-    env: Arc<Env>,
+    pub(crate) env: Arc<Env>,
     requests: mpsc::Sender<Request>,
     published: watch::Receiver<Published>,
     usages: Option<Arc<UsageCache>>,

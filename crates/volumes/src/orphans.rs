@@ -21,23 +21,25 @@ pub(crate) struct Pass {
     pub(crate) kept: Vec<String>,
 }
 
-/// Looks at every pod folder that is not in `known`.
-pub(crate) fn clean(paths: &Paths, known: &BTreeSet<PodUid>) -> Result<Pass, StepError> {
-    let uids = match sys::fs::list_dir(paths.pods()) {
-        Ok(uids) => uids,
-        Err(e) if e.is_not_found() => return Ok(Pass::default()),
-        Err(e) => return Err(e.into()),
-    };
+/// The folders of all pods.
+pub(crate) fn names(paths: &Paths) -> Result<Vec<String>, StepError> {
+    match sys::fs::list_dir(paths.pods()) {
+        Ok(uids) => Ok(uids),
+        Err(e) if e.is_not_found() => Ok(Vec::new()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Removes the folders of pods that are gone.
+pub(crate) fn clean(paths: &Paths, orphans: &BTreeSet<PodUid>) -> Result<Pass, StepError> {
     let mut pass = Pass::default();
-    let orphans: Vec<String> =
-        uids.into_iter().filter(|uid| !known.contains(uid.as_str())).collect();
     if orphans.is_empty() {
         return Ok(pass);
     }
     let table = mountinfo::read(paths.proc())?;
     for uid in orphans {
         pass.seen += 1;
-        if let Err(reason) = remove_pod(paths, &uid, &table) {
+        if let Err(reason) = remove_pod(paths, uid.as_str(), &table) {
             pass.kept.push(reason);
         }
     }
@@ -96,7 +98,10 @@ mod tests {
     }
 
     fn pass(paths: &Paths) -> Pass {
-        clean(paths, &["known".into()].into()).unwrap()
+        let mut orphans: BTreeSet<PodUid> =
+            names(paths).unwrap().iter().map(|name| PodUid::from(name.as_str())).collect();
+        orphans.remove("known");
+        clean(paths, &orphans).unwrap()
     }
 
     #[test]

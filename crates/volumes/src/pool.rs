@@ -67,6 +67,9 @@ struct Hung {
 pub(crate) struct Pool {
     places: Arc<Semaphore>,
     hung: Arc<Mutex<BTreeMap<String, Hung>>>,
+    /// Where calls are made instead, one after the other and watched.
+    #[cfg(test)]
+    simulated: Option<crate::tests::simulation::Machine>,
 }
 
 /// How long a call may take.
@@ -83,7 +86,18 @@ pub(crate) const NORMAL: Patience = Patience::GiveUp(Duration::from_secs(60));
 
 impl Pool {
     pub(crate) fn new() -> Self {
-        Self { places: Arc::new(Semaphore::new(HEALTHY)), hung: Arc::default() }
+        Self {
+            places: Arc::new(Semaphore::new(HEALTHY)),
+            hung: Arc::default(),
+            #[cfg(test)]
+            simulated: None,
+        }
+    }
+
+    /// Makes its calls on a simulated machine.
+    #[cfg(test)]
+    pub(crate) fn on(machine: crate::tests::simulation::Machine) -> Self {
+        Self { simulated: Some(machine), ..Self::new() }
     }
 
     /// Runs `work`, which acts on `key` (a path, a volume).
@@ -99,6 +113,10 @@ impl Pool {
         F: FnOnce() -> T + Send + 'static,
     {
         self.check(key)?;
+        #[cfg(test)]
+        if let Some(machine) = &self.simulated {
+            return Ok(machine.call(work).await);
+        }
         let lost = || PoolError::Lost { step, key: key.to_owned() };
         let place = self.places.acquire().await.map_err(|_| lost())?;
         let (sender, receiver) = oneshot::channel();

@@ -1,6 +1,6 @@
 //! What an earlier life (ours or the Go kubelet's) left on disk.
 
-use crate::csi::data::VolumeNotes;
+use crate::csi::data::{VolumeNotes, remove_mount_dir, remove_unfinished};
 use crate::env::StepError;
 use crate::paths::Paths;
 use crate::plugins::{fc, iscsi};
@@ -9,6 +9,7 @@ use api::ids::{PodUid, VolumeName};
 use engine::volumes::{Plugin, SpecSource, VolumeSpec};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use sys::removal::{Contents, remove_tree};
 
 /// A pod's volume found on disk.
 #[derive(Debug, Clone)]
@@ -60,27 +61,76 @@ pub(crate) fn scan(paths: &Paths) -> Result<Remains, StepError> {
     Ok(remains)
 }
 
+/// Removes a staging folder that was never used; one with anything mounted or kept in it stays.
+fn remove_unused(folder: &Path) {
+    let removed = remove_mount_dir(&folder.join("globalmount"));
+    if let Err(e) = removed {
+        tracing::debug!(path = %folder.display(), err = %e, "staging folder without notes kept");
+    }
+}
+
+/// The same for a device that was never asked for, or of which all else is undone.
+fn remove_unused_device(paths: &Paths, devices: &Path, name: &str) {
+    let folder = devices.join(name);
+    let remove = || -> Result<(), StepError> {
+        remove_unfinished(&folder.join("data"))?;
+        let used = [devices.join("publish").join(name), devices.join("staging").join(name)];
+        for folder in used.iter().chain([&folder]) {
+            remove_tree(paths.proc(), folder, Contents::DirsOnly)?;
+        }
+        Ok(())
+    };
+    if let Err(e) = remove() {
+        tracing::debug!(path = %folder.display(), err = %e, "device folder without notes kept");
+    }
+}
+
 /// A volume staged for a pod that was never published (or is gone) is known by its notes alone.
 fn scan_staged(paths: &Paths, remains: &mut Remains) -> Result<(), StepError> {
     let top = paths.plugin("kubernetes.io/csi");
     for name in list(&top.join("volumeDevices"))? {
-        let data = top.join("volumeDevices").join(&name).join("data");
-        let Ok(Some(notes)) = VolumeNotes::load(&data) else { continue };
+        let devices = top.join("volumeDevices");
+        let notes = match VolumeNotes::load(&devices.join(&name).join("data")) {
+            Ok(Some(notes)) => notes,
+            Ok(None) if !["staging", "publish"].contains(&name.as_str()) => {
+                remove_unused_device(paths, &devices, &name);
+                continue;
+            }
+            _ => continue,
+        };
         let id = format!("{}^{}", notes.driver(), notes.handle());
-        remains.devices.push(Arc::new(VolumeSpec {
+        let spec = Arc::new(VolumeSpec {
             name,
             plugin: Plugin::Csi,
             source: SpecSource::Found { volume_id: Some(id), block: true },
             read_only: false,
-        }));
+        });
+        // Published for a pod, or about to be, but not linked into its folder.
+        let places =
+            [devices.join(&spec.name).join("dev"), devices.join("publish").join(&spec.name)];
+        for uid in places.iter().map(|place| list(place)).collect::<Result<Vec<_>, _>>()?.concat() {
+            let pod = PodUid::from(uid.as_str());
+            let name = spec.unique_name(&pod);
+            if !remains.found.iter().any(|f| f.pod == pod && f.name == name) {
+                remains.found.push(Found { pod, name, spec: Arc::clone(&spec) });
+            }
+        }
+        remains.devices.push(spec);
     }
     for driver in list(&top)? {
         if driver == "volumeDevices" {
             continue;
         }
         for hash in list(&top.join(&driver))? {
-            let Ok(Some(notes)) = VolumeNotes::load(&top.join(&driver).join(hash)) else {
-                continue;
+            let folder = top.join(&driver).join(hash);
+            let notes = match VolumeNotes::load(&folder) {
+                Ok(Some(notes)) => notes,
+                Ok(None) => {
+                    // The driver was not asked yet: nothing but an empty folder can be here.
+                    remove_unused(&folder);
+                    continue;
+                }
+                Err(_) => continue,
             };
             let id = format!("{}^{}", notes.driver(), notes.handle());
             remains.devices.push(Arc::new(VolumeSpec {
@@ -194,6 +244,9 @@ fn list(dir: &Path) -> Result<Vec<String>, StepError> {
 
 /// Unmounts what no plugin can explain, by its path alone, and removes its empty folder.
 pub(crate) fn force_clean(path: &Path) -> Result<(), StepError> {
+    if !sys::mount::is_mount_point(path).unwrap_or(true) {
+        remove_unfinished(path)?;
+    }
     for candidate in [path.join("mount"), path.to_owned()] {
         sys::mount::unmount_all_at(&candidate)?;
         sys::fs::remove_dir(&candidate)?;

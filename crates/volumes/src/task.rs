@@ -56,7 +56,9 @@ pub(crate) enum Request {
 enum Job {
     Resolve(PodUid),
     Op(Action, OpKey),
+    OrphanNames,
     Orphans,
+    ForceClean,
     Node,
 }
 
@@ -65,7 +67,9 @@ enum Job {
 enum JobDone {
     Resolved(PodUid, Resolved),
     Op(OpReport),
+    OrphanNames(Vec<String>),
     Orphans(Option<orphans::Pass>),
+    ForceClean,
     Attached(Option<BTreeMap<VolumeName, String>>),
 }
 
@@ -100,6 +104,8 @@ pub(crate) struct VolumesTask {
     reported_attached: BTreeSet<VolumeName>,
     orphans_at: Instant,
     orphans_told: Vec<String>,
+    /// Pods whose folders are being removed: nothing is set up for them meanwhile.
+    removing: BTreeSet<PodUid>,
     node_at: Option<Instant>,
     /// Something changed that others are shown.
     recount: bool,
@@ -138,6 +144,7 @@ impl VolumesTask {
             reported_attached: BTreeSet::new(),
             orphans_at: now,
             orphans_told: Vec::new(),
+            removing: BTreeSet::new(),
             node_at: None,
             recount: true,
         }
@@ -151,8 +158,11 @@ impl VolumesTask {
         let mut csi_ready = self.env.csi_ready.subscribe();
         loop {
             let wake = self.look();
-            // Every arm is cancel-safe: watches, channels, join sets and sleeps lose nothing.
+            // Every arm is cancel-safe: watches, channels, join sets and sleeps lose nothing. In
+            // order, so that a simulated run is a function of its seed; what is drained below cannot
+            // be kept waiting by what comes first.
             tokio::select! {
+                biased;
                 () = token.cancelled() => return,
                 changed = self.pods.changed() => {
                     if changed.is_err() {
@@ -241,12 +251,16 @@ impl VolumesTask {
             wake = wake.min(self.start + at);
         }
         for action in planned.actions {
-            self.begin(action);
+            let early = |pod: &PodUid| self.removing.contains(pod);
+            if !matches!(&action, Action::Mount { pod, .. } if early(pod)) {
+                self.begin(action);
+            }
         }
         if may_unmount {
             self.clean_unexplained();
-            if now >= self.orphans_at && !self.is_running(|j| matches!(j, Job::Orphans)) {
-                self.start_orphans();
+            let looking = |job: &Job| matches!(job, Job::OrphanNames | Job::Orphans);
+            if now >= self.orphans_at && !self.is_running(looking) {
+                self.list_orphans();
             }
             wake = wake.min(self.orphans_at.max(now + Duration::from_millis(10)));
         }
@@ -445,7 +459,11 @@ impl VolumesTask {
                     book.again_at = Some(Instant::now() + RESOLVE_AGAIN);
                 }
             }
+            (Job::OrphanNames, Some(JobDone::OrphanNames(names))) => self.remove_orphans(&names),
+            (Job::OrphanNames, _) => self.orphans_at = Instant::now() + ORPHANS_EVERY,
+            (Job::ForceClean, _) => {}
             (Job::Orphans, done) => {
+                self.removing.clear();
                 self.orphans_at = Instant::now() + ORPHANS_EVERY;
                 if let Some(JobDone::Orphans(Some(pass))) = done {
                     self.tell_orphans(pass);
@@ -483,7 +501,7 @@ impl VolumesTask {
             }
             let env = Arc::clone(&self.env);
             let key = left.path.to_string_lossy().into_owned();
-            self.spawn(Job::Orphans, async move {
+            self.spawn(Job::ForceClean, async move {
                 let path = left.path.clone();
                 let cleaned = env
                     .pool
@@ -500,24 +518,39 @@ impl VolumesTask {
                     tracing::error!(path = %left.path.display(), err,
                         "could not clean a volume that no plugin explains");
                 }
-                JobDone::Orphans(None)
+                JobDone::ForceClean
             });
         }
     }
 
-    fn start_orphans(&mut self) {
-        let snapshot = self.pods.borrow().clone();
-        let mut known: BTreeSet<PodUid> = snapshot.pods.keys().cloned().collect();
-        known.extend(self.books.keys().cloned());
-        for volume in self.actual.volumes.values() {
-            known.extend(volume.pods.keys().cloned());
-        }
+    /// Lists the folders of pods. Whose they are is asked afterwards: a pod that comes in between
+    /// is either not in the list, or known.
+    fn list_orphans(&mut self) {
         let env = Arc::clone(&self.env);
+        self.spawn(Job::OrphanNames, async move {
+            let paths = env.paths.clone();
+            let listed =
+                env.pool.run("pods", "list pods", NORMAL, move || orphans::names(&paths)).await;
+            JobDone::OrphanNames(listed.ok().and_then(Result::ok).unwrap_or_default())
+        });
+    }
+
+    fn remove_orphans(&mut self, names: &[String]) {
+        let snapshot = self.pods.borrow().clone();
+        let in_use = |uid: &PodUid| {
+            snapshot.pods.contains_key(uid)
+                || self.books.contains_key(uid)
+                || self.actual.volumes.values().any(|volume| volume.pods.contains_key(uid))
+                || self.pending.iter().any(|key| matches!(key, OpKey::Pod(_, pod) if pod == uid))
+        };
+        let all = names.iter().map(|name| PodUid::from(name.as_str()));
+        self.removing = all.filter(|uid| !in_use(uid)).collect();
+        let (env, orphans) = (Arc::clone(&self.env), self.removing.clone());
         self.spawn(Job::Orphans, async move {
             let paths = env.paths.clone();
             let pass = env
                 .pool
-                .run("pods", "clean orphans", NORMAL, move || orphans::clean(&paths, &known))
+                .run("pods", "clean orphans", NORMAL, move || orphans::clean(&paths, &orphans))
                 .await;
             JobDone::Orphans(pass.ok().and_then(Result::ok))
         });

@@ -8,6 +8,7 @@ mod hung;
 mod life;
 mod network_disks;
 mod persistent;
+pub(crate) mod simulation;
 mod storage;
 
 use bed::{Bed, pod};

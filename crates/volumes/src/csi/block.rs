@@ -13,7 +13,7 @@ use super::source::{self, Source, attachment_name};
 use crate::env::{Env, Step, StepError};
 use crate::plugins::{MountInput, UnmountInput};
 use api::storage::v1::CSIDriver;
-use engine::volumes::{Outcome, VolumeSpec};
+use engine::volumes::{DeviceState, Outcome, VolumeSpec};
 use proto::csi_v1 as csi;
 use proto::csi_v1::node_service_capability::rpc::Type as Capability;
 use std::collections::BTreeMap;
@@ -85,9 +85,13 @@ pub(crate) async fn set_up_device(env: &Env, input: &MountInput) -> Result<(), S
     let source = source_of(input)?;
     save_notes(env, input, &source).await?;
     let staged = stage(env, input, &source).await;
-    if staged.as_ref().is_err_and(|e| e.outcome == Outcome::Final)
-        && let Err(e) = remove_folders(env, &input.spec.name).await
-    {
+    // Nothing of it is known after a final error, nor if nothing was there and nothing was asked.
+    let forgotten = staged.as_ref().is_err_and(|e| match e.outcome {
+        Outcome::Final => true,
+        Outcome::Transient => input.device == DeviceState::NotMounted,
+        _ => false,
+    });
+    if forgotten && let Err(e) = remove_folders(env, &input.spec.name).await {
         tracing::debug!(volume = input.spec.name, err = %e, "could not remove an unused device");
     }
     staged

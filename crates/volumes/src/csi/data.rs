@@ -58,8 +58,24 @@ pub(crate) fn remove_mount_dir(path: &Path) -> Result<(), StepError> {
         Err(e) => return Err(e.into()),
     }
     if let Some(dir) = path.parent() {
+        remove_unfinished(dir)?;
         sys::fs::remove_file(dir.join(FILE))?;
         sys::fs::remove_dir(dir)?;
+    }
+    Ok(())
+}
+
+/// Removes notes that an earlier life did not finish writing: they would keep the folder for ever.
+pub(crate) fn remove_unfinished(dir: &Path) -> Result<(), StepError> {
+    let names = match sys::fs::list_dir(dir) {
+        Ok(names) => names,
+        Err(e) if e.is_not_found() => return Ok(()),
+        Err(e) => return Err(e.into()),
+    };
+    for name in names {
+        if name.starts_with(&format!(".{FILE}.")) && name.ends_with(".tmp") {
+            sys::fs::remove_file(dir.join(name))?;
+        }
     }
     Ok(())
 }
@@ -84,6 +100,7 @@ mod tests {
             "{\"driverName\":\"d\",\"volumeHandle\":\"h\\u003c1\\u003e\"}\n"
         );
         assert_eq!(VolumeNotes::load(&dir).unwrap(), Some(notes));
+        std::fs::write(dir.join(format!(".{FILE}.1.tmp")), "{").unwrap();
         remove_mount_dir(&dir.join("mount")).unwrap();
         assert!(!dir.exists());
     }

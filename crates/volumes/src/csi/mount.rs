@@ -67,12 +67,11 @@ pub(crate) async fn mount_device(env: &Env, input: &MountInput) -> Result<(), St
     let secrets = source::secret(env, secret_ref, "NodeStageSecretRef").await?;
     let path = staging_path(env, &source.driver, &source.handle);
     let made = path.clone();
-    in_pool(env, &path, "make staging directory", move || {
+    let make_path = in_pool(env, &path, "make staging directory", move || {
         Ok(sys::fs::create_dir_all(&made, 0o750)?)
-    })
-    .await?;
+    });
     if !stages {
-        return Ok(());
+        return make_path.await;
     }
     let group = driver.can(Capability::VolumeMountGroup).await.map_err(|e| {
         StepError::transient(format!(
@@ -80,6 +79,8 @@ pub(crate) async fn mount_device(env: &Env, input: &MountInput) -> Result<(), St
         ))
     })?;
     let multi = driver.can(Capability::SingleNodeMultiWriter).await?;
+    // Only now, when nothing but the staging itself can fail: a folder alone would be forgotten.
+    make_path.await?;
     let notes = VolumeNotes(
         [("volumeHandle", &source.handle), ("driverName", &source.driver)]
             .map(|(k, v)| (k.to_owned(), v.clone()))

@@ -42,7 +42,7 @@ fn get<T>(
 }
 
 impl FakeObjects {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             maps: Mutex::default(),
             secrets: Mutex::default(),
@@ -69,6 +69,27 @@ impl FakeObjects {
         let secret = Secret { data: Some(data), ..Secret::default() };
         self.secrets.lock().unwrap().insert(name.to_owned(), Arc::new(secret));
         self.changed(ObjectKind::Secret, name);
+    }
+
+    /// A claim bound to a persistent volume with this spec.
+    pub(super) fn bind_claim(&self, name: &str, spec: serde_json::Value) {
+        let mut pv = serde_json::json!({
+            "metadata": {"name": format!("pv-{name}")},
+            "spec": {"capacity": {"storage": "16Mi"}, "accessModes": ["ReadWriteOnce"],
+                "claimRef": {"uid": format!("{name}-uid")}}
+        });
+        for (key, value) in spec.as_object().unwrap() {
+            pv["spec"][key] = value.clone();
+        }
+        let claim = serde_json::json!({
+            "metadata": {"name": name, "namespace": "ns", "uid": format!("{name}-uid")},
+            "spec": {"volumeName": format!("pv-{name}")},
+            "status": {"phase": "Bound", "capacity": {"storage": "16Mi"}}
+        });
+        let (pv, claim) =
+            (serde_json::from_value(pv).unwrap(), serde_json::from_value(claim).unwrap());
+        self.volumes.lock().unwrap().insert(format!("pv-{name}"), Arc::new(pv));
+        self.claims.lock().unwrap().insert(name.to_owned(), Arc::new(claim));
     }
 
     pub(super) fn changed(&self, kind: ObjectKind, name: &str) {
@@ -257,23 +278,7 @@ impl Bed {
 
     /// A claim bound to a persistent volume with this spec.
     pub(super) fn claim(&self, name: &str, spec: serde_json::Value) {
-        let mut pv = serde_json::json!({
-            "metadata": {"name": format!("pv-{name}")},
-            "spec": {"capacity": {"storage": "16Mi"}, "accessModes": ["ReadWriteOnce"],
-                "claimRef": {"uid": format!("{name}-uid")}}
-        });
-        for (key, value) in spec.as_object().unwrap() {
-            pv["spec"][key] = value.clone();
-        }
-        let claim = serde_json::json!({
-            "metadata": {"name": name, "namespace": "ns", "uid": format!("{name}-uid")},
-            "spec": {"volumeName": format!("pv-{name}")},
-            "status": {"phase": "Bound", "capacity": {"storage": "16Mi"}}
-        });
-        let (pv, claim) =
-            (serde_json::from_value(pv).unwrap(), serde_json::from_value(claim).unwrap());
-        self.objects.volumes.lock().unwrap().insert(format!("pv-{name}"), Arc::new(pv));
-        self.objects.claims.lock().unwrap().insert(name.to_owned(), Arc::new(claim));
+        self.objects.bind_claim(name, spec);
     }
 
     pub(super) fn pod_dir(&self, uid: &str) -> PathBuf {
@@ -296,7 +301,7 @@ impl Drop for Bed {
     }
 }
 
-fn clean(root: &Path) {
+pub(super) fn clean(root: &Path) {
     let table = sys::mountinfo::read(Path::new("/proc")).unwrap();
     for mount in sys::mountinfo::at_or_below(&table, root) {
         let _ = sys::mount::unmount(&mount.mount_point, sys::mount::Unmount::Detach);

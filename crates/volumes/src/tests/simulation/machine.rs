@@ -1,0 +1,217 @@
+//! The machine under the simulated node: it makes the calls, watches every change they make to the
+//! real disk and mount table, and dies when told to.
+//!
+//! A death is faithful: the change that was about to happen and all later ones do not, and no call ever
+//! returns. What is on disk stays for the next life.
+
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::future::pending;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// A small generator: the run is a function of its seed.
+#[derive(Debug, Clone)]
+pub(crate) struct Chance(u64);
+
+impl Chance {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    pub(super) fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit.max(1)
+    }
+}
+
+/// What the simulated driver has done.
+#[derive(Debug, Default)]
+pub(super) struct Storage {
+    /// Staging paths by volume.
+    pub(super) staged: BTreeMap<String, PathBuf>,
+    /// Volumes by target path.
+    pub(super) published: BTreeMap<PathBuf, String>,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    root: PathBuf,
+    pub(super) chance: Chance,
+    /// One in so many calls of the driver fails; 0 for none.
+    pub(super) faults: u64,
+    /// Changes until the machine dies.
+    fuse: Option<u64>,
+    dead: bool,
+    death: CancellationToken,
+    /// Pods whose containers run.
+    pub(super) running: BTreeSet<String>,
+    pub(super) storage: Storage,
+    /// What must never happen and did.
+    pub(super) wrongs: Vec<String>,
+    trail: VecDeque<String>,
+    pub(super) changes: u64,
+}
+
+/// Unwinds out of a call when the machine dies.
+struct Death;
+
+/// Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Machine(Arc<Mutex<State>>);
+
+impl Machine {
+    pub(super) fn new(root: &Path, seed: u64, faults: u64) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            root: root.to_owned(),
+            chance: Chance::new(seed),
+            faults,
+            fuse: None,
+            dead: false,
+            death: CancellationToken::new(),
+            running: BTreeSet::new(),
+            storage: Storage::default(),
+            wrongs: Vec::new(),
+            trail: VecDeque::new(),
+            changes: 0,
+        })))
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// A new life, which ends after so many changes.
+    pub(super) fn boot(&self, fuse: Option<u64>) -> CancellationToken {
+        let mut state = self.state();
+        state.fuse = fuse;
+        state.dead = false;
+        state.death = CancellationToken::new();
+        state.note("boot", Path::new(""));
+        state.death.clone()
+    }
+
+    pub(super) fn below(&self, limit: u64) -> u64 {
+        self.state().chance.below(limit)
+    }
+
+    pub(super) async fn pause(&self, longest: Duration) {
+        let limit = u64::try_from(longest.as_millis()).unwrap() + 1;
+        let millis = self.below(limit);
+        tokio::time::sleep(Duration::from_millis(millis)).await;
+    }
+
+    /// Makes a call that changes the disk. It takes its time, and while it does others are made.
+    pub(crate) async fn call<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.pause(Duration::from_millis(3)).await;
+        let result = self.attempt(work);
+        match result {
+            Some(result) => {
+                self.pause(Duration::from_millis(3)).await;
+                result
+            }
+            None => pending().await,
+        }
+    }
+
+    fn attempt<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        if self.state().dead {
+            return None;
+        }
+        let machine = self.clone();
+        let watcher: sys::effects::Watcher = Rc::new(move |operation, path| {
+            if !machine.change(operation, path) {
+                resume_unwind(Box::new(Death));
+            }
+        });
+        match catch_unwind(AssertUnwindSafe(|| sys::effects::watched(watcher, work))) {
+            Ok(result) => Some(result),
+            Err(cause) if <dyn Any>::is::<Death>(&*cause) => None,
+            Err(cause) => resume_unwind(cause),
+        }
+    }
+
+    /// A change is about to happen; whether it does.
+    pub(super) fn change(&self, operation: &str, path: &Path) -> bool {
+        let mut state = self.state();
+        if state.dead {
+            return false;
+        }
+        if state.fuse == Some(0) {
+            state.note("DEATH before", path);
+            state.dead = true;
+            state.death.cancel();
+            return false;
+        }
+        state.fuse = state.fuse.map(|left| left - 1);
+        state.changes += 1;
+        state.note(operation, path);
+        state.judge(operation, path);
+        true
+    }
+
+    pub(super) fn trail(&self) -> String {
+        let state = self.state();
+        state.trail.iter().map(|line| format!("  {line}\n")).collect()
+    }
+}
+
+impl State {
+    pub(super) fn note(&mut self, operation: &str, path: &Path) {
+        let shown = path.strip_prefix(&self.root).unwrap_or(path);
+        if self.trail.len() == 150 {
+            self.trail.pop_front();
+        }
+        let line = format!("{operation} {}", shown.display());
+        if self.trail.back() != Some(&line) {
+            self.trail.push_back(line);
+        }
+    }
+
+    pub(super) fn wrong(&mut self, what: String) {
+        self.note(&format!("WRONG: {what}"), Path::new(""));
+        self.wrongs.push(what);
+        // What led to it is the end of the trail.
+        self.dead = true;
+        self.death.cancel();
+    }
+
+    /// The pod whose folder the path is in, if its containers run.
+    pub(super) fn user(&self, path: &Path) -> Option<String> {
+        let inside = path.strip_prefix(self.root.join("kubelet/pods")).ok()?;
+        let uid = inside.components().next()?.as_os_str().to_str()?;
+        self.running.contains(uid).then(|| uid.to_owned())
+    }
+
+    fn judge(&mut self, operation: &str, path: &Path) {
+        let user = self.user(path);
+        let shown = path.display();
+        match operation {
+            "mount" | "bind" if sys::mount::is_mount_point(path).unwrap_or(false) => {
+                self.wrong(format!("{operation} on the mount point {shown}"));
+            }
+            "unmount" if user.is_some() => {
+                self.wrong(format!("{shown} unmounted under running containers"));
+            }
+            "remove" | "remove folder" if user.is_some() => {
+                let text = path.to_string_lossy();
+                let data =
+                    ["kubernetes.io~empty-dir", "kubernetes.io~local-volume", "vol_data.json"];
+                if data.iter().any(|part| text.contains(part)) {
+                    self.wrong(format!("{shown} removed under running containers"));
+                }
+            }
+            _ => {}
+        }
+    }
+}
