@@ -363,6 +363,7 @@ impl Life {
             };
             let entry = PodEntry {
                 pod: Arc::clone(&sim.pod),
+                given: Some(Arc::clone(&sim.pod)),
                 source: PodSource::Api,
                 mirror: None,
                 life,
