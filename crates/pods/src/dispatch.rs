@@ -384,6 +384,9 @@ impl DispatchTask {
         {
             return;
         }
+        if is_static(pod) && self.shared.lives.life_of(&uid).is_none() {
+            crate::housekeeping::end_earlier_versions(self, pod);
+        }
         let mut update = PodUpdate::of(kind, self.allocated(pod));
         update.mirror = self.desired.mirror_of(pod).cloned();
         update.seen_at = Some(self.shared.clock.now());

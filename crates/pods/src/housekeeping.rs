@@ -12,6 +12,7 @@ pub(crate) use gc::{ContainerGc, Reach};
 use crate::dispatch::{DispatchTask, api_terminal};
 use crate::shared::Shared;
 use crate::sources::desired::is_static;
+use crate::view::ListedPod;
 use api::ids::{ContainerId, PodUid};
 use engine::pod::life::{KnownPods, LifeState, PodUpdate, RunningPod, UpdateKind};
 use ports::PodLife;
@@ -133,9 +134,28 @@ fn restart_missing_workers(task: &mut DispatchTask, known: &BTreeSet<PodUid>) {
 
 /// Pods that run although nobody wants them.
 fn end_unknown_pods(task: &mut DispatchTask, known: &BTreeSet<PodUid>) {
+    end_unwanted(task, |uid, _| !known.contains(uid));
+}
+
+/// What runs under the name of a static pod that has no worker yet: a version from before our start.
+/// Its end is asked for first, so that the new one waits for it.
+pub(crate) fn end_earlier_versions(task: &mut DispatchTask, pod: &api::core::v1::Pod) {
+    let meta = &pod.metadata;
+    let own = meta.uid.as_deref();
+    let wanted: BTreeSet<PodUid> = task.desired.iter().map(|(uid, _)| uid.clone()).collect();
+    end_unwanted(task, |uid, listed| {
+        Some(uid.as_str()) != own
+            && !wanted.contains(uid)
+            && meta.name.as_deref() == Some(listed.name.as_str())
+            && meta.namespace.as_deref() == Some(listed.namespace.as_str())
+    });
+}
+
+/// Ends pods of the runtime that have no worker.
+fn end_unwanted(task: &mut DispatchTask, unwanted: impl Fn(&PodUid, &ListedPod) -> bool) {
     let all = Arc::clone(&task.shared().view.all().borrow());
     for (uid, listed) in all.listed.iter() {
-        if known.contains(uid) || task.shared().lives.life_of(uid).is_some() {
+        if !unwanted(uid, listed) || task.shared().lives.life_of(uid).is_some() {
             continue;
         }
         let alive = all.pods.get(uid).map_or(listed.alive, |pod| !pod.is_dead());

@@ -341,7 +341,10 @@ impl Workers {
             LifeState::Syncing => answer.completed.extend(kill.and_then(|k| k.completion)),
         }
 
-        if answer.spawn && is_static(&pod) {
+        if answer.spawn && runtime_only {
+            // It may be an earlier version of a static pod, from before our start.
+            self.turns.hold(record.full_name.clone(), uid);
+        } else if answer.spawn && is_static(&pod) {
             self.turns.enqueue(record.full_name.clone(), uid);
         }
         let earliest =

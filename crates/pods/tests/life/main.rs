@@ -208,6 +208,32 @@ async fn a_changed_manifest_replaces_the_pod_after_the_old_one_ended() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_manifest_changed_while_we_were_down_waits_for_the_old_pod() {
+    let world = World::new();
+    let manifest = |image: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec:\n  terminationGracePeriodSeconds: 8\n  containers: [{{name: main, image: '{image}'}}]\n"
+        )
+    };
+    world.cri.behave("main", Behaviour::ignores_term());
+    world.write_manifest("web.yaml", &manifest("busybox:1"));
+    let first = world.start(Sources::Files).await;
+    world.eventually("first", |w| w.running("main") == 1).await;
+    let old = world.cri.sandboxes()[0].pod_uid().to_owned();
+    first.crash().await;
+    world.write_manifest("web.yaml", &manifest("busybox:2"));
+    let second = world.start(Sources::Files).await;
+    world
+        .eventually("second", |w| {
+            assert!(w.running("main") <= 1, "both versions ran at once");
+            let containers = w.cri.containers();
+            containers.iter().any(|c| c.is_running() && c.pod_uid() != old)
+        })
+        .await;
+    second.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_broken_manifest_is_named_while_the_others_run() {
     let world = World::new();
     world.write_manifest("a.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: [}\n");

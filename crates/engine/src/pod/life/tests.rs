@@ -185,6 +185,18 @@ fn static_pods_of_one_name_start_one_after_another() {
 }
 
 #[test]
+fn a_static_pod_waits_for_a_version_that_ran_before_our_start() {
+    let mut workers = Workers::default();
+    let [old, new] = ["1", "2"].map(PodUid::from);
+    let running = RunningPod { uid: old.clone(), name: "p".into(), namespace: "ns".into() };
+    workers.update(PodUpdate::kill_runtime(running), true, at(0));
+    workers.update(PodUpdate::of(UpdateKind::Create, static_pod("2")), false, at(1));
+    assert!(matches!(workers.next(&new, 0.0, at(2)), Step::NotYet(_)));
+    assert_eq!(pass(&mut workers, &old, 3), Call::TerminatingRuntime);
+    assert_eq!(pass(&mut workers, &new, 4), Call::Sync);
+}
+
+#[test]
 fn creating_a_terminating_pod_again_waits_for_its_end() {
     let mut workers = Workers::default();
     let uid = PodUid::from("u");

@@ -30,6 +30,11 @@ impl StaticTurns {
         }
     }
 
+    /// Gives a free name to a pod that runs already.
+    pub(super) fn hold(&mut self, full_name: String, uid: PodUid) {
+        self.started.entry(full_name).or_insert(uid);
+    }
+
     /// Who holds the name.
     pub(super) fn started(&self, full_name: &str) -> Option<&PodUid> {
         self.started.get(full_name)
