@@ -67,6 +67,7 @@ struct Inner {
     /// Cancelled when every connection of the present run must break.
     run: Mutex<CancellationToken>,
     refusing: Mutex<bool>,
+    losing: Mutex<bool>,
     authority: Mutex<Option<String>>,
 }
 
@@ -109,6 +110,7 @@ impl FakeCri {
                 changes: watch::Sender::new(0),
                 run: Mutex::new(CancellationToken::new()),
                 refusing: Mutex::new(false),
+                losing: Mutex::new(false),
                 authority: Mutex::new(None),
             }),
         }
@@ -161,6 +163,11 @@ impl FakeCri {
     /// Takes connections again.
     pub fn up(&self) {
         *lock(&self.inner.refusing) = false;
+    }
+
+    /// Events get lost from now on, or arrive again.
+    pub fn lose_events(&self, lose: bool) {
+        *lock(&self.inner.losing) = lose;
     }
 
     // Behaviour.
@@ -362,8 +369,10 @@ impl FakeCri {
     }
 
     fn emit_made(&self, event: ContainerEventResponse) {
-        // Nobody listening is fine.
-        let _ = self.inner.events.send(event);
+        if !*lock(&self.inner.losing) {
+            // Nobody listening is fine.
+            let _ = self.inner.events.send(event);
+        }
         self.changed();
     }
 

@@ -369,6 +369,9 @@ impl PodCgroups for FakeCgroups {
         self.made.lock().unwrap().remove(uid.as_str());
         Ok(())
     }
+    async fn all(&self) -> Vec<PodUid> {
+        self.made.lock().unwrap().iter().map(|uid| PodUid::from(uid.as_str())).collect()
+    }
     fn parent(&self, pod: &Pod) -> String {
         format!("/kubepods/pod{}", pod.metadata.uid.as_deref().unwrap())
     }
@@ -516,9 +519,11 @@ struct ApiState {
     feed: Option<mpsc::Sender<Vec<Arc<Pod>>>>,
     patches: Vec<serde_json::Value>,
     deleted: Vec<String>,
+    deleted_uids: BTreeSet<String>,
     version: u64,
     next_uid: u64,
     cut: bool,
+    mute: bool,
 }
 
 impl FakeApi {
@@ -531,14 +536,32 @@ impl FakeApi {
         }
     }
 
+    /// Answers and tells nobody anything from now on; or again, with what has changed meanwhile.
+    pub(crate) fn mute(&self, mute: bool) {
+        let mut state = self.state.lock().unwrap();
+        let was = std::mem::replace(&mut state.mute, mute);
+        if was && !mute {
+            state.announce();
+        }
+    }
+
+    /// UIDs of the pods that the agent has deleted.
+    pub(crate) fn deleted_uids(&self) -> BTreeSet<String> {
+        self.state.lock().unwrap().deleted_uids.clone()
+    }
+
     /// All pods by name.
     pub(crate) fn all(&self) -> BTreeMap<String, Pod> {
         self.state.lock().unwrap().pods.clone()
     }
 
     fn reachable(&self) -> Result<(), PodApiError> {
-        let cut = self.state.lock().unwrap().cut;
-        if cut { Err(PodApiError::Unavailable("connection refused".into())) } else { Ok(()) }
+        let state = self.state.lock().unwrap();
+        if state.cut || state.mute {
+            Err(PodApiError::Unavailable("connection refused".into()))
+        } else {
+            Ok(())
+        }
     }
 
     fn feed(&self, sets: mpsc::Sender<Vec<Arc<Pod>>>) {
@@ -601,7 +624,7 @@ impl ApiState {
     }
 
     fn announce(&self) {
-        if let Some(feed) = &self.feed {
+        if let Some(feed) = self.feed.as_ref().filter(|_| !self.mute) {
             let all = self.pods.values().cloned().map(Arc::new).collect();
             // A reader that is gone or far behind gets the next set.
             let _ = feed.try_send(all);
@@ -671,6 +694,7 @@ impl PodApi for FakeApi {
             Some(_) => {
                 state.pods.remove(name);
                 state.deleted.push(name.to_owned());
+                state.deleted_uids.insert(uid.as_str().to_owned());
                 state.announce();
                 Ok(())
             }
