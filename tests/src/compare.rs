@@ -380,6 +380,7 @@ fn compare_events(golden: &[Value], ours: &[Value], cycles: bool, found: &mut Ve
                 "context canceled",
                 "CONTAINER_EXITED state",
                 "process is not running",
+                "cannot exec in a",
                 "no running task found",
                 "ttrpc: closed",
             ];

@@ -50,6 +50,9 @@ pub fn load_all() -> anyhow::Result<Vec<Golden>> {
         }
     }
     all.sort_by(|a, b| a.name.cmp(&b.name));
+    if let Some(pair) = all.windows(2).find(|pair| pair[0].name == pair[1].name) {
+        anyhow::bail!("two records have the name {}", pair[0].name);
+    }
     Ok(all)
 }
 
