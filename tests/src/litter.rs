@@ -8,7 +8,8 @@ use testkit::real::TestNode;
 pub fn of(node: &TestNode) -> anyhow::Result<Vec<String>> {
     let mut found = Vec::new();
     for container in node.containers()? {
-        found.push(format!("container {} {}", container["metadata"], container["state"]));
+        let pod = &container["labels"]["io.kubernetes.pod.uid"];
+        found.push(format!("container {} of {pod} {}", container["metadata"], container["state"]));
     }
     for sandbox in node.sandboxes()? {
         found.push(format!("sandbox {} {}", sandbox["metadata"], sandbox["state"]));

@@ -275,7 +275,7 @@ impl Node {
                 phase == "Running" && live == count && self.has_its_resources(name, made)
             }
             End::Succeeds if Self::may_fail(made) => {
-                (phase == "Succeeded" || phase == "Failed") && live == 0
+                (phase == "Succeeded" || phase == "Failed" || made.own_policy) && live == 0
             }
             End::Succeeds => phase == "Succeeded" && live == 0,
             End::Fails => phase == "Failed" && live == 0,

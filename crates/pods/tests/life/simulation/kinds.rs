@@ -27,6 +27,9 @@ pub(super) struct Made {
     pub(super) touched: bool,
     /// Its policy is never to restart.
     pub(super) never: bool,
+    /// Its container has a policy of its own. Like the Go kubelet's, such a pod is left as it is when its
+    /// sandbox dies and its own policy is never to restart.
+    pub(super) own_policy: bool,
     /// Starts all its containers again and again until it is told to stop that.
     pub(super) again: bool,
 }
@@ -67,7 +70,15 @@ pub(super) fn make(world: &World, chance: &mut Chance, name: &str, uid: &str) ->
     made.metadata.uid = Some(uid.to_owned());
     world.api.put(made);
     let once = matches!(kind, 0 | 1 | 6 | 9 | 13 | 16 | 18);
-    Made { end, uid: uid.to_owned(), once, touched: false, never, again: kind > 18 }
+    Made {
+        end,
+        uid: uid.to_owned(),
+        once,
+        touched: false,
+        never,
+        own_policy: kind == 15,
+        again: kind > 18,
+    }
 }
 
 fn plain(world: &World, chance: &mut Chance, name: &str, spec: &mut Value, kind: u64) -> End {
