@@ -19,6 +19,8 @@ use telemetry::go_text::quote;
 use telemetry::traces::{self, Closing, Opening};
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::Instrument;
@@ -69,10 +71,27 @@ pub struct RuntimeClient {
     inner: Arc<Inner>,
 }
 
+/// A connection whose calls tell the runtime which span they belong to.
+pub(crate) type Traced = InterceptedService<Channel, HandOn>;
+
+/// Hands the span of the call on (OpenTelemetry: the propagator `TraceContext` of `otelgrpc`).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HandOn;
+
+impl Interceptor for HandOn {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        let header = traces::current().and_then(|span| span.to_header().parse().ok());
+        if let Some(header) = header {
+            request.metadata_mut().insert("traceparent", header);
+        }
+        Ok(request)
+    }
+}
+
 #[derive(Debug)]
 struct Inner {
-    runtime: RuntimeServiceClient<Channel>,
-    image: ImageServiceClient<Channel>,
+    runtime: RuntimeServiceClient<Traced>,
+    image: ImageServiceClient<Traced>,
     runtime_endpoint: String,
     image_endpoint: String,
     config: ClientConfig,
@@ -106,10 +125,10 @@ impl RuntimeClient {
         (runtime_endpoint, runtime): (&str, Connector),
         (image_endpoint, image): (&str, Connector),
     ) -> Self {
-        let runtime = RuntimeServiceClient::new(runtime.channel())
+        let runtime = RuntimeServiceClient::with_interceptor(runtime.channel(), HandOn)
             .max_decoding_message_size(MAX_MESSAGE_BYTES);
-        let image =
-            ImageServiceClient::new(image.channel()).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let image = ImageServiceClient::with_interceptor(image.channel(), HandOn)
+            .max_decoding_message_size(MAX_MESSAGE_BYTES);
         let inner = Inner {
             runtime,
             image,
@@ -167,11 +186,11 @@ impl RuntimeClient {
         self.inner.health(service).subscribe()
     }
 
-    pub(crate) fn runtime_service(&self) -> RuntimeServiceClient<Channel> {
+    pub(crate) fn runtime_service(&self) -> RuntimeServiceClient<Traced> {
         self.inner.runtime.clone()
     }
 
-    fn image_service(&self) -> ImageServiceClient<Channel> {
+    fn image_service(&self) -> ImageServiceClient<Traced> {
         self.inner.image.clone()
     }
 

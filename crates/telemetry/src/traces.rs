@@ -88,6 +88,14 @@ impl Context {
         let empty = context.trace == [0; 16] || context.span == [0; 8];
         (!empty).then_some(context)
     }
+
+    /// As the header `traceparent` of W3C.
+    #[must_use]
+    pub fn to_header(self) -> String {
+        let trace = u128::from_be_bytes(self.trace);
+        let span = u64::from_be_bytes(self.span);
+        format!("00-{trace:032x}-{span:016x}-{:02x}", u8::from(self.sampled))
+    }
 }
 
 fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
@@ -184,6 +192,11 @@ pub fn is_on() -> bool {
     RECORDER.get().is_some()
 }
 
+/// The span that the running task is in, also one that is not kept.
+pub fn current() -> Option<Context> {
+    CURRENT.try_with(|current| *current).ok()
+}
+
 /// Does the work within a span of its own. While nobody records, only the work is done.
 pub async fn record<T, F>(
     opening: impl FnOnce() -> Opening,
@@ -217,7 +230,7 @@ impl Recorder {
         // A request from outside begins a trace of its own, whatever it came with.
         let parent = match opening.kind {
             Kind::Server => None,
-            Kind::Internal | Kind::Client => CURRENT.try_with(|current| *current).ok(),
+            Kind::Internal | Kind::Client => current(),
         };
         let context = self.context(parent);
         let began = (self.sources.now)();
@@ -335,6 +348,9 @@ mod tests {
         let good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         let context = Context::from_header(good).unwrap();
         assert!(context.sampled);
+        assert_eq!(context.to_header(), good);
+        let unsampled = Context { sampled: false, ..context }.to_header();
+        assert_eq!(unsampled, "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00");
         assert_eq!(context.span, [0xb7, 0xad, 0x6b, 0x71, 0x69, 0x20, 0x33, 0x31]);
         for bad in [
             "",

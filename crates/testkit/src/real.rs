@@ -8,6 +8,7 @@
 //! The harness is plain blocking code, so that an end-to-end test reads from top to bottom. It
 //! expects `parts/prepare` to have run (`make parts`) and says so when it has not.
 
+mod collector;
 mod containerd;
 mod control;
 mod grpc_json;
@@ -23,6 +24,7 @@ mod slot;
 mod stop;
 mod virtual_node;
 
+pub use collector::{CollectedSpan, Collector};
 pub use containerd::{Containerd, RuntimeLine};
 pub use control::{ControlPlane, ControlPlaneOptions};
 pub use kubelet::{KubeletKind, KubeletOptions};

@@ -44,6 +44,8 @@ const RECORDED: &[&str] = &[
 pub struct Call {
     /// CRI method.
     pub method: String,
+    /// The span that the kubelet named.
+    pub traceparent: Option<String>,
     /// The request as JSON (see the goldens' README for the shape).
     pub request: Value,
     /// The request as it came, to be made again.
@@ -152,7 +154,8 @@ impl Proxy {
         }
         let (head, body) = request.into_parts();
         let bytes = body.collect().await?.to_bytes();
-        let index = self.note(&path, &method, bytes.clone());
+        let traceparent = head.headers.get("traceparent").and_then(|span| span.to_str().ok());
+        let index = self.note(&path, traceparent, bytes.clone());
         let whole = Full::new(bytes.clone()).map_err(|never| match never {}).boxed();
         let response = sender.send_request(Request::from_parts(head, whole)).await?;
         let (head, body) = response.into_parts();
@@ -170,14 +173,15 @@ impl Proxy {
         Ok(Response::from_parts(head, body))
     }
 
-    fn note(&self, path: &str, method: &str, mut frame: Bytes) -> usize {
+    fn note(&self, path: &str, traceparent: Option<&str>, mut frame: Bytes) -> usize {
         let message = frame.split_off(FRAME.min(frame.len()));
         let request = match self.messages.decode(path, &message, None) {
             Ok((request, _)) => request,
             Err(error) => Value::String(format!("cannot decode: {error:#}")),
         };
         let call = Call {
-            method: method.to_owned(),
+            method: path.rsplit('/').next().unwrap_or_default().to_owned(),
+            traceparent: traceparent.map(str::to_owned),
             request,
             message,
             response: Value::Null,
