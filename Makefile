@@ -78,7 +78,7 @@ config-compare: parts
 .PHONY: access-test
 access-test: parts
 	cargo build --package rubelet
-	cargo test --package tests --test access -- --nocapture
+	LONG=1 cargo test --package tests --test access -- --nocapture
 
 ## make log-flood   follow a million numbered lines while the log rotates (5 minutes)
 .PHONY: log-flood

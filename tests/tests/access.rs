@@ -1,5 +1,6 @@
 //! Who gets what from the node's API: every route of `fixtures/parity/routes.tsv` by every method and
-//! every caller, with a real API server behind the reviews. `KUBELET=go` asks the Go kubelet.
+//! every caller, with a real API server behind the reviews. `KUBELET=go` asks the Go kubelet. Without `LONG`
+//! those who may use one sub-resource only ask by two methods.
 //!
 //! In the hardened set-up (no anonymous callers, reviewed access, no read-only port) nothing but the
 //! health port answers without an identity.
@@ -7,7 +8,6 @@
 #![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test on the real machine")]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +21,9 @@ const METHODS: [&str; 8] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OP
 const SUB_RESOURCES: [&str; 9] =
     ["proxy", "pods", "healthz", "configz", "stats", "metrics", "log", "checkpoint", "statusz"];
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Callers that ask at the same time.
+const AT_ONCE: usize = 4;
+const EVERY_RIGHT: &str = "a token with every right";
 
 /// The routes of one path.
 #[derive(Debug, Default, Clone)]
@@ -131,6 +134,63 @@ struct Caller {
     only: Option<&'static str>,
 }
 
+impl Caller {
+    fn ask(&self, port: u16, method: &str, path: &str) -> Answer {
+        let text = request(method, path, self.token.as_deref());
+        self.wire.send(port, text.as_bytes(), method == "HEAD").unwrap()
+    }
+
+    /// How many requests were made, and what was wrong with the answers.
+    fn whole_table(&self, port: u16, routes: &BTreeMap<String, Route>) -> (usize, String) {
+        let (mut asked, mut faults) = (0, String::new());
+        let mut expect = |method: &str, path: &str, want: Option<u16>| {
+            asked += 1;
+            let got = self.ask(port, method, path);
+            faults.push_str(&fault(&self.name, method, path, want, &got));
+        };
+        let slow = ["/debug/pprof/profile", "/debug/pprof/trace"];
+        let may_proxy = self.rights.as_ref().is_some_and(|rights| rights.contains(&"proxy"));
+        let one_right = self.rights.as_ref().is_some_and(|rights| rights.len() == 1);
+        let few = one_right && std::env::var_os("LONG").is_none();
+        let methods = if few { &METHODS[..2] } else { &METHODS[..] };
+        for (path, route) in routes {
+            if slow.contains(&path.as_str()) && may_proxy && self.name != EVERY_RIGHT {
+                // Whoever is let in waits for a second: the others only if they are not.
+                continue;
+            }
+            for method in methods {
+                let want = match &self.rights {
+                    None => Some(401),
+                    Some(rights) => {
+                        let sub = &route.sub_resources;
+                        let may = sub.iter().any(|s| rights.contains(&s.as_str()));
+                        let may = may && self.only.is_none_or(|only| only == verb(method));
+                        if may { allowed(path, route, method) } else { Some(403) }
+                    }
+                };
+                expect(method, path, want);
+            }
+        }
+        for path in ["/", "/none", "/livez", "/api/v1/pods", "/healthz/none", "/spec/"] {
+            expect("GET", path, Some(404));
+        }
+        (asked, faults)
+    }
+}
+
+/// What is wrong with an answer, as a line; nothing if it is as wanted.
+fn fault(who: &str, method: &str, path: &str, want: Option<u16>, got: &Answer) -> String {
+    let fine = match want {
+        Some(status) => got.status == status,
+        None => ![401, 403, 405].contains(&got.status),
+    };
+    if fine {
+        return String::new();
+    }
+    let text: String = got.text().chars().take(120).collect();
+    format!("{who}: {method} {path} is {} {text:?}, not {want:?}\n", got.status)
+}
+
 impl Bed {
     fn start() -> Bed {
         let users = ["nobody", "all", "gets"].map(str::to_owned).into_iter();
@@ -187,7 +247,7 @@ impl Bed {
             caller("anonymous", None, None),
             caller("a bad token", Some("nonsense".to_owned()), None),
             caller("a token without rights", token("nobody"), Some(vec![])),
-            caller("a token with every right", token("all"), Some(SUB_RESOURCES.to_vec())),
+            caller(EVERY_RIGHT, token("all"), Some(SUB_RESOURCES.to_vec())),
             Caller {
                 only: Some("get"),
                 ..caller("a token that may get", token("gets"), Some(SUB_RESOURCES.to_vec()))
@@ -210,57 +270,29 @@ impl Bed {
 
     fn ask(&mut self, caller: &Caller, method: &str, path: &str) -> Answer {
         self.asked += 1;
-        let text = request(method, path, caller.token.as_deref());
-        caller.wire.send(self.node.api_port(), text.as_bytes(), method == "HEAD").unwrap()
+        caller.ask(self.node.api_port(), method, path)
     }
 
     fn expect(&mut self, who: &str, method: &str, path: &str, want: Option<u16>, got: &Answer) {
-        let fine = match want {
-            Some(status) => got.status == status,
-            None => ![401, 403, 405].contains(&got.status),
-        };
-        if !fine {
-            let text: String = got.text().chars().take(120).collect();
-            let _ = writeln!(
-                self.faults,
-                "{who}: {method} {path} is {} {text:?}, not {want:?}",
-                got.status
-            );
-        }
+        self.faults.push_str(&fault(who, method, path, want, got));
     }
 
-    /// Every route by every method and every caller.
+    /// Every route by every method and every caller; callers do not wait for each other.
     fn whole_table(&mut self) {
         let routes = routes("kubelet-https:10250", &self.uid);
         assert!(routes.len() > 25, "{} paths", routes.len());
-        for caller in self.callers() {
-            for (path, route) in &routes {
-                for method in METHODS {
-                    let slow = ["/debug/pprof/profile", "/debug/pprof/trace"];
-                    if slow.contains(&path.as_str()) && caller.name != "a token with every right" {
-                        // Whoever is let in waits for a second: the others only if they are not.
-                        let may = caller.rights.as_ref().is_some_and(|r| r.contains(&"proxy"));
-                        if may {
-                            continue;
-                        }
-                    }
-                    let want = match &caller.rights {
-                        None => Some(401),
-                        Some(rights) => {
-                            let sub = &route.sub_resources;
-                            let may = sub.iter().any(|s| rights.contains(&s.as_str()));
-                            let may = may && caller.only.is_none_or(|only| only == verb(method));
-                            if may { allowed(path, route, method) } else { Some(403) }
-                        }
-                    };
-                    let got = self.ask(&caller, method, path);
-                    self.expect(&caller.name, method, path, want, &got);
-                }
-            }
-            for path in ["/", "/none", "/livez", "/api/v1/pods", "/healthz/none", "/spec/"] {
-                let got = self.ask(&caller, "GET", path);
-                self.expect(&caller.name, "GET", path, Some(404), &got);
-            }
+        let (callers, port) = (self.callers(), self.node.api_port());
+        let each = |callers: &[Caller]| -> Vec<(usize, String)> {
+            callers.iter().map(|caller| caller.whole_table(port, &routes)).collect()
+        };
+        let results: Vec<(usize, String)> = std::thread::scope(|scope| {
+            let shares = callers.chunks(callers.len().div_ceil(AT_ONCE));
+            let asking: Vec<_> = shares.map(|share| scope.spawn(move || each(share))).collect();
+            asking.into_iter().flat_map(|share| share.join().unwrap()).collect()
+        });
+        for (asked, faults) in results {
+            self.asked += asked;
+            self.faults.push_str(&faults);
         }
     }
 
@@ -313,16 +345,15 @@ impl Bed {
 }
 
 #[test]
-fn every_route_by_every_method_and_every_caller() {
+fn every_route_by_every_method_and_every_caller_then_with_routes_switched_off() {
     let mut bed = Bed::start();
     bed.whole_table();
     bed.health_only();
+    switched_off_and_read_only_routes_say_so(&mut bed);
     bed.finish();
 }
 
-#[test]
-fn switched_off_and_read_only_routes_say_so() {
-    let mut bed = Bed::start();
+fn switched_off_and_read_only_routes_say_so(bed: &mut Bed) {
     let kind = KubeletKind::from_env().unwrap();
     bed.node.stop_kubelet();
     let read_only = bed.node.slot().free_port().unwrap();
@@ -379,5 +410,4 @@ fn switched_off_and_read_only_routes_say_so() {
             bed.expect("read-only port", method, &path, Some(want), &got);
         }
     }
-    bed.finish();
 }
