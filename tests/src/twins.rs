@@ -153,6 +153,12 @@ impl Twins {
 }
 
 impl Twin {
+    /// The port of its health checks.
+    #[must_use]
+    pub fn health(&self) -> u16 {
+        self.node.health_port()
+    }
+
     /// The port of its HTTPS API.
     #[must_use]
     pub fn port(&self) -> u16 {

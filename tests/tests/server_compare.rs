@@ -113,6 +113,7 @@ impl Callers {
 enum Listener {
     Secure,
     ReadOnly,
+    Health,
 }
 
 /// Asks both and says what is different.
@@ -122,6 +123,7 @@ fn compare(twins: &Twins, callers: &Callers, ask: &Ask, listener: Listener) -> O
         let (wire, port) = match listener {
             Listener::Secure => (callers.of(ask.who), twin.port()),
             Listener::ReadOnly => (&callers.clear, twin.read_only),
+            Listener::Health => (&callers.clear, twin.health()),
         };
         wire.send(port, twin.own(&text).as_bytes(), ask.method == "HEAD")
     };
@@ -192,6 +194,10 @@ fn both_kubelets_answer_alike() {
     let mut read_only = few(access(), 23);
     read_only.extend(by_chance(number("ASKS", 100) / 5));
     report.ask(&twins, &callers, &read_only, Listener::ReadOnly);
+    let mut health = few(access(), 47);
+    health.extend(few(odd(), 47));
+    health.extend(by_chance(number("ASKS", 100) / 5));
+    report.ask(&twins, &callers, &health, Listener::Health);
     if long {
         for overlay in variants() {
             twins.restart(&overlay).unwrap();

@@ -52,7 +52,11 @@ impl Chance {
             target = format!("{target}?{}", query.join("&"));
         }
         let often = ["GET", "GET", "GET", "POST"];
-        let method = if self.once_in(5) { self.of(&METHODS) } else { self.of(&often) };
+        let method = match self.below(10) {
+            0 => self.of(ODD_METHODS),
+            1 => self.of(&METHODS),
+            _ => self.of(&often),
+        };
         let mut ask = Ask::new(method, &target);
         if self.once_in(4) {
             ask.who = self.of(&EVERYBODY);
@@ -82,6 +86,10 @@ impl Chance {
             ask =
                 ask.with("Accept-Encoding", self.of(&["gzip", "identity", "gzip;q=0", "deflate"]));
         }
+        for _ in 0..self.below(6).saturating_sub(3) {
+            let (name, value) = self.of(ODD_HEADERS);
+            ask = ask.with(name, value);
+        }
         if ask.method != "GET" && ask.method != "HEAD" && self.once_in(3) {
             let bodies = ["", "4", "x=y", "only_cpu_and_memory=true", "{}"];
             ask = ask.body(self.of(&bodies));
@@ -102,7 +110,7 @@ impl Chance {
         let at = self.below(path.len().max(1));
         let at = (0..=at).rev().find(|at| path.is_char_boundary(*at)).unwrap_or(0);
         let (head, tail) = path.split_at(at);
-        match self.below(12) {
+        match self.below(16) {
             0 => format!("{path}/"),
             1 => path.replacen('/', "//", 2),
             2 => format!("{path}/../{}", self.of(&["x", "", "c"])),
@@ -122,6 +130,10 @@ impl Chance {
                 self.of(&[";", "+", "~", "'", "\"", "|", "\\", "{", "ü", "@", ":"])
             ),
             9 => head.to_owned(),
+            12 => format!("{path}/%2e%2e%2f{}", self.of(&["pods", "..", ""])),
+            13 => format!("{head}%252f{tail}"),
+            14 => format!("{head};a=b{tail}"),
+            15 => format!("{head}{}{tail}", self.of(&["%ff", "%c3%bc", "%0a", "%0d%0a", "%7f"])),
             10 => format!("{path}{}", self.of(&["x", "*", "%", "."])),
             _ => format!("/x{path}"),
         }
@@ -153,4 +165,63 @@ const ODD_QUERIES: &[&str] = &[
     "seconds=1",
     "x=%00",
     "x=ü",
+    "tailLines=1&tailLines=2",
+    "limitBytes=0",
+    "sinceSeconds=0",
+    "sinceSeconds=1&sinceTime=2020-01-01T00:00:00Z",
+    "follow=maybe",
+    "previous=TRUE",
+    "timestamps=T",
+    "insecureSkipTLSVerifyBackend=true",
+    "stream=Stdout&tailLines=1",
+    "stream=All",
+    "command=%ff",
+    "command=",
+    "uid=x",
+    "x=%ff",
+    "a;b",
+    "a%3bb=1",
+];
+
+/// Methods that nobody uses here.
+const ODD_METHODS: &[&str] =
+    &["get", "PROPFIND", "LINK", "M-SEARCH", "PURGE", "LOCK", "X", "POSTS"];
+
+/// Headers of proxies, browsers, attackers and old clients.
+const ODD_HEADERS: &[(&str, &str)] = &[
+    ("Expect", "100-continue"),
+    ("Expect", "x"),
+    ("Range", "bytes=0-3"),
+    ("Range", "bytes=x"),
+    ("If-Modified-Since", "Thu, 01 Jan 2037 00:00:00 GMT"),
+    ("If-Unmodified-Since", "Thu, 01 Jan 1998 00:00:00 GMT"),
+    ("If-None-Match", "*"),
+    ("If-Match", "\"x\""),
+    ("Content-Encoding", "gzip"),
+    ("Content-Type", "multipart/form-data"),
+    ("Origin", "http://evil"),
+    ("Referer", "http://evil/"),
+    ("Cookie", "a=b"),
+    ("Forwarded", "for=127.0.0.1"),
+    ("X-Forwarded-For", "127.0.0.1"),
+    ("X-Forwarded-Uri", "/pods"),
+    ("X-Original-URL", "/pods"),
+    ("X-Remote-User", "admin"),
+    ("X-Remote-Group", "system:masters"),
+    ("Impersonate-User", "admin"),
+    ("Impersonate-Group", "system:masters"),
+    ("Max-Forwards", "0"),
+    ("Accept-Language", "de"),
+    ("User-Agent", "kube-probe/1.36"),
+    ("User-Agent", ""),
+    ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+    ("traceparent", "x"),
+    ("X-Stream-Protocol-Version", "v4.channel.k8s.io"),
+    ("X-Stream-Protocol-Version", "v9"),
+    ("Sec-WebSocket-Extensions", "permessage-deflate"),
+    ("Host", "[::1]:1"),
+    ("Host", "a:b:c"),
+    ("TE", "trailers"),
+    ("Pragma", "no-cache"),
+    ("Via", "1.0 x"),
 ];
