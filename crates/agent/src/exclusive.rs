@@ -10,7 +10,7 @@ use engine::cpus::checkpoint::KnownContainers;
 use engine::cpus::{CpuOptions, CpuSetup, OptionStages};
 use engine::memory::{MemorySetup, system_reserved};
 use engine::resources::Amounts;
-use engine::topology::{Policy, PolicyKind};
+use engine::topology::{Entries, Policy, PolicyKind};
 use ports::{OnExit, Placement, PodsSnapshot, Roots, Tasks};
 use proto::cri_v1::LinuxContainerResources;
 use resources::cpus::{ContainerCpus, CpuPolicy, Cpus};
@@ -50,14 +50,19 @@ impl Exclusive {
         let policy =
             Policy::new(kind, machine::numa(&machine), options).map_err(|e| refused(&e))?;
         let kept = kept_from_pods(config, host);
-        let metrics = PlacementMetrics::new(registry);
+        let metrics = match PlacementMetrics::new(registry) {
+            metrics if pod_level(config) => metrics.with_sources(registry),
+            metrics => metrics,
+        };
         let cpu_policy = cpu_policy(config, &machine, &kept, kind)?;
         let memory_policy = memory_policy(config, &machine, &kept)?;
         let known = known_containers(client).await;
         let dir = &config.dirs.root;
-        let cpus =
-            Cpus::start(cpu_policy, dir, &known, metrics.clone()).map_err(|e| refused(&e))?;
-        let memory = Memory::start(memory_policy, dir, metrics.clone()).map_err(|e| refused(&e))?;
+        let kinds = if pod_level(config) { Entries::Pods } else { Entries::Containers };
+        let cpus = Cpus::start(cpu_policy, (dir, kinds), &known, metrics.clone())
+            .map_err(|e| refused(&e))?;
+        let memory =
+            Memory::start(memory_policy, (dir, kinds), metrics.clone()).map_err(|e| refused(&e))?;
         let numa_nodes = machine.nodes.iter().map(|node| node.id).collect();
         Ok(Self { cpus, memory, policy, numa_nodes, metrics })
     }
@@ -93,7 +98,7 @@ impl Exclusive {
         let placement = PlacementConfig {
             policy: self.policy.clone(),
             scope,
-            pod_level: config.gates.enabled("PodLevelResourceManagers"),
+            pod_level: pod_level(config),
             lifts_quota: self.lifts_quota(config),
         };
         Arc::new(Placed::new(placement, providers, self.metrics.clone()))
@@ -111,6 +116,11 @@ impl Exclusive {
         let run = self.cpus.clone().run(period, pods, Box::new(Runtime(client)), tasks.token());
         tasks.spawn("cpu-reconcile", OnExit::Fine, run);
     }
+}
+
+/// Whether CPUs and memory are given out to pods with resources of their own.
+fn pod_level(config: &Config) -> bool {
+    config.gates.enabled("PodLevelResourceManagers")
 }
 
 fn policy_kind(policy: TopologyPolicy) -> PolicyKind {
@@ -172,6 +182,7 @@ fn cpu_policy(
                 reserved: config.resources.reservations.cpus.clone(),
                 policy,
                 pod_level_resources: config.gates.enabled("PodLevelResources"),
+                pod_level_managers: pod_level(config),
             })))
         }
     }
@@ -195,7 +206,12 @@ fn memory_policy(
             let reserved = system_reserved(&nodes, kept, &config.resources.reservations.memory)
                 .map_err(|e| AgentError::Placement(e.to_string()))?;
             let pod_level_resources = config.gates.enabled("PodLevelResources");
-            Ok(MemoryPolicy::Static(MemorySetup { nodes, reserved, pod_level_resources }))
+            Ok(MemoryPolicy::Static(MemorySetup {
+                nodes,
+                reserved,
+                pod_level_resources,
+                pod_level_managers: pod_level(config),
+            }))
         }
     }
 }

@@ -10,12 +10,14 @@ pub mod checkpoint;
 mod combinations;
 mod distribute;
 mod options;
+mod pod_level;
 mod state;
 mod statics;
 mod take;
 mod topology;
 
 pub use options::{CpuOptions, OptionStages};
+pub use pod_level::PodAllocation;
 pub use state::CpuState;
 pub use statics::{Allocation, CpuRefusal, CpuSetup, StaticCpus};
 pub use take::{TakeError, take};

@@ -9,10 +9,12 @@
 pub mod checkpoint;
 mod expected;
 mod hints;
+mod pod_level;
 mod reserved;
 mod state;
 mod statics;
 
+pub use pod_level::PodMemory;
 pub use reserved::{NodeReservations, system_reserved};
 pub use state::{Block, MachineMemory, MemoryState, MemoryTable, NodeMemory};
 pub use statics::{MemoryAllocation, MemoryRefusal, MemorySetup, StaticMemory};

@@ -150,6 +150,17 @@ pub fn pod_level_set(pod: &Pod) -> bool {
     lists.flat_map(BTreeMap::keys).any(|name| is_pod_level_resource(name))
 }
 
+/// Whether a container by itself asks as those of Guaranteed pods do: CPU and memory, each as much as its limit
+/// (upstream: `IsContainerEquivalentQOSGuaranteed`).
+pub fn is_guaranteed_alone(container: &Container) -> bool {
+    let requests = side_of(container.resources.as_ref(), Side::Requests);
+    let limits = side_of(container.resources.as_ref(), Side::Limits);
+    ["cpu", "memory"].into_iter().all(|name| {
+        let asked = requests.get(name).filter(|amount| !amount.is_zero());
+        asked.is_some_and(|amount| limits.get(name) == Some(amount))
+    })
+}
+
 /// Whether a pod can set this resource for itself.
 pub fn is_pod_level_resource(name: &str) -> bool {
     name == "cpu" || name == "memory" || name.starts_with("hugepages-")

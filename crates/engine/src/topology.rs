@@ -35,5 +35,14 @@ impl Hint {
     }
 }
 
+/// What the state files of CPUs and memory remember.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Entries {
+    /// What containers have.
+    Containers,
+    /// What containers and what pods as a whole have (gate PodLevelResourceManagers).
+    Pods,
+}
+
 /// What one provider says, by resource name: `None` if it does not mind, an empty list if no allocation is possible.
 pub type ResourceHints = BTreeMap<String, Option<Vec<Hint>>>;

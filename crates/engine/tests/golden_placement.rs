@@ -14,7 +14,7 @@ use engine::cpus::{
 };
 use engine::memory::checkpoint as memory_file;
 use engine::memory::{MemorySetup, MemoryState, NodeFacts, StaticMemory};
-use engine::topology::{Hint, Numa, NumaMask, Policy, PolicyKind, ResourceHints};
+use engine::topology::{Entries, Hint, Numa, NumaMask, Policy, PolicyKind, ResourceHints};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use units::CpuSet;
@@ -117,6 +117,7 @@ fn exclusive_cpus_are_placed_alike_over_the_life_of_pods() {
             reserved: CpuSet::new(),
             policy: PolicyKind::None,
             pod_level_resources: true,
+            pod_level_managers: false,
         };
         // Reserved CPUs were chosen before options counted.
         let reserved = StaticCpus::new(setup.clone()).unwrap();
@@ -162,6 +163,7 @@ fn memory_is_placed_alike_over_the_life_of_pods() {
             nodes: nodes.collect(),
             reserved: serde_json::from_value(case["reserved"].clone()).unwrap(),
             pod_level_resources: true,
+            pod_level_managers: false,
         };
         let mut memory = StaticMemory::new(setup).unwrap();
         memory.restore(MemoryState::default()).unwrap();
@@ -250,11 +252,11 @@ fn state_files_of_the_go_kubelet_are_read_and_written_again_byte_by_byte() {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/placement");
     let text = |name: &str| std::fs::read_to_string(format!("{dir}/{name}")).unwrap();
     let cpus = text("cpu_manager_state");
-    let state = cpu_file::decode(&cpus, "static", &BTreeMap::new()).unwrap();
+    let state = cpu_file::decode(&cpus, "static", &BTreeMap::new(), Entries::Containers).unwrap();
     assert_eq!((state.shared.to_string(), state.exclusive().to_string()), ("0".into(), "1".into()));
-    assert_eq!(cpu_file::encode("static", &state), cpus);
+    assert_eq!(cpu_file::encode("static", &state, Entries::Containers), cpus);
     let memory = text("memory_manager_state");
-    let state = memory_file::decode(&memory, "Static").unwrap();
+    let state = memory_file::decode(&memory, "Static", Entries::Containers).unwrap();
     assert_eq!(state.own.len(), 1);
-    assert_eq!(memory_file::encode("Static", &state), memory);
+    assert_eq!(memory_file::encode("Static", &state, Entries::Containers), memory);
 }

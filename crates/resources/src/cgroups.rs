@@ -146,9 +146,8 @@ impl CgroupTree {
     }
 
     fn ask(&self, pod: &Pod) -> PodAsk {
-        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         let cpus = self.inner.config.lifts_quota.as_ref();
-        let exclusive_cpus = cpus.is_some_and(|cpus| !cpus.exclusive_of(uid).is_empty());
+        let exclusive_cpus = cpus.is_some_and(|cpus| cpus.is_exclusive(pod));
         PodAsk { exclusive_cpus, ..pod_ask(pod, self.inner.config.pod_level_resources) }
     }
 

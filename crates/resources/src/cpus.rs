@@ -16,8 +16,9 @@ use api::core::v1::{Container, Pod};
 use api::ids::PodUid;
 use async_trait::async_trait;
 use engine::cpus::checkpoint::{self, KnownContainers};
-use engine::cpus::{Allocation, CpuRefusal, CpuSetup, CpuState, StaticCpus};
-use engine::topology::{Hint, ResourceHints};
+use engine::cpus::{Allocation, CpuRefusal, CpuSetup, CpuState, PodAllocation, StaticCpus};
+use engine::resources::pod_level_set;
+use engine::topology::{Entries, Hint, ResourceHints};
 use ports::{ContainerExtras, PlacementError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -42,6 +43,7 @@ pub struct Cpus {
 #[derive(Debug)]
 struct Inner {
     file: StateFile,
+    entries: Entries,
     held: Mutex<Held>,
     /// What the runtime was last told, by pod UID and container name.
     applied: Mutex<BTreeMap<(String, String), CpuSet>>,
@@ -77,7 +79,7 @@ impl Cpus {
     /// Goes on from the file in `dir`, or begins; `known` are the containers that run already.
     pub fn start(
         policy: CpuPolicy,
-        dir: &Path,
+        (dir, entries): (&Path, Entries),
         known: &KnownContainers,
         metrics: PlacementMetrics,
     ) -> Result<Self, StateError> {
@@ -90,7 +92,7 @@ impl Cpus {
             }
         };
         let restored = match file.read()? {
-            Some(text) => checkpoint::decode(&text, held.policy(), known)
+            Some(text) => checkpoint::decode(&text, held.policy(), known, entries)
                 .map_err(|fault| file.unusable(fault.0))?,
             None => CpuState::default(),
         };
@@ -98,7 +100,7 @@ impl Cpus {
             Held::None(state) => *state = restored,
             Held::Static(cpus) => cpus.restore(restored).map_err(|e| file.unfit(e.0))?,
         }
-        file.write(&checkpoint::encode(held.policy(), held.state()));
+        file.write(&checkpoint::encode(held.policy(), held.state(), entries));
         if let Held::Static(cpus) = &held {
             metrics.aligned.with(&["container", "physical_cpu"]).add(0.0);
             metrics.not_aligned.with(&["container", "physical_cpu"]).add(0.0);
@@ -107,6 +109,7 @@ impl Cpus {
         }
         let inner = Inner {
             file,
+            entries,
             held: Mutex::new(held),
             applied: Mutex::default(),
             fresh: Mutex::default(),
@@ -121,10 +124,21 @@ impl Cpus {
     }
 
     /// Containers of a pod that have CPUs of their own.
-    pub fn exclusive_of(&self, uid: &str) -> BTreeSet<String> {
+    pub fn exclusive_of(&self, pod: &Pod) -> BTreeSet<String> {
         let held = self.inner.held();
-        let own = held.state().own.get(uid).into_iter().flatten();
-        own.filter(|(_, cpus)| !cpus.is_empty()).map(|(name, _)| name.clone()).collect()
+        let Held::Static(cpus) = &*held else { return BTreeSet::new() };
+        let own = containers(pod).filter(|container| cpus.is_exclusive(pod, container));
+        own.map(|container| container.name.clone()).collect()
+    }
+
+    /// Whether a pod as a whole runs on CPUs of its own: any container, or, where CPUs are given to the pod,
+    /// all of them.
+    pub fn is_exclusive(&self, pod: &Pod) -> bool {
+        let own = self.exclusive_of(pod);
+        match self.inner.entries {
+            Entries::Pods if pod_level_set(pod) => containers(pod).all(|c| own.contains(&c.name)),
+            Entries::Pods | Entries::Containers => !own.is_empty(),
+        }
     }
 
     /// CPUs that can become somebody's own.
@@ -148,7 +162,7 @@ impl Cpus {
             let before = cpus.state().clone();
             let result = change(cpus, &inner.metrics);
             if *cpus.state() != before {
-                inner.file.write(&checkpoint::encode("static", cpus.state()));
+                inner.file.write(&checkpoint::encode("static", cpus.state(), inner.entries));
                 show(&inner.metrics, cpus);
             }
             Some(result)
@@ -209,6 +223,11 @@ fn show(metrics: &PlacementMetrics, cpus: &StaticCpus) {
     }
 }
 
+fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
+    let spec = pod.spec.iter();
+    spec.flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers))
+}
+
 fn uid_of(pod: &Pod) -> String {
     pod.metadata.uid.clone().unwrap_or_default()
 }
@@ -226,6 +245,7 @@ fn allocated(
     let result = cpus.allocate(pod, container, affinity.affinity);
     if result.is_err() {
         metrics.cpu_errors.inc(&[]);
+        metrics.by_source(|m| m.allocation_errors.inc(&["cpu", "node"]));
     }
     if cpus.whole_cores() {
         let counted = if result.is_ok() { &metrics.aligned } else { &metrics.not_aligned };
@@ -235,10 +255,45 @@ fn allocated(
         if one_cache {
             metrics.aligned.inc(&["container", "uncore_cache"]);
         }
+        metrics.by_source(|m| {
+            m.allocations.inc(&["cpu", "node"]);
+            m.assignments.inc(&["cpu", "node_exclusive"]);
+        });
         let pod = pod.metadata.name.as_deref();
         tracing::info!(pod, containerName = container.name, %cpus, "Allocated exclusive CPUs");
     }
     Ok(())
+}
+
+/// Counts one error for the pod, but a request for each container with CPUs of its own.
+fn allocated_pod(
+    cpus: &mut StaticCpus,
+    metrics: &PlacementMetrics,
+    pod: &Pod,
+    affinity: Hint,
+) -> Result<(), CpuRefusal> {
+    let result = cpus.allocate_pod(pod, affinity.affinity).inspect_err(|_| {
+        metrics.cpu_errors.inc(&[]);
+        metrics.by_source(|m| m.allocation_errors.inc(&["cpu", "pod"]));
+    })?;
+    let PodAllocation::Taken { cpus, one_cache, exclusive, shared } = result else { return Ok(()) };
+    if one_cache {
+        metrics.aligned.inc(&["container", "uncore_cache"]);
+    }
+    for _ in 0..exclusive {
+        metrics.cpu_requests.inc(&[]);
+    }
+    metrics.count_pod("cpu", exclusive, shared);
+    let pod = pod.metadata.name.as_deref();
+    tracing::info!(pod, %cpus, "Allocated CPUs to the pod");
+    Ok(())
+}
+
+fn refused(refusal: &CpuRefusal) -> AllocateError {
+    match refusal.reason() {
+        Some(reason) => AllocateError::Refused { reason, message: refusal.to_string() },
+        None => AllocateError::Failed(refusal.to_string()),
+    }
 }
 
 #[async_trait]
@@ -273,10 +328,15 @@ impl Provider for Cpus {
         let result = self
             .change(move |cpus, metrics| allocated(cpus, metrics, (&pod, &container), affinity))
             .await;
-        result.unwrap_or(Ok(())).map_err(|refusal| match refusal.reason() {
-            Some(reason) => AllocateError::Refused { reason, message: refusal.to_string() },
-            None => AllocateError::Failed(refusal.to_string()),
-        })
+        result.unwrap_or(Ok(())).map_err(|refusal| refused(&refusal))
+    }
+
+    async fn allocate_pod(&self, pod: &Arc<Pod>, affinity: Hint) -> Result<(), AllocateError> {
+        self.inner.fresh().insert(PodUid::from(uid_of(pod).as_str()));
+        let pod = Arc::clone(pod);
+        let result =
+            self.change(move |cpus, metrics| allocated_pod(cpus, metrics, &pod, affinity)).await;
+        result.unwrap_or(Ok(())).map_err(|refusal| refused(&refusal))
     }
 
     async fn extras(

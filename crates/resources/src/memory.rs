@@ -13,8 +13,10 @@ use api::core::v1::{Container, Pod};
 use api::ids::PodUid;
 use async_trait::async_trait;
 use engine::memory::checkpoint;
-use engine::memory::{Block, MemorySetup, MemoryState, StaticMemory};
-use engine::topology::{Hint, ResourceHints};
+use engine::memory::{
+    Block, MemoryAllocation, MemoryRefusal, MemorySetup, MemoryState, StaticMemory,
+};
+use engine::topology::{Entries, Hint, ResourceHints};
 use ports::{ContainerExtras, PlacementError};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -38,6 +40,7 @@ pub struct Memory {
 #[derive(Debug)]
 struct Inner {
     file: StateFile,
+    entries: Entries,
     held: Mutex<Held>,
     /// What containers could have at start.
     allocatable: Vec<Block>,
@@ -71,7 +74,7 @@ impl Memory {
     /// Goes on from the file in `dir`, or begins.
     pub fn start(
         policy: MemoryPolicy,
-        dir: &Path,
+        (dir, entries): (&Path, Entries),
         metrics: PlacementMetrics,
     ) -> Result<Self, StateError> {
         let file = StateFile::new(dir, "memory");
@@ -82,7 +85,8 @@ impl Memory {
         };
         let restored = match file.read()? {
             Some(text) => {
-                checkpoint::decode(&text, held.policy()).map_err(|fault| file.unusable(fault.0))?
+                let decoded = checkpoint::decode(&text, held.policy(), entries);
+                decoded.map_err(|fault| file.unusable(fault.0))?
             }
             None => MemoryState::default(),
         };
@@ -96,9 +100,9 @@ impl Memory {
                 memory.allocatable()
             }
         };
-        file.write(&checkpoint::encode(held.policy(), held.state()));
+        file.write(&checkpoint::encode(held.policy(), held.state(), entries));
         let held = Mutex::new(held);
-        Ok(Self { inner: Arc::new(Inner { file, held, allocatable, metrics }) })
+        Ok(Self { inner: Arc::new(Inner { file, entries, held, allocatable, metrics }) })
     }
 
     /// A container's blocks, for whoever shows them.
@@ -124,7 +128,7 @@ impl Memory {
             let before = memory.state().clone();
             let result = change(memory, &inner.metrics);
             if *memory.state() != before {
-                inner.file.write(&checkpoint::encode("Static", memory.state()));
+                inner.file.write(&checkpoint::encode("Static", memory.state(), inner.entries));
             }
             Some(result)
         };
@@ -146,6 +150,13 @@ impl Inner {
 
 fn uid_of(pod: &Pod) -> &str {
     pod.metadata.uid.as_deref().unwrap_or_default()
+}
+
+fn refused(refusal: &MemoryRefusal) -> AllocateError {
+    match refusal.reason() {
+        Some(reason) => AllocateError::Refused { reason, message: refusal.to_string() },
+        None => AllocateError::Failed(refusal.to_string()),
+    }
 }
 
 #[async_trait]
@@ -186,12 +197,43 @@ impl Provider for Memory {
                 return Ok(());
             }
             metrics.memory_requests.inc(&[]);
-            memory.allocate(&pod, &container, affinity).map(|_| ()).inspect_err(|_| {
+            let result = memory.allocate(&pod, &container, affinity).inspect_err(|_| {
                 metrics.memory_errors.inc(&[]);
-            })
+                metrics.by_source(|m| m.allocation_errors.inc(&["memory", "node"]));
+            })?;
+            if result == MemoryAllocation::Taken {
+                let kinds = memory.state().of(uid_of(&pod), &container.name).map_or(0, Vec::len);
+                for _ in 0..kinds {
+                    metrics.by_source(|m| m.allocations.inc(&["memory", "node"]));
+                }
+            }
+            Ok(())
         };
         let result = self.change(allocate).await.unwrap_or(Ok(()));
-        result.map_err(|refusal| AllocateError::Failed(refusal.to_string()))
+        result.map_err(|refusal| refused(&refusal))
+    }
+
+    async fn allocate_pod(&self, pod: &Arc<Pod>, affinity: Hint) -> Result<(), AllocateError> {
+        let pod = Arc::clone(pod);
+        let allocate = move |memory: &mut StaticMemory, metrics: &PlacementMetrics| {
+            if !memory.cares(&pod) {
+                return Ok(());
+            }
+            metrics.memory_requests.inc(&[]);
+            let taken = memory.allocate_pod(&pod, affinity).inspect_err(|_| {
+                metrics.memory_errors.inc(&[]);
+                metrics.by_source(|m| m.allocation_errors.inc(&["memory", "pod"]));
+            })?;
+            if taken.result == MemoryAllocation::Taken {
+                for _ in 0..taken.exclusive {
+                    metrics.memory_requests.inc(&[]);
+                }
+                metrics.count_pod("memory", taken.exclusive, taken.shared);
+            }
+            Ok(())
+        };
+        let result = self.change(allocate).await.unwrap_or(Ok(()));
+        result.map_err(|refusal| refused(&refusal))
     }
 
     async fn extras(

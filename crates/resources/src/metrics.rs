@@ -57,9 +57,34 @@ const MEMORY_ERRORS: Desc = Desc::alpha(
     "The number of memory pages allocations which required pinning that failed.",
 );
 
+const ALLOCATIONS: Desc = Desc::alpha(
+    "resource_manager_allocations_total",
+    "Number of exclusive resource allocations performed by a resource manager.",
+)
+.labels(&["resource_name", "source"]);
+const ALLOCATION_ERRORS: Desc = Desc::alpha(
+    "resource_manager_allocation_errors_total",
+    "Number of errors encountered during exclusive resource allocation.",
+)
+.labels(&["resource_name", "source"]);
+const ASSIGNMENTS: Desc = Desc::alpha(
+    "resource_manager_container_assignments",
+    "Number of containers with a specific type of resource assignment.",
+)
+.labels(&["resource_name", "assignment_type"]);
+
+/// What is counted by where it comes from (gate PodLevelResourceManagers).
+#[derive(Debug, Clone)]
+pub(crate) struct SourceMetrics {
+    pub(crate) allocations: CounterFamily,
+    pub(crate) allocation_errors: CounterFamily,
+    pub(crate) assignments: CounterFamily,
+}
+
 /// Counters of placement; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct PlacementMetrics {
+    sources: Option<SourceMetrics>,
     pub(crate) topology_requests: CounterFamily,
     pub(crate) topology_errors: CounterFamily,
     pub(crate) topology_duration: HistogramFamily,
@@ -79,6 +104,7 @@ impl PlacementMetrics {
     pub fn new(registry: &Registry) -> Self {
         let buckets = exponential_buckets(0.05, 2.0, 15);
         Self {
+            sources: None,
             topology_requests: registry.counter(TOPOLOGY_REQUESTS),
             topology_errors: registry.counter(TOPOLOGY_ERRORS),
             topology_duration: registry.histogram(TOPOLOGY_DURATION, &buckets),
@@ -92,6 +118,35 @@ impl PlacementMetrics {
             memory_requests: registry.counter(MEMORY_REQUESTS),
             memory_errors: registry.counter(MEMORY_ERRORS),
         }
+    }
+
+    /// The same with what is counted by where it comes from.
+    pub fn with_sources(mut self, registry: &Registry) -> Self {
+        self.sources = Some(SourceMetrics {
+            allocations: registry.counter(ALLOCATIONS),
+            allocation_errors: registry.counter(ALLOCATION_ERRORS),
+            assignments: registry.counter(ASSIGNMENTS),
+        });
+        self
+    }
+
+    /// Counts by where it comes from, if that is counted.
+    pub(crate) fn by_source(&self, count: impl FnOnce(&SourceMetrics)) {
+        if let Some(sources) = &self.sources {
+            count(sources);
+        }
+    }
+
+    /// Counts the containers of a pod that shares out its own.
+    pub(crate) fn count_pod(&self, resource: &str, exclusive: usize, shared: usize) {
+        self.by_source(|sources| {
+            for (kind, count) in [("pod_exclusive", exclusive), ("pod_shared", shared)] {
+                for _ in 0..count {
+                    sources.assignments.inc(&[resource, kind]);
+                    sources.allocations.inc(&[resource, "pod"]);
+                }
+            }
+        });
     }
 
     /// Shows the alignment counters of these boundaries before anything was counted.

@@ -267,8 +267,7 @@ impl Placement for Placed {
     }
 
     fn unthrottled(&self, pod: &Pod) -> BTreeSet<String> {
-        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-        self.config.lifts_quota.as_ref().map(|cpus| cpus.exclusive_of(uid)).unwrap_or_default()
+        self.config.lifts_quota.as_ref().map(|cpus| cpus.exclusive_of(pod)).unwrap_or_default()
     }
 
     async fn release(&self, pod: &Arc<Pod>) -> Result<(), PlacementError> {

@@ -10,6 +10,8 @@ pub struct CpuState {
     pub shared: CpuSet,
     /// Own CPUs by pod UID and container name.
     pub own: BTreeMap<String, BTreeMap<String, CpuSet>>,
+    /// CPUs of pods as a whole, by UID; their containers' are among them.
+    pub pods: BTreeMap<String, CpuSet>,
 }
 
 impl CpuState {
@@ -25,7 +27,8 @@ impl CpuState {
 
     /// Every CPU that is somebody's own.
     pub fn exclusive(&self) -> CpuSet {
-        self.own.values().flat_map(BTreeMap::values).flat_map(CpuSet::iter).collect()
+        let own = self.own.values().flat_map(BTreeMap::values);
+        own.chain(self.pods.values()).flat_map(CpuSet::iter).collect()
     }
 
     pub(super) fn set(&mut self, uid: &str, container: &str, cpus: CpuSet) {

@@ -5,7 +5,7 @@
 
 use super::{CpuFault, CpuOptions, CpuState, CpuTopology, Level, TakeError, take};
 use crate::pod::is_sidecar;
-use crate::resources::{QosClass, Side, pod_level_set, qos_class, side_of};
+use crate::resources::{QosClass, Side, is_guaranteed_alone, pod_level_set, qos_class, side_of};
 use crate::topology::{Hint, NumaMask, PolicyKind, ResourceHints, masks_of};
 use api::core::v1::{Container, Pod};
 use std::collections::BTreeMap;
@@ -26,6 +26,8 @@ pub struct CpuSetup {
     pub policy: PolicyKind,
     /// Gate PodLevelResources.
     pub pod_level_resources: bool,
+    /// Gate PodLevelResourceManagers.
+    pub pod_level_managers: bool,
 }
 
 /// Why a container gets no CPUs.
@@ -54,6 +56,15 @@ pub enum CpuRefusal {
         /// Threads of free cores.
         available: usize,
     },
+    /// Sidecars take all CPUs of the pod that an init container would share; reason `EmptyPodSharedPoolError`.
+    #[error("pod rejected, pod has shared init containers but no cpus available for them")]
+    NothingForInit,
+    /// Containers take all CPUs of the pod that others would share; reason `EmptyPodSharedPoolError`.
+    #[error(
+        "pod rejected, sum of exclusive container cpu requests equals pod budget, leaving no cpus for \
+         shared containers"
+    )]
+    NothingToShare,
     /// Anything else.
     #[error(transparent)]
     Take(#[from] TakeError),
@@ -64,6 +75,7 @@ impl CpuRefusal {
     pub fn reason(&self) -> Option<&'static str> {
         match self {
             Self::NotWholeCores { .. } | Self::TooFewCores { .. } => Some("SMTAlignmentError"),
+            Self::NothingForInit | Self::NothingToShare => Some("EmptyPodSharedPoolError"),
             Self::Take(_) => None,
         }
     }
@@ -88,13 +100,14 @@ pub enum Allocation {
 /// The policy and what it has given out.
 #[derive(Debug, Clone)]
 pub struct StaticCpus {
-    topology: CpuTopology,
-    options: CpuOptions,
-    pod_level_resources: bool,
+    pub(super) topology: CpuTopology,
+    pub(super) options: CpuOptions,
+    pub(super) pod_level_resources: bool,
+    pub(super) pod_level_managers: bool,
     reserved: CpuSet,
     /// Reserved CPUs and their siblings.
     reserved_cores: CpuSet,
-    state: CpuState,
+    pub(super) state: CpuState,
     /// CPUs of init containers of the pod that was allocated for last.
     reusable: (String, CpuSet),
 }
@@ -102,7 +115,8 @@ pub struct StaticCpus {
 impl StaticCpus {
     /// The policy for a machine, with nothing given out.
     pub fn new(setup: CpuSetup) -> Result<Self, CpuFault> {
-        let CpuSetup { topology, options, policy, .. } = setup;
+        let CpuSetup { topology, options, policy, pod_level_resources, pod_level_managers, .. } =
+            setup;
         if topology.cpus.is_empty() {
             return Err(CpuFault("could not detect number of cpus".to_owned()));
         }
@@ -144,12 +158,12 @@ impl StaticCpus {
             };
             reserved_cores = reserved_cores.union(&topology.of(Level::Core, info.core));
         }
-        let pod_level_resources = setup.pod_level_resources;
         let (state, reusable) = (CpuState::default(), (String::new(), CpuSet::new()));
         Ok(Self {
             topology,
             options,
             pod_level_resources,
+            pod_level_managers,
             reserved,
             reserved_cores,
             state,
@@ -167,7 +181,7 @@ impl StaticCpus {
             if !state.own.is_empty() {
                 return Err(CpuFault("default cpuset cannot be empty".to_owned()));
             }
-            self.state = CpuState { shared: all, own: BTreeMap::new() };
+            self.state = CpuState { shared: all, ..CpuState::default() };
             return Ok(());
         }
         self.check(&state, &all)?;
@@ -241,7 +255,8 @@ impl StaticCpus {
 
     /// How many CPUs of its own a container asks for.
     pub fn asked(&self, pod: &Pod, container: &Container) -> usize {
-        if qos_class(pod, self.pod_level_resources) != QosClass::Guaranteed || pod_level_set(pod) {
+        let alone = !pod_level_set(pod) || (self.by_pod(pod) && is_guaranteed_alone(container));
+        if qos_class(pod, self.pod_level_resources) != QosClass::Guaranteed || !alone {
             return 0;
         }
         let requests = side_of(container.resources.as_ref(), Side::Requests);
@@ -278,7 +293,7 @@ impl StaticCpus {
         Ok(Allocation::Taken { cpus, one_cache })
     }
 
-    fn check_cores(&self, requested: usize) -> Result<(), CpuRefusal> {
+    pub(super) fn check_cores(&self, requested: usize) -> Result<(), CpuRefusal> {
         if !self.options.full_pcpus_only {
             return Ok(());
         }
@@ -294,7 +309,7 @@ impl StaticCpus {
     }
 
     /// From the nodes of the affinity as far as they go, the rest from anywhere.
-    fn choose(
+    pub(super) fn choose(
         &self,
         free: &CpuSet,
         count: usize,
@@ -340,6 +355,15 @@ impl StaticCpus {
     /// Takes back what a container held and no sibling uses; `None` if it held nothing.
     pub fn remove(&mut self, uid: &str, container: &str) -> Option<CpuSet> {
         let held = self.state.remove(uid, container)?;
+        if self.state.pods.contains_key(uid) {
+            // The pod's CPUs stay together until its last container is gone.
+            let released = match self.state.own.contains_key(uid) {
+                true => CpuSet::new(),
+                false => self.state.pods.remove(uid).unwrap_or_default(),
+            };
+            self.state.shared = self.state.shared.union(&released);
+            return Some(released);
+        }
         let siblings = self.state.own.get(uid).into_iter().flat_map(BTreeMap::values);
         let in_use: CpuSet = siblings.flat_map(CpuSet::iter).collect();
         let released = held.difference(&in_use);
@@ -381,6 +405,15 @@ impl StaticCpus {
             return ResourceHints::new();
         }
         let uid = uid_of(pod);
+        if self.by_pod(pod) {
+            let free = self.available();
+            return match self.state.pods.get(uid) {
+                _ if self.check_shares(pod).is_err() => cpu_hints(Vec::new()),
+                Some(held) if held.len() != asked => cpu_hints(Vec::new()),
+                Some(held) => cpu_hints(self.hints_from(held, &CpuSet::new(), asked)),
+                None => cpu_hints(self.hints_from(&free, &self.reusable_of(uid), asked)),
+            };
+        }
         let mut assigned = CpuSet::new();
         for container in init_of(pod).chain(regular_of(pod)) {
             let Some(held) = self.state.of(uid, &container.name) else { continue };
@@ -397,6 +430,9 @@ impl StaticCpus {
     }
 
     fn asked_by_pod(&self, pod: &Pod) -> usize {
+        if self.by_pod(pod) {
+            return self.asked_for_pod(pod);
+        }
         let (mut at_init, mut sidecars) = (0, 0);
         for container in init_of(pod) {
             let asked = self.asked(pod, container);
@@ -452,15 +488,15 @@ fn cpu_hints(hints: Vec<Hint>) -> ResourceHints {
     ResourceHints::from([("cpu".to_owned(), Some(hints))])
 }
 
-fn uid_of(pod: &Pod) -> &str {
+pub(super) fn uid_of(pod: &Pod) -> &str {
     pod.metadata.uid.as_deref().unwrap_or_default()
 }
 
-fn init_of(pod: &Pod) -> impl Iterator<Item = &Container> {
+pub(super) fn init_of(pod: &Pod) -> impl Iterator<Item = &Container> {
     pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten())
 }
 
-fn regular_of(pod: &Pod) -> impl Iterator<Item = &Container> {
+pub(super) fn regular_of(pod: &Pod) -> impl Iterator<Item = &Container> {
     pod.spec.iter().flat_map(|spec| &spec.containers)
 }
 

@@ -1,13 +1,14 @@
 //! The text of `memory_manager_state`.
 //!
 //! Promises: the bytes that the Go kubelet writes for the same state, checksum included; reads what it wrote. Upstream:
-//! `MemoryManagerCheckpointV1`.
+//! `MemoryManagerCheckpointV1` and `V2`.
 
 use super::{Block, MachineMemory, MemoryState, MemoryTable, NodeMemory};
-use serde::Deserialize;
+use crate::topology::Entries;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use units::hash::fnv1a_32;
-use units::spew::Dump;
+use units::spew::{Dump, Field};
 use units::{gojson, strconv};
 
 /// Why a text cannot be used; the words are upstream's.
@@ -26,29 +27,47 @@ struct Document {
     machine: Option<MachineMemory>,
     #[serde(default)]
     entries: Option<BTreeMap<String, Blocks>>,
+    #[serde(rename = "podEntries", default)]
+    pods: Option<BTreeMap<String, PodEntry>>,
     #[serde(default)]
     checksum: u64,
 }
 
+#[derive(Debug, Serialize, Deserialize)]
+struct PodEntry {
+    #[serde(rename = "memoryBlocks", default, skip_serializing_if = "Option::is_none")]
+    blocks: Option<Vec<Block>>,
+}
+
 /// The file for a state.
-pub fn encode(policy: &str, state: &MemoryState) -> String {
+pub fn encode(policy: &str, state: &MemoryState, form: Entries) -> String {
     // Go orders keys as text, also those that are numbers.
     let machine: BTreeMap<String, &NodeMemory> =
         state.machine.iter().map(|(id, node)| (id.to_string(), node)).collect();
     let machine = gojson::to_string(&machine).unwrap_or_else(|_| "{}".to_owned());
-    let entries = match gojson::to_string(&state.own) {
+    let mut entries = match gojson::to_string(&state.own) {
         Ok(text) if !state.own.is_empty() => format!(r#","entries":{text}"#),
         _ => String::new(),
     };
+    if form == Entries::Pods && !state.pods.is_empty() {
+        let entry = |blocks: &Vec<Block>| PodEntry {
+            blocks: Some(blocks.clone()).filter(|blocks| !blocks.is_empty()),
+        };
+        let pods: BTreeMap<&str, PodEntry> =
+            state.pods.iter().map(|(uid, blocks)| (uid.as_str(), entry(blocks))).collect();
+        if let Ok(text) = gojson::to_string(&pods) {
+            entries.push_str(&format!(r#","podEntries":{text}"#));
+        }
+    }
     format!(
         r#"{{"policyName":{},"machineState":{machine}{entries},"checksum":{}}}"#,
         gojson::quoted(policy),
-        checksum(policy, state, NEW_NAME)
+        checksum(policy, state, form, NEW_NAME)
     )
 }
 
 /// The state in a file written under `policy`.
-pub fn decode(text: &str, policy: &str) -> Result<MemoryState, CheckpointFault> {
+pub fn decode(text: &str, policy: &str, form: Entries) -> Result<MemoryState, CheckpointFault> {
     let document: Document = serde_json::from_str(text).map_err(|e| {
         CheckpointFault(gojson::syntax_fault(text).unwrap_or_else(|| format!("json: {e}")))
     })?;
@@ -56,15 +75,24 @@ pub fn decode(text: &str, policy: &str) -> Result<MemoryState, CheckpointFault> 
         own.into_iter().map(|(name, blocks)| (name, blocks.unwrap_or_default())).collect()
     };
     let own = document.entries.unwrap_or_default();
-    let state = MemoryState {
+    let pods = document.pods.unwrap_or_default().into_iter();
+    let mut state = MemoryState {
         machine: document.machine.unwrap_or_default(),
         own: own.into_iter().map(|(uid, own)| (uid, blocks(own))).collect(),
+        pods: pods.map(|(uid, entry)| (uid, entry.blocks.unwrap_or_default())).collect(),
     };
-    let sum = |name| u64::from(checksum(&document.policy, &state, name));
-    let holds = document.checksum == 0
-        || [NEW_NAME, OTHER_NAME].into_iter().any(|name| sum(name) == document.checksum);
+    let sum = |form, name| u64::from(checksum(&document.policy, &state, form, name));
+    let has_pods = form == Entries::Pods && sum(Entries::Pods, NEW_NAME) == document.checksum;
+    let holds = has_pods
+        || document.checksum == 0
+        || [NEW_NAME, OTHER_NAME]
+            .into_iter()
+            .any(|name| sum(Entries::Containers, name) == document.checksum);
     if !holds {
         return Err(CheckpointFault("checkpoint is corrupted".to_owned()));
+    }
+    if !has_pods {
+        state.pods.clear();
     }
     if document.policy != policy {
         return Err(CheckpointFault(format!(
@@ -80,7 +108,7 @@ const NEW_NAME: &str = "*state.MemoryManagerCheckpoint";
 /// Some releases hashed the type under this name.
 const OTHER_NAME: &str = "*state.MemoryManagerCheckpointV1";
 
-fn checksum(policy: &str, state: &MemoryState, name: &str) -> u32 {
+fn checksum(policy: &str, state: &MemoryState, form: Entries, name: &str) -> u32 {
     let machine = state
         .machine
         .iter()
@@ -91,13 +119,22 @@ fn checksum(policy: &str, state: &MemoryState, name: &str) -> u32 {
         });
         (uid.clone(), Dump::Map(containers.collect()))
     });
-    let dump = Dump::fields([
-        ("PolicyName", "string", Dump::raw(policy)),
-        ("MachineState", "state.NUMANodeMap", Dump::Map(machine.collect())),
-        ("Entries", "state.ContainerMemoryAssignments", Dump::Map(own.collect())),
-        ("Checksum", "checksum.Checksum", Dump::raw(0)),
-    ]);
-    fnv1a_32(dump.typed(name).as_bytes())
+    let pods = state.pods.iter().map(|(uid, blocks)| {
+        let list = Dump::List(blocks.iter().map(dump_block).collect());
+        (uid.clone(), Dump::fields([("MemoryBlocks", "[]state.Block", list)]))
+    });
+    let field = |name, go_type, value| Field { name, go_type, value };
+    let mut fields = vec![
+        field("PolicyName", "string", Dump::raw(policy)),
+        field("MachineState", "state.NUMANodeMap", Dump::Map(machine.collect())),
+        field("Entries", "state.ContainerMemoryAssignments", Dump::Map(own.collect())),
+    ];
+    if form == Entries::Pods {
+        let pods = Dump::Map(pods.collect());
+        fields.push(field("PodEntries", "state.PodMemoryAssignments", pods));
+    }
+    fields.push(field("Checksum", "checksum.Checksum", Dump::raw(0)));
+    fnv1a_32(Dump::Struct(fields).typed(name).as_bytes())
 }
 
 fn dump_node(node: &NodeMemory) -> Dump {

@@ -1,32 +1,19 @@
 //! Whether a remembered state can be this machine's.
 
 use super::state::assign;
-use super::{MachineMemory, MemoryFault, MemoryState, NodeMemory};
+use super::{Block, MachineMemory, MemoryFault, MemoryState, NodeMemory};
 use std::collections::BTreeSet;
 
 /// Adds up all blocks on the untouched machine and compares (upstream: `validateState`).
 pub(super) fn check(untouched: MachineMemory, state: &MemoryState) -> Result<(), MemoryFault> {
     let mut expected = untouched;
     for (uid, containers) in &state.own {
+        if let Some(blocks) = state.pods.get(uid).filter(|blocks| !blocks.is_empty()) {
+            add(&mut expected, blocks, (uid, ""))?;
+            continue;
+        }
         for (container, blocks) in containers {
-            for block in blocks {
-                let fault = |what: &str| {
-                    MemoryFault(format!(
-                        "[memorymanager] (pod: {uid}, container: {container}) {what}"
-                    ))
-                };
-                for id in &block.nodes {
-                    let node = expected.get(id).ok_or_else(|| {
-                        fault("the memory assignment uses the NUMA that does not exist")
-                    })?;
-                    if !node.tables.contains_key(&block.kind) {
-                        return Err(fault(
-                            "the memory assignment uses memory resource that does not exist",
-                        ));
-                    }
-                }
-                assign(&mut expected, &block.nodes, &block.kind, block.size);
-            }
+            add(&mut expected, blocks, (uid, container))?;
         }
     }
     if alike(&state.machine, &expected) {
@@ -35,6 +22,29 @@ pub(super) fn check(untouched: MachineMemory, state: &MemoryState) -> Result<(),
     Err(MemoryFault(
         "[memorymanager] the expected machine state is different from the real one".to_owned(),
     ))
+}
+
+fn add(
+    machine: &mut MachineMemory,
+    blocks: &[Block],
+    (uid, container): (&str, &str),
+) -> Result<(), MemoryFault> {
+    let fault = |what: &str| {
+        MemoryFault(format!("[memorymanager] (pod: {uid}, container: {container}) {what}"))
+    };
+    for block in blocks {
+        for id in &block.nodes {
+            let node = machine
+                .get(id)
+                .ok_or_else(|| fault("the memory assignment uses the NUMA that does not exist"))?;
+            if !node.tables.contains_key(&block.kind) {
+                let what = "the memory assignment uses memory resource that does not exist";
+                return Err(fault(what));
+            }
+        }
+        assign(machine, &block.nodes, &block.kind, block.size);
+    }
+    Ok(())
 }
 
 fn alike(one: &MachineMemory, other: &MachineMemory) -> bool {

@@ -63,6 +63,8 @@ pub struct MemoryState {
     pub machine: MachineMemory,
     /// By pod UID and container name.
     pub own: BTreeMap<String, BTreeMap<String, Vec<Block>>>,
+    /// Blocks of pods as a whole, by UID; their containers' are among them.
+    pub pods: BTreeMap<String, Vec<Block>>,
 }
 
 impl MemoryState {

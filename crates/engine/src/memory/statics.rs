@@ -7,7 +7,7 @@ use super::hints::{Request, Reusable, best, breaks_group, feasible, satisfies};
 use super::state::{assign, release, untouched};
 use super::{Block, MemoryFault, MemoryState, NodeFacts, expected, is_memory};
 use crate::pod::is_sidecar;
-use crate::resources::{QosClass, Side, pod_level_set, qos_class, side_of};
+use crate::resources::{QosClass, Side, is_guaranteed_alone, pod_level_set, qos_class, side_of};
 use crate::topology::{Hint, NumaMask, ResourceHints};
 use api::core::v1::{Container, Pod};
 use std::collections::BTreeMap;
@@ -21,6 +21,8 @@ pub struct MemorySetup {
     pub reserved: BTreeMap<u32, BTreeMap<String, u64>>,
     /// Gate PodLevelResources.
     pub pod_level_resources: bool,
+    /// Gate PodLevelResourceManagers.
+    pub pod_level_managers: bool,
 }
 
 /// Why a container gets no memory; the texts are upstream's.
@@ -44,9 +46,28 @@ pub enum MemoryRefusal {
     /// The chosen nodes have too little, and only sets that are not preferred have enough.
     #[error("[memorymanager] failed to find the extended preferred hint")]
     NotExtensiblePreferred,
+    /// Sidecars take all memory of the pod that an init container would share.
+    #[error("pod rejected, pod has shared init containers but no {0} available for them")]
+    NothingForInit(String),
+    /// Containers take all memory of the pod that others would share.
+    #[error(
+        "pod rejected, sum of exclusive container {0} requests equals pod budget, leaving no memory for \
+         shared containers"
+    )]
+    NothingToShare(String),
     /// The chosen nodes are used otherwise.
     #[error("[memorymanager] preferred hint violates NUMA node allocation")]
     Violates,
+}
+
+impl MemoryRefusal {
+    /// The rejection's own reason, if it has one.
+    pub fn reason(&self) -> Option<&'static str> {
+        match self {
+            Self::NothingForInit(_) | Self::NothingToShare(_) => Some("EmptyPodSharedPoolError"),
+            _ => None,
+        }
+    }
 }
 
 /// What came of an allocation.
@@ -63,8 +84,8 @@ pub enum MemoryAllocation {
 /// The policy and what it has given out.
 #[derive(Debug, Clone)]
 pub struct StaticMemory {
-    setup: MemorySetup,
-    state: MemoryState,
+    pub(super) setup: MemorySetup,
+    pub(super) state: MemoryState,
     /// What init containers of the pod that was allocated for last leave.
     reusable: (String, Reusable),
 }
@@ -91,7 +112,7 @@ impl StaticMemory {
                         .to_owned(),
                 ));
             }
-            self.state = MemoryState { machine: fresh, own: BTreeMap::new() };
+            self.state = MemoryState { machine: fresh, ..MemoryState::default() };
             return Ok(());
         }
         expected::check(fresh, &state)?;
@@ -122,7 +143,7 @@ impl StaticMemory {
     /// Whether the policy has anything to do with a pod.
     pub fn cares(&self, pod: &Pod) -> bool {
         qos_class(pod, self.setup.pod_level_resources) == QosClass::Guaranteed
-            && !pod_level_set(pod)
+            && (!pod_level_set(pod) || self.setup.pod_level_managers)
     }
 
     /// Gives a container its memory.
@@ -140,7 +161,7 @@ impl StaticMemory {
             self.note_reusable(pod, container, &blocks);
             return Ok(MemoryAllocation::Kept);
         }
-        let request = asked(container)?;
+        let request = self.asked(pod, container)?;
         let mask = self.choose(uid, &request, hint)?;
         let nodes: Vec<u32> = mask.nodes().collect();
         let mut blocks = Vec::new();
@@ -157,7 +178,12 @@ impl StaticMemory {
     }
 
     /// The nodes to take from: those of the hint if they have enough, else more.
-    fn choose(&self, uid: &str, request: &Request, hint: Hint) -> Result<NumaMask, MemoryRefusal> {
+    pub(super) fn choose(
+        &self,
+        uid: &str,
+        request: &Request,
+        hint: Hint,
+    ) -> Result<NumaMask, MemoryRefusal> {
         let machine = &self.state.machine;
         let hints = feasible(machine, request, &self.reusable_of(uid));
         let of_memory = hints.get("memory").cloned().flatten().unwrap_or_default();
@@ -190,7 +216,7 @@ impl StaticMemory {
         Ok(mask)
     }
 
-    fn reusable_of(&self, uid: &str) -> Reusable {
+    pub(super) fn reusable_of(&self, uid: &str) -> Reusable {
         let (owner, reusable) = &self.reusable;
         if owner == uid { reusable.clone() } else { Reusable::new() }
     }
@@ -249,6 +275,16 @@ impl StaticMemory {
 
     /// Takes back what a container held; false if it held nothing.
     pub fn remove(&mut self, uid: &str, container: &str) -> bool {
+        if self.state.pods.contains_key(uid) {
+            // The pod's memory stays together until its last container is gone.
+            let had = self.state.remove(uid, container).is_some();
+            if !self.state.own.contains_key(uid)
+                && let Some(blocks) = self.state.pods.remove(uid)
+            {
+                release(&mut self.state.machine, &blocks);
+            }
+            return had;
+        }
         let Some(blocks) = self.state.remove(uid, container) else { return false };
         release(&mut self.state.machine, &blocks);
         true
@@ -268,7 +304,7 @@ impl StaticMemory {
 
     /// Where a container's memory could come from.
     pub fn hints(&self, pod: &Pod, container: &Container) -> ResourceHints {
-        let Some(request) = asked(container).ok().filter(|_| self.cares(pod)) else {
+        let Some(request) = self.asked(pod, container).ok().filter(|_| self.cares(pod)) else {
             return ResourceHints::new();
         };
         let uid = uid_of(pod);
@@ -280,9 +316,13 @@ impl StaticMemory {
 
     /// Where the memory of a pod as a whole could come from.
     pub fn pod_hints(&self, pod: &Pod) -> ResourceHints {
-        let Some(request) = asked_by_pod(pod).filter(|_| self.cares(pod)) else {
+        if !self.cares(pod) {
             return ResourceHints::new();
-        };
+        }
+        if self.by_pod(pod) {
+            return self.whole_hints(pod);
+        }
+        let Some(request) = asked_by_pod(pod) else { return ResourceHints::new() };
         if request.is_empty() {
             return ResourceHints::new();
         }
@@ -295,8 +335,18 @@ impl StaticMemory {
     }
 }
 
+impl StaticMemory {
+    /// What a container asks for by itself.
+    pub(super) fn asked(&self, pod: &Pod, container: &Container) -> Result<Request, MemoryRefusal> {
+        if self.by_pod(pod) && !is_guaranteed_alone(container) {
+            return Ok(Request::new());
+        }
+        asked(container)
+    }
+}
+
 /// One preferred hint per block; nothing if the blocks are not what is asked for.
-fn held_hints(blocks: &[Block], request: &Request) -> ResourceHints {
+pub(super) fn held_hints(blocks: &[Block], request: &Request) -> ResourceHints {
     let same = |block: &Block| request.get(&block.kind) == Some(&block.size);
     if blocks.len() != request.len() || !blocks.iter().all(same) {
         return ResourceHints::new();
@@ -346,11 +396,11 @@ fn asked_by_pod(pod: &Pod) -> Option<Request> {
     Some(regular.into_iter().map(whole).collect())
 }
 
-fn uid_of(pod: &Pod) -> &str {
+pub(super) fn uid_of(pod: &Pod) -> &str {
     pod.metadata.uid.as_deref().unwrap_or_default()
 }
 
-fn init_of(pod: &Pod) -> impl Iterator<Item = &Container> {
+pub(super) fn init_of(pod: &Pod) -> impl Iterator<Item = &Container> {
     pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten())
 }
 

@@ -46,12 +46,18 @@ fn policy() -> CpuPolicy {
         reserved: CpuSet::new(),
         policy: PolicyKind::None,
         pod_level_resources: true,
+        pod_level_managers: false,
     }))
 }
 
 fn start(dir: &Dir, policy: CpuPolicy, registry: &Registry) -> Result<Cpus, String> {
-    Cpus::start(policy, &dir.0, &KnownContainers::new(), PlacementMetrics::new(registry))
-        .map_err(|error| error.to_string())
+    Cpus::start(
+        policy,
+        (&dir.0, Entries::Containers),
+        &KnownContainers::new(),
+        PlacementMetrics::new(registry),
+    )
+    .map_err(|error| error.to_string())
 }
 
 fn pod(uid: &str, cpu: &str) -> Arc<Pod> {
@@ -92,7 +98,7 @@ async fn an_allocation_is_on_disk_and_survives_a_restart() {
         (again.own("own", "a").to_string(), again.allocatable().to_string()),
         ("1-2".into(), "1-3".into())
     );
-    assert_eq!(again.exclusive_of("own").len(), 1);
+    assert_eq!(again.exclusive_of(&pod("own", "2")).len(), 1);
     let refused = place(&again, &pod("more", "2")).await.unwrap_err();
     assert_eq!(
         refused,

@@ -17,7 +17,8 @@ impl Drop for Dir {
 }
 
 fn start(dir: &Dir, policy: MemoryPolicy, registry: &Registry) -> Result<Memory, String> {
-    Memory::start(policy, &dir.0, PlacementMetrics::new(registry)).map_err(|e| e.to_string())
+    Memory::start(policy, (&dir.0, Entries::Containers), PlacementMetrics::new(registry))
+        .map_err(|e| e.to_string())
 }
 
 fn two_nodes() -> MemoryPolicy {
@@ -27,6 +28,7 @@ fn two_nodes() -> MemoryPolicy {
         nodes: vec![node(0), node(1)],
         reserved: [kept(0), kept(1)].into(),
         pod_level_resources: true,
+        pod_level_managers: false,
     })
 }
 

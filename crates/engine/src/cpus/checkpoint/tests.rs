@@ -30,22 +30,30 @@ fn the_bytes_and_checksums_are_upstreams() {
         ),
     ];
     for (policy, state, text) in cases {
-        assert_eq!(encode(policy, &state), text);
-        assert_eq!(decode(text, policy, &KnownContainers::new()), Ok(state));
+        assert_eq!(encode(policy, &state, Entries::Containers), text);
+        assert_eq!(decode(text, policy, &KnownContainers::new(), Entries::Containers), Ok(state));
     }
 }
 
 #[test]
 fn the_old_form_is_migrated_by_container_ids() {
     let empty = r#"{"policyName":"none","defaultCpuSet":"1-3","checksum":1694838852}"#;
-    assert_eq!(decode(empty, "none", &KnownContainers::new()), Ok(state("1-3", &[])));
+    assert_eq!(
+        decode(empty, "none", &KnownContainers::new(), Entries::Containers),
+        Ok(state("1-3", &[]))
+    );
     // Without a checksum nothing is compared.
     let text =
         r#"{"policyName":"static","defaultCpuSet":"0-2","entries":{"id1":"3"},"checksum":0}"#;
     let known = KnownContainers::from([("id1".to_owned(), ("pod".to_owned(), "c".to_owned()))]);
-    assert_eq!(decode(text, "static", &known), Ok(state("0-2", &[("pod", "c", "3")])));
     assert_eq!(
-        decode(text, "static", &KnownContainers::new()).unwrap_err().to_string(),
+        decode(text, "static", &known, Entries::Containers),
+        Ok(state("0-2", &[("pod", "c", "3")]))
+    );
+    assert_eq!(
+        decode(text, "static", &KnownContainers::new(), Entries::Containers)
+            .unwrap_err()
+            .to_string(),
         "failed to migrate checkpoint from v1 to v2: containerID 'id1' not found in initial containers list"
     );
 }
@@ -77,7 +85,25 @@ fn a_file_that_cannot_be_used_is_explained_in_upstreams_words() {
         ),
     ];
     for (text, fault) in cases {
-        let found = decode(text, "static", &KnownContainers::new()).unwrap_err();
+        let found =
+            decode(text, "static", &KnownContainers::new(), Entries::Containers).unwrap_err();
         assert_eq!(found.to_string(), fault, "{text}");
     }
+}
+
+#[test]
+fn the_form_with_pods_has_upstreams_bytes_and_takes_older_ones() {
+    let none = KnownContainers::new();
+    let empty = r#"{"policyName":"static","defaultCpuSet":"0,7","checksum":2820621781}"#;
+    assert_eq!(encode("static", &state("0,7", &[]), Entries::Pods), empty);
+    assert_eq!(decode(empty, "static", &none, Entries::Pods), Ok(state("0,7", &[])));
+    let text = r#"{"policyName":"static","defaultCpuSet":"0,7","entries":{"u1":{"a":"1-2","b":"3-4"}},"podEntries":{"u1":{"cpuSet":"1-4"}},"checksum":288521594}"#;
+    let mut with_pods = state("0,7", &[("u1", "a", "1-2"), ("u1", "b", "3-4")]);
+    with_pods.pods.insert("u1".to_owned(), "1-4".parse().unwrap());
+    assert_eq!(encode("static", &with_pods, Entries::Pods), text);
+    assert_eq!(decode(text, "static", &none, Entries::Pods), Ok(with_pods.clone()));
+    with_pods.pods.clear();
+    let older = encode("static", &with_pods, Entries::Containers);
+    assert_eq!(decode(&older, "static", &none, Entries::Pods), Ok(with_pods));
+    assert!(decode(text, "static", &none, Entries::Containers).is_err(), "without the gate");
 }

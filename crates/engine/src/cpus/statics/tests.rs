@@ -26,6 +26,7 @@ fn setup(topology: CpuTopology) -> CpuSetup {
         reserved: CpuSet::new(),
         policy: PolicyKind::None,
         pod_level_resources: true,
+        pod_level_managers: false,
     }
 }
 

@@ -14,6 +14,7 @@ fn started(nodes: u32) -> StaticMemory {
         nodes: (0..nodes).map(facts).collect(),
         reserved: (0..nodes).map(kept).collect(),
         pod_level_resources: true,
+        pod_level_managers: false,
     };
     let mut memory = StaticMemory::new(setup).unwrap();
     memory.restore(MemoryState::default()).unwrap();
