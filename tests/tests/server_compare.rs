@@ -180,9 +180,9 @@ fn both_kubelets_answer_alike() {
         asks.into_iter().step_by(if long { 1 } else { one_of }).collect()
     };
     let mut report = Report::default();
-    let mut asks = few(table(), 2);
-    asks.extend(few(access(), 11));
-    asks.extend(few(odd(), 11));
+    let mut asks = few(table(), 3);
+    asks.extend(few(access(), 17));
+    asks.extend(few(odd(), 17));
     let mut chance = Chance::new(number("SEED", 1));
     let mut by_chance = |count: u64| -> Vec<Ask> { (0..count).map(|_| chance.ask()).collect() };
     asks.extend(by_chance(number("ASKS", 200)));
