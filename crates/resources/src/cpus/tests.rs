@@ -211,3 +211,49 @@ async fn running_containers_follow_the_shared_cpus_and_are_told_once() {
     assert!(cpus.own("own", "a").is_empty());
     assert_eq!(told.0.lock().unwrap().last(), Some(&("s".to_owned(), "0-3".to_owned())));
 }
+
+#[tokio::test]
+async fn cpus_of_a_whole_pod_are_on_disk_counted_and_kept() {
+    let (dir, registry) = (Dir::new("whole"), Registry::new());
+    let begin = || {
+        let CpuPolicy::Static(mut setup) = policy() else { panic!("the policy is static") };
+        setup.pod_level_managers = true;
+        let metrics = PlacementMetrics::new(&registry).with_sources(&registry);
+        let place = (dir.0.as_path(), Entries::Pods);
+        Cpus::start(CpuPolicy::Static(setup), place, &KnownContainers::new(), metrics).unwrap()
+    };
+    let (whole, own) = (json!({"cpu": "3", "memory": "1Gi"}), json!({"cpu": "1", "memory": "1Mi"}));
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"uid": "u", "name": "u"},
+        "spec": {
+            "resources": {"requests": whole, "limits": whole},
+            "containers": [
+                {"name": "own", "resources": {"requests": own, "limits": own}},
+                {"name": "shares"},
+            ],
+        },
+    }))
+    .unwrap();
+    let pod = Arc::new(pod);
+    let cpus = begin();
+    cpus.allocate_pod(&pod, Hint::default()).await.unwrap();
+    let before = dir.text();
+    let entries =
+        r#""entries":{"u":{"own":"1","shares":"2-3"}},"podEntries":{"u":{"cpuSet":"1-3"}}"#;
+    assert!(before.contains(entries), "{before}");
+    assert_eq!(cpus.exclusive_of(&pod), BTreeSet::from(["own".to_owned()]));
+    assert!(!cpus.is_exclusive(&pod), "a container shares");
+    let again = begin();
+    again.allocate_pod(&pod, Hint::default()).await.unwrap();
+    assert_eq!(dir.text(), before, "a restart changes nothing");
+    let page = registry.render();
+    for line in [
+        "resource_manager_allocations_total{resource_name=\"cpu\",source=\"pod\"} 2\n",
+        "resource_manager_container_assignments{assignment_type=\"pod_exclusive\",resource_name=\"cpu\"} 1\n",
+        "resource_manager_container_assignments{assignment_type=\"pod_shared\",resource_name=\"cpu\"} 1\n",
+    ] {
+        assert!(page.contains(line), "{page}");
+    }
+    again.forget_all_but(&BTreeSet::new()).await;
+    assert!(dir.text().contains(r#""defaultCpuSet":"0-3","checksum""#), "{}", dir.text());
+}
