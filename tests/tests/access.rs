@@ -5,7 +5,12 @@
 //! In the hardened set-up (no anonymous callers, reviewed access, no read-only port) nothing but the
 //! health port answers without an identity.
 #![forbid(unsafe_code)]
-#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test on the real machine")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "a test on the real machine"
+)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
