@@ -16,6 +16,7 @@
 
 mod affinity;
 mod backoff;
+mod certificate;
 mod claims;
 mod content;
 mod expansion;
@@ -30,6 +31,7 @@ mod world;
 
 pub use affinity::volume_fits_node;
 pub use backoff::Backoffs;
+pub use certificate::{CertificateEvent, CertificateStep, KeyPem, PodCertificate, Requested};
 pub use claims::{ClaimError, check_claim, check_mode, check_volume, ephemeral_claim_name};
 pub use content::{
     ContentError, FileContent, Payload, SourceError, check_payload, config_map_files,

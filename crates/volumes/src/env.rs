@@ -1,5 +1,6 @@
 //! What every operation needs, and the errors operations end with.
 
+use crate::certificates::Certificates;
 use crate::config::VolumesConfig;
 use crate::csi::drivers::Drivers;
 use crate::metrics::VolumeMetrics;
@@ -28,6 +29,8 @@ pub(crate) struct Env {
     pub(crate) pool: Pool,
     pub(crate) metrics: VolumeMetrics,
     pub(crate) csi: Drivers,
+    /// Certificates of pods.
+    pub(crate) certificates: Certificates,
     /// Flexvolume drivers that have answered, with the age of their programs.
     pub(crate) flex_drivers: Mutex<BTreeMap<String, SystemTime>>,
     /// Whether this node has its `CSINode` object.

@@ -1,5 +1,6 @@
 //! The front of the subsystem.
 
+use crate::certificates::{self, Certificates};
 use crate::config::{VolumesConfig, VolumesDeps};
 use crate::csi;
 use crate::csi::drivers::Drivers;
@@ -45,10 +46,15 @@ pub(crate) fn start_with(config: VolumesConfig, deps: VolumesDeps, pool: Pool) -
         clock: deps.clock,
         pool,
         csi: Drivers::new(deps.metrics.csi.clone()),
+        certificates: Certificates::new(),
         metrics: deps.metrics,
         flex_drivers: Mutex::default(),
         csi_ready: watch::channel(false).0,
     });
+    if env.config.pod_certificates && env.storage.is_some() {
+        let followed = certificates::run(Arc::clone(&env), deps.pods.clone(), deps.tasks.token());
+        deps.tasks.spawn("pod-certificates", OnExit::Exit, followed);
+    }
     let (requests, receiver) = mpsc::channel(REQUESTS);
     let (publisher, published) = watch::channel(Published::default());
     let task = VolumesTask::new(Arc::clone(&env), deps.pods, receiver, publisher);

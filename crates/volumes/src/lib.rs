@@ -18,6 +18,7 @@
 
 mod atomic_writer;
 mod block;
+mod certificates;
 mod config;
 mod csi;
 mod env;

@@ -56,6 +56,12 @@ const MEASURED: Desc = Desc::alpha(
     "Duration in seconds to calculate volume stats",
 )
 .labels(&["metric_source"]);
+const CERTIFICATES: Desc = Desc::alpha(
+    "kubelet_podcertificate_states",
+    "Gauge vector reporting the number of pod certificate projected volume sources, faceted by \
+     signer_name and state.",
+)
+.labels(&["signer_name", "state"]);
 const QUARANTINED: Desc = Desc::alpha(
     "rubelet_volume_quarantined_calls",
     "File system calls on volumes that have not returned and are quarantined.",
@@ -81,6 +87,7 @@ pub struct VolumeMetrics {
     pub(crate) orphan_errors: GaugeFamily,
     pub(crate) measured: HistogramFamily,
     pub(crate) quarantined: GaugeFamily,
+    pub(crate) certificates: GaugeFamily,
 }
 
 impl VolumeMetrics {
@@ -99,6 +106,7 @@ impl VolumeMetrics {
             orphan_errors: registry.gauge(ORPHAN_ERRORS),
             measured: registry.histogram(MEASURED, &DEFAULT_BUCKETS),
             quarantined: registry.gauge(QUARANTINED),
+            certificates: registry.gauge(CERTIFICATES),
         }
     }
 }

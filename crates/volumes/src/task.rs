@@ -156,6 +156,7 @@ impl VolumesTask {
         self.read_pods();
         let mut node = self.env.node.clone();
         let mut csi_ready = self.env.csi_ready.subscribe();
+        let mut certificates = self.env.certificates.changes();
         loop {
             let wake = self.look();
             // Every arm is cancel-safe: watches, channels, join sets and sleeps lose nothing. In
@@ -178,6 +179,7 @@ impl VolumesTask {
                 change = next_change(&mut self.changes) => self.object_changed(change),
                 Ok(()) = node.changed() => self.read_node(),
                 Ok(()) = csi_ready.changed() => self.recount = true,
+                Ok(()) = certificates.changed() => self.certificates_changed(),
                 () = tokio::time::sleep_until(wake) => {}
             }
             while let Some(done) = self.jobs.try_join_next_with_id() {

@@ -1,6 +1,7 @@
 //! The whole subsystem with fake objects and real mounts below a temporary folder.
 
 mod bed;
+mod certificates;
 mod content;
 mod csi;
 mod flex;

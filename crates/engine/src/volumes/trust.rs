@@ -52,7 +52,7 @@ pub fn trust_anchors(
 }
 
 /// The `CERTIFICATE` blocks of a PEM text in one form: no headers, lines of 64 characters.
-fn certificates(text: &str) -> Vec<String> {
+pub(super) fn certificates(text: &str) -> Vec<String> {
     const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
     const END: &str = "-----END CERTIFICATE-----";
     let mut blocks = Vec::new();

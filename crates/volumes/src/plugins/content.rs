@@ -7,8 +7,8 @@ use crate::env::{Env, Step, StepError};
 use crate::ownership;
 use crate::pool::NORMAL;
 use api::core::v1::{
-    ClusterTrustBundleProjection, ConfigMap, KeyToPath, Pod, ProjectedVolumeSource, Secret,
-    ServiceAccountTokenProjection, Volume, VolumeProjection,
+    ClusterTrustBundleProjection, ConfigMap, KeyToPath, Pod, PodCertificateProjection,
+    ProjectedVolumeSource, Secret, ServiceAccountTokenProjection, Volume, VolumeProjection,
 };
 use engine::volumes::{
     FileContent, Payload, Plugin, TrustQuery, common_user, config_map_files, downward_files,
@@ -170,8 +170,8 @@ async fn projected(
     }
     let mut payload = Payload::new();
     let mut errors: Vec<String> = Vec::new();
-    for item in source.sources.iter().flatten() {
-        match project(env, pod, item, mode, step).await {
+    for (index, item) in source.sources.iter().flatten().enumerate() {
+        match project(env, pod, item, mode, (name, index), step).await {
             Ok(files) => payload.extend(files),
             Err(e) if errors.contains(&e.message) => {}
             Err(e) => errors.push(e.message),
@@ -189,6 +189,7 @@ async fn project(
     pod: &Arc<Pod>,
     item: &VolumeProjection,
     mode: i32,
+    place: (&str, usize),
     step: &Step,
 ) -> Result<Payload, StepError> {
     let items = |list: &Option<Vec<KeyToPath>>| list.clone().unwrap_or_default();
@@ -219,8 +220,8 @@ async fn project(
     if let Some(source) = &item.cluster_trust_bundle {
         return trust_bundle(env, pod, source, mode, step).await;
     }
-    if item.pod_certificate.is_some() && !env.config.pod_certificates {
-        return Err(StepError::settled("PodCertificate projection is disabled on this node"));
+    if let Some(source) = &item.pod_certificate {
+        return certificate(env, pod, source, mode, place);
     }
     Ok(Payload::new())
 }
@@ -231,6 +232,32 @@ fn credential(pod: &Pod, bytes: Vec<u8>, default_mode: i32) -> FileContent {
     let restricted = user.is_some() || ownership::fs_group(pod).is_some();
     let mode = if restricted { 0o600 } else { default_mode.unsigned_abs() & 0o7777 };
     FileContent { bytes, mode, uid: user }
+}
+
+/// The files of a certificate; `place` is the volume and the number of the source in it.
+fn certificate(
+    env: &Env,
+    pod: &Pod,
+    source: &PodCertificateProjection,
+    mode: i32,
+    place: (&str, usize),
+) -> Result<Payload, StepError> {
+    if !env.config.pod_certificates {
+        return Err(StepError::settled("unimplemented"));
+    }
+    let (key, chain) = env.certificates.bundle(pod, place.0, place.1)?;
+    let files = [
+        (&source.credential_bundle_path, format!("{key}{chain}")),
+        (&source.key_path, key),
+        (&source.certificate_chain_path, chain),
+    ];
+    let mut payload = Payload::new();
+    for (path, text) in files {
+        if let Some(path) = path.as_ref().filter(|path| !path.is_empty()) {
+            payload.insert(path.clone(), credential(pod, text.into_bytes(), mode));
+        }
+    }
+    Ok(payload)
 }
 
 async fn trust_bundle(

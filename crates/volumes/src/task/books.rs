@@ -246,6 +246,21 @@ impl VolumesTask {
         }
     }
 
+    /// A certificate came, or was refused.
+    pub(super) fn certificates_changed(&mut self) {
+        let concerns = |spec: &VolumeSpec| {
+            let projected = spec.as_inline().and_then(|volume| volume.projected.as_ref());
+            projected
+                .is_some_and(|p| p.sources.iter().flatten().any(|s| s.pod_certificate.is_some()))
+        };
+        for (uid, pod) in &self.desired.pods {
+            for (name, _) in pod.volumes.iter().filter(|(_, v)| concerns(&v.spec)) {
+                self.actual.request_remount(uid, |mounted, _| mounted == name);
+                self.backoffs.succeeded(&OpKey::Pod(name.clone(), uid.clone()));
+            }
+        }
+    }
+
     /// Which volumes the controller says are attached here.
     pub(super) fn read_node(&mut self) {
         let view = self.env.node.borrow().clone();

@@ -3,7 +3,7 @@
 use super::storage::FakeStorage;
 use crate::{VolumeMetrics, VolumesConfig, VolumesDeps, VolumesHandle};
 use api::core::v1::{
-    ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service,
+    ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount,
 };
 use api::ids::PodUid;
 use api::node::v1::RuntimeClass;
@@ -133,6 +133,15 @@ impl Objects for FakeObjects {
             token: format!("token-{}-{number}", request.service_account),
             expires_at: jiff::Timestamp::UNIX_EPOCH,
         })
+    }
+    async fn service_account(
+        &self,
+        _ns: &str,
+        name: &str,
+    ) -> Result<Arc<ServiceAccount>, ObjectError> {
+        let mut account = ServiceAccount::default();
+        account.metadata.uid = Some(format!("{name}-uid"));
+        Ok(Arc::new(account))
     }
     fn changes(&self) -> Option<broadcast::Receiver<ObjectChange>> {
         Some(self.changes.subscribe())

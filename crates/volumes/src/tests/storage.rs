@@ -18,6 +18,7 @@ pub(super) struct FakeStorage {
     pub(super) csi_node: Mutex<Option<Arc<CSINode>>>,
     pub(super) bundles: Mutex<Vec<Arc<ClusterTrustBundle>>>,
     pub(super) claim_patches: Mutex<Vec<Value>>,
+    pub(super) requests: Mutex<BTreeMap<String, Arc<PodCertificateRequest>>>,
 }
 
 /// RFC 7386, which for these objects is also what a strategic merge does.
@@ -58,7 +59,15 @@ impl FakeStorage {
             csi_node: Mutex::default(),
             bundles: Mutex::default(),
             claim_patches: Mutex::default(),
+            requests: Mutex::default(),
         }
+    }
+
+    /// The signer answers a request.
+    pub(super) fn answer_request(&self, name: &str, status: Value) {
+        let mut requests = self.requests.lock().unwrap();
+        let answered = patched(&*requests[name], &serde_json::json!({"status": status}));
+        requests.insert(name.to_owned(), Arc::new(answered));
     }
 
     pub(super) fn set_driver(&self, name: &str, spec: Value) {
@@ -121,15 +130,21 @@ impl StorageApi for FakeStorage {
     }
     async fn create_pod_certificate_request(
         &self,
-        _request: &PodCertificateRequest,
+        request: &PodCertificateRequest,
     ) -> Result<Arc<PodCertificateRequest>, ObjectError> {
-        Err(missing("podcertificaterequests"))
+        let mut requests = self.requests.lock().unwrap();
+        let name = format!("req-{}", requests.len());
+        let mut request = request.clone();
+        request.metadata.name = Some(name.clone());
+        let request = Arc::new(request);
+        requests.insert(name, Arc::clone(&request));
+        Ok(request)
     }
     async fn pod_certificate_request(
         &self,
         _namespace: &str,
         name: &str,
     ) -> Result<Arc<PodCertificateRequest>, ObjectError> {
-        Err(missing(name))
+        self.requests.lock().unwrap().get(name).cloned().ok_or_else(|| missing(name))
     }
 }
