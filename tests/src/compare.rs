@@ -68,13 +68,13 @@ pub fn compare(golden: &Golden, observed: &Observed) -> Vec<Difference> {
 }
 
 /// Calls in a comparable order, without the clean-up at the end and without probes, which come when
-/// they come: containers of one pod are stopped in no particular order.
+/// they come: containers of one pod are stopped, and run their hooks, in no particular order.
 fn calls(golden: &Golden, list: &[Value]) -> Vec<Value> {
     let mut calls = without_probes(golden, list);
     calls.truncate(clean_up_start(&calls));
-    let stops = |a: &Value, b: &Value| a["method"] == "StopContainer" && b["method"] == a["method"];
-    for run in calls.chunk_by_mut(stops) {
-        run.sort_by_key(|call| call["request"].to_string());
+    let ends = |call: &Value| call["method"] == "StopContainer" || call["method"] == "ExecSync";
+    for run in calls.chunk_by_mut(|a, b| ends(a) && ends(b)) {
+        run.sort_by_key(|call| call["request"]["container_id"].to_string());
     }
     calls
 }
