@@ -90,10 +90,9 @@ mod tests {
     #[test]
     fn work_shows_in_the_processor_time() {
         let before = cpu_time();
-        let patience = std::time::Instant::now() + Duration::from_secs(60);
-        while cpu_time() < before + Duration::from_millis(5) {
-            assert!(std::time::Instant::now() < patience, "{before:?} {:?}", cpu_time());
-        }
+        let worked =
+            (0..1_000_000_000_u64).any(|_| cpu_time() >= before + Duration::from_millis(5));
+        assert!(worked, "{before:?} {:?}", cpu_time());
     }
 
     #[test]
