@@ -165,7 +165,12 @@ impl PodWorker {
         let mut trouble = false;
         if !plan.resize.is_empty() {
             *acted = true;
-            trouble |= self.resize(pod, runtime, &plan.resize).await.is_err();
+            if self.resize(pod, runtime, &plan.resize).await.is_ok() {
+                // A change that the runtime does not show, like that of a memory request, wakes nobody.
+                self.shared.lives.look_again(&self.uid);
+            } else {
+                trouble = true;
+            }
         }
         let mut until: Option<Timestamp> = None;
         for start in &plan.start {

@@ -86,6 +86,28 @@ async fn a_resize_that_fits_reaches_the_container() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_resize_that_the_runtime_does_not_show_completes_at_once() {
+    let world = World::new();
+    let with_memory = |memory: &str| serde_json::json!({"requests": {"memory": memory}, "limits": {"memory": "64Mi"}});
+    let spec = serde_json::json!({
+        "containers": [{"name": "main", "image": "i:1", "resources": with_memory("32Mi")}]
+    });
+    world.api.put(pod("web", spec));
+    let agent = world.start(Sources::Api).await;
+    world.eventually("running", |w| w.api.phase("web").as_deref() == Some("Running")).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let began = tokio::time::Instant::now();
+    world.api.change("web", |pod| {
+        let container = &mut pod.spec.as_mut().unwrap().containers[0];
+        container.resources = serde_json::from_value(with_memory("48Mi")).unwrap();
+        pod.metadata.generation = pod.metadata.generation.map(|g| g + 1);
+    });
+    world.eventually("completed", |w| !w.messages("ResizeCompleted").is_empty()).await;
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn readiness_survives_our_restart_and_follows_the_probe_after_it() {
     let world = World::new();
     let good = Arc::new(AtomicBool::new(true));
