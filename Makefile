@@ -56,6 +56,12 @@ crash-test: parts
 	SEEDS=$${SEEDS:-10} ROUNDS=$${ROUNDS:-12} cargo test --package tests --test crash -- --nocapture
 	SEEDS=$${NODES:-2000} cargo test --package pods --test life simulation -- --nocapture
 
+## make hung-test  volumes that never answer beside twenty real pods; KUBELET=go
+.PHONY: hung-test
+hung-test: parts
+	@cargo build --profile $(PROFILE) -p rubelet
+	RUBELET_BIN=$(profile_dir)/rubelet cargo test --package tests --test hung_volumes -- --nocapture
+
 ## make probe-load  500 probes a second on one node; PODS=n (ten probes a second each), SECONDS=n; KUBELET=go
 .PHONY: probe-load
 probe-load: parts
