@@ -56,7 +56,7 @@ crash-test: parts
 	SEEDS=$${SEEDS:-10} ROUNDS=$${ROUNDS:-12} cargo test --package tests --test crash -- --nocapture
 	SEEDS=$${NODES:-2000} cargo test --package pods --test life simulation -- --nocapture
 
-## make hung-test  volumes that never answer beside twenty real pods; KUBELET=go
+## make hung-test  volumes that never answer beside twenty real pods
 .PHONY: hung-test
 hung-test: parts
 	@cargo build --profile $(PROFILE) -p rubelet

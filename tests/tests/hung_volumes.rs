@@ -97,7 +97,7 @@ fn hung_volumes_are_named_and_twenty_other_pods_start_as_before() {
     control.create(&driver).unwrap();
     let node = TestNode::builder()
         .image(IMAGE.trim_start_matches("registry.k8s.io/"))
-        .kubelet(KubeletKind::from_env().unwrap())
+        .kubelet(KubeletKind::Rubelet)
         .join(&control)
         .start()
         .unwrap();

@@ -14,12 +14,14 @@ use std::time::Duration;
 const PUBLISH_GAP: Duration = Duration::from_millis(10);
 /// What each pod adds to the gap.
 const PUBLISH_GAP_POD: Duration = Duration::from_micros(300);
+/// However many there are, nobody waits longer.
+const PUBLISH_GAP_MOST: Duration = Duration::from_millis(100);
 
 impl DispatchTask {
     /// How long after one moment the next may be published.
     pub(super) fn publish_gap(&self) -> Duration {
         let pods = u32::try_from(self.published.borrow().pods.len()).unwrap_or(u32::MAX);
-        PUBLISH_GAP + PUBLISH_GAP_POD.saturating_mul(pods)
+        (PUBLISH_GAP + PUBLISH_GAP_POD.saturating_mul(pods)).min(PUBLISH_GAP_MOST)
     }
 
     /// Publishes the current moment, if it differs from the last one.

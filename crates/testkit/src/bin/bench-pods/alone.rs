@@ -82,7 +82,7 @@ fn pod(name: &str) -> Value {
 }
 
 /// The containers that run.
-async fn all_running(client: &RuntimeClient) -> anyhow::Result<BTreeSet<String>> {
+pub(crate) async fn all_running(client: &RuntimeClient) -> anyhow::Result<BTreeSet<String>> {
     let all = client.list_containers(None).await?;
     let state = ContainerState::ContainerRunning as i32;
     Ok(all.into_iter().filter(|one| one.state == state).map(|one| one.id).collect())

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use cri::api::{ContainerState, CreateContainerRequest, RunPodSandboxRequest};
+use cri::api::{CreateContainerRequest, RunPodSandboxRequest};
 use cri::{ClientConfig, Endpoint, RuntimeClient};
 use prost::Message as _;
 use testkit::real::{Call, KubeletKind, TestNode};
@@ -119,9 +119,7 @@ async fn all(
         last = Some(done.context("a worker")??);
     }
     let elapsed = start.elapsed();
-    let state = ContainerState::ContainerRunning as i32;
-    let all = client.list_containers(None).await?;
-    let now = all.iter().filter(|container| container.state == state).count();
+    let now = alone::all_running(client).await?.len();
     ensure!(now == starts.len(), "{now} of {} containers run", starts.len());
     Ok((elapsed, last.context("no pods")?))
 }
