@@ -3,13 +3,15 @@
 //! Promises: the whole folder is read on every change and every period, so that the delivered set
 //! is always what the folder says; a file that cannot be used is reported with its path, line and
 //! reason, once per state, and never hides the others. A file that was good and is broken now
-//! keeps its pod until the next periodic look, so that truncate-then-write kills nothing.
+//! keeps its pod until the next periodic look, so that truncate-then-write kills nothing. Only files
+//! whose bytes changed are decoded: a hundred files that appear one by one cost a hundred decodings.
 
 use super::SourceReport;
 use super::manifest::{self, MAX_MANIFEST_BYTES, ManifestError};
 use super::statics::{Origin, StaticPods};
 use api::core::v1::Pod;
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,9 +30,22 @@ enum Look {
 }
 
 #[derive(Debug)]
-struct FileLook {
-    modified: Option<jiff::Timestamp>,
-    pod: Result<Pod, ManifestError>,
+enum FileLook {
+    /// The bytes are those of the pod that is known.
+    Same,
+    Read {
+        modified: Option<jiff::Timestamp>,
+        print: u64,
+        pod: Result<Pod, ManifestError>,
+    },
+}
+
+/// The last good pod of a file.
+#[derive(Debug)]
+struct Good {
+    /// Of the bytes that the pod was read from.
+    print: u64,
+    pod: Arc<Pod>,
 }
 
 /// Why the folder is read again.
@@ -49,8 +64,9 @@ pub(crate) struct FileSource {
     report: SourceReport,
     /// Faults already reported, so that one broken file is one line in the log.
     reported: BTreeMap<PathBuf, String>,
-    /// The last good pod of each file.
-    good: BTreeMap<PathBuf, Arc<Pod>>,
+    good: BTreeMap<PathBuf, Good>,
+    /// Whether `good` is what was delivered last.
+    delivered: bool,
 }
 
 impl FileSource {
@@ -60,7 +76,8 @@ impl FileSource {
         statics: StaticPods,
         report: SourceReport,
     ) -> Self {
-        Self { path, period, statics, report, reported: BTreeMap::new(), good: BTreeMap::new() }
+        let (reported, good) = (BTreeMap::new(), BTreeMap::new());
+        Self { path, period, statics, report, reported, good, delivered: false }
     }
 
     pub(crate) async fn run(mut self, cancel: CancellationToken) {
@@ -87,13 +104,15 @@ impl FileSource {
 
     async fn look(&mut self, cause: Cause) {
         let path = self.path.clone();
-        let look = match sys::blocking::run(move || read_path(&path)).await {
+        let known = self.good.iter().map(|(path, good)| (path.clone(), good.print)).collect();
+        let look = match sys::blocking::run(move || read_path(&path, &known)).await {
             Ok(look) => look,
             Err(error) => Look::Unusable(error.to_string()),
         };
         match look {
             Look::Missing => {
                 self.note_fault(self.path.clone(), "path does not exist");
+                self.delivered &= self.good.is_empty();
                 self.good.clear();
                 self.deliver().await;
             }
@@ -107,17 +126,24 @@ impl FileSource {
 
     async fn take_files(&mut self, files: BTreeMap<PathBuf, FileLook>, cause: Cause) {
         let single = files.len() == 1 && files.contains_key(&self.path);
+        let before = self.good.len();
         self.good.retain(|path, _| files.contains_key(path));
+        self.delivered &= self.good.len() == before;
         self.reported.retain(|path, _| files.contains_key(path));
         for (path, look) in files {
-            let prepared = look.pod.and_then(|pod| {
-                let origin = Origin::File { path: &path, modified: look.modified };
+            let FileLook::Read { modified, print, pod } = look else {
+                self.reported.remove(&path);
+                continue;
+            };
+            let prepared = pod.and_then(|pod| {
+                let origin = Origin::File { path: &path, modified };
                 self.statics.prepare(pod, origin).map_err(|e| ManifestError::Invalid(e.to_string()))
             });
             match prepared {
                 Ok(pod) => {
                     self.reported.remove(&path);
-                    self.good.insert(path, Arc::new(pod));
+                    self.good.insert(path, Good { print, pod: Arc::new(pod) });
+                    self.delivered = false;
                 }
                 Err(error) => {
                     self.note_fault(path.clone(), &error.to_string());
@@ -126,7 +152,7 @@ impl FileSource {
                         return;
                     }
                     if cause == Cause::Period {
-                        self.good.remove(&path);
+                        self.delivered &= self.good.remove(&path).is_none();
                     }
                 }
             }
@@ -135,14 +161,18 @@ impl FileSource {
         self.deliver().await;
     }
 
-    async fn deliver(&self) {
+    async fn deliver(&mut self) {
+        if self.delivered {
+            return;
+        }
         // Last file in sort order wins when two files name the same pod.
         let mut by_name = BTreeMap::new();
-        for pod in self.good.values() {
+        for Good { pod, .. } in self.good.values() {
             let key = (pod.metadata.namespace.clone(), pod.metadata.name.clone());
             by_name.insert(key, Arc::clone(pod));
         }
         self.report.deliver(by_name.into_values().collect()).await;
+        self.delivered = true;
     }
 
     fn note_fault(&mut self, path: PathBuf, reason: &str) {
@@ -161,7 +191,7 @@ async fn changed(watch: &mut Option<FolderWatch>) -> bool {
     }
 }
 
-fn read_path(path: &Path) -> Look {
+fn read_path(path: &Path, known: &BTreeMap<PathBuf, u64>) -> Look {
     let metadata = match std::fs::metadata(path) {
         Ok(metadata) => metadata,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Look::Missing,
@@ -178,27 +208,41 @@ fn read_path(path: &Path) -> Look {
             // Follows links; sockets, folders and the like are none of our business.
             let Ok(metadata) = std::fs::metadata(&file) else { continue };
             if metadata.is_file() {
-                let look = read_file(&file, &metadata);
+                let look = read_file(&file, &metadata, known.get(&file));
                 files.insert(file, look);
             }
         }
     } else if metadata.is_file() {
-        files.insert(path.to_owned(), read_file(path, &metadata));
+        files.insert(path.to_owned(), read_file(path, &metadata, known.get(path)));
     } else {
         return Look::Unusable("neither a folder nor a regular file".to_owned());
     }
     Look::Files(files)
 }
 
-fn read_file(path: &Path, metadata: &std::fs::Metadata) -> FileLook {
+fn read_file(path: &Path, metadata: &std::fs::Metadata, known: Option<&u64>) -> FileLook {
     let modified = metadata.modified().ok().and_then(|t| jiff::Timestamp::try_from(t).ok());
     let size = usize::try_from(metadata.len()).unwrap_or(usize::MAX);
     if size > MAX_MANIFEST_BYTES {
-        return FileLook { modified, pod: Err(ManifestError::TooLarge(size)) };
+        return FileLook::Read { modified, print: 0, pod: Err(ManifestError::TooLarge(size)) };
     }
-    let pod = match sys::fs::read(path) {
-        Ok(bytes) => manifest::decode_pod(&bytes),
-        Err(e) => Err(ManifestError::Syntax { line: 0, reason: e.source.to_string() }),
+    let bytes = match sys::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(e) => {
+            let pod = Err(ManifestError::Syntax { line: 0, reason: e.source.to_string() });
+            return FileLook::Read { modified, print: 0, pod };
+        }
     };
-    FileLook { modified, pod }
+    let print = print_of(&bytes);
+    if known == Some(&print) {
+        return FileLook::Same;
+    }
+    FileLook::Read { modified, print, pod: manifest::decode_pod(&bytes) }
+}
+
+/// Tells other bytes from those that are known; never kept beyond this process.
+fn print_of(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    hasher.finish()
 }

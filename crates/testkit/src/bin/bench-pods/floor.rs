@@ -114,13 +114,13 @@ async fn all(
         let (client, one) = (client.clone(), one.clone());
         all.spawn(async move { Box::pin(start_pod(&client, one)).await });
     }
+    // Looked at as a kubelet's pods are: the runtime's answers to us are part of its work.
+    alone::running(client, starts.len()).await?;
+    let elapsed = start.elapsed();
     let mut last = None;
     while let Some(done) = all.join_next().await {
         last = Some(done.context("a worker")??);
     }
-    let elapsed = start.elapsed();
-    let now = alone::all_running(client).await?.len();
-    ensure!(now == starts.len(), "{now} of {} containers run", starts.len());
     Ok((elapsed, last.context("no pods")?))
 }
 
