@@ -16,6 +16,7 @@ use api::ids::PodUid;
 use ports::{Clock, Events, NodeView, NodeViews, Objects, Placement, PodCgroups, Tasks, Volumes};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use tokio::time::Instant;
 
 /// The parts that pod workers share. No state of a single pod is here.
 #[derive(Debug)]
@@ -121,6 +122,14 @@ pub(crate) fn format_name(pod: &Pod) -> String {
 /// `name_namespace(uid)`, as messages name a pod.
 pub(crate) fn format_pod(pod: &Pod) -> String {
     engine::request::pod_text(pod)
+}
+
+/// Waits for a moment; for ever without one.
+pub(crate) async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// The node's addresses as `hostIPs` shows them: internal before external, one of each family.

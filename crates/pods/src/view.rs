@@ -15,6 +15,7 @@
 //!
 //! Deliberately absent: decisions. Whether a change matters is for the reader.
 
+mod events;
 mod settle;
 mod task;
 pub(crate) mod termination;

@@ -187,7 +187,7 @@ impl PodWorker {
         tokio::select! {
             () = cancel.cancelled() => return false, // cancel-safe: a token
             () = self.wake.notified() => return true, // cancel-safe: an untaken permit stays
-            () = until(self.again_at) => {} // cancel-safe: a timer
+            () = crate::shared::until(self.again_at) => {} // cancel-safe: a timer
             _ = self.follow.wait_for(newer), if self.seen > 0 => {} // cancel-safe: a watch
         }
         self.again_at = None;
@@ -244,13 +244,6 @@ impl PodWorker {
     fn emit(&self, pod: &Arc<Pod>, severity: EventSeverity, reason: &'static str, message: String) {
         let target = EventTarget::Pod { pod: Arc::clone(pod), field_path: None };
         self.shared.events.emit(NodeEvent { target, severity, reason, message });
-    }
-}
-
-async fn until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
     }
 }
 

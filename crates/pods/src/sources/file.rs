@@ -36,7 +36,7 @@ enum FileLook {
     Read {
         modified: Option<jiff::Timestamp>,
         print: u64,
-        pod: Result<Pod, ManifestError>,
+        pod: Box<Result<Pod, ManifestError>>,
     },
 }
 
@@ -135,7 +135,7 @@ impl FileSource {
                 self.reported.remove(&path);
                 continue;
             };
-            let prepared = pod.and_then(|pod| {
+            let prepared = (*pod).and_then(|pod| {
                 let origin = Origin::File { path: &path, modified };
                 self.statics.prepare(pod, origin).map_err(|e| ManifestError::Invalid(e.to_string()))
             });
@@ -224,20 +224,24 @@ fn read_file(path: &Path, metadata: &std::fs::Metadata, known: Option<&u64>) -> 
     let modified = metadata.modified().ok().and_then(|t| jiff::Timestamp::try_from(t).ok());
     let size = usize::try_from(metadata.len()).unwrap_or(usize::MAX);
     if size > MAX_MANIFEST_BYTES {
-        return FileLook::Read { modified, print: 0, pod: Err(ManifestError::TooLarge(size)) };
+        return FileLook::Read {
+            modified,
+            print: 0,
+            pod: Box::new(Err(ManifestError::TooLarge(size))),
+        };
     }
     let bytes = match sys::fs::read(path) {
         Ok(bytes) => bytes,
         Err(e) => {
             let pod = Err(ManifestError::Syntax { line: 0, reason: e.source.to_string() });
-            return FileLook::Read { modified, print: 0, pod };
+            return FileLook::Read { modified, print: 0, pod: Box::new(pod) };
         }
     };
     let print = print_of(&bytes);
     if known == Some(&print) {
         return FileLook::Same;
     }
-    FileLook::Read { modified, print, pod: manifest::decode_pod(&bytes) }
+    FileLook::Read { modified, print, pod: Box::new(manifest::decode_pod(&bytes)) }
 }
 
 /// Tells other bytes from those that are known; never kept beyond this process.
@@ -245,4 +249,26 @@ fn print_of(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     bytes.hash(&mut hasher);
     hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_are_known_are_not_decoded_again() {
+        let name = format!("rubelet-manifest-{}.json", std::process::id());
+        let file = std::env::temp_dir().join(name);
+        let write = |text: &str| sys::fs::write(&file, text).unwrap();
+        let look = |known: Option<u64>| {
+            read_file(&file, &std::fs::metadata(&file).unwrap(), known.as_ref())
+        };
+        write(r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"}}"#);
+        let FileLook::Read { print, pod, .. } = look(None) else { panic!("nothing is known") };
+        assert!(pod.is_ok());
+        assert!(matches!(look(Some(print)), FileLook::Same));
+        write(r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b"}}"#);
+        assert!(matches!(look(Some(print)), FileLook::Read { .. }));
+        sys::fs::remove_file(&file).unwrap();
+    }
 }

@@ -126,7 +126,7 @@ impl PublisherTask {
                     everything = true;
                     progress.failures.retain(|uid, _| self.status.get(uid).is_some());
                 }
-                () = until(retry) => {} // cancel-safe: a timer
+                () = crate::shared::until(retry) => {} // cancel-safe: a timer
                 Some(done) = writes.next() => self.done(&mut progress, done), // cancel-safe: the set
             }
         }
@@ -284,14 +284,6 @@ async fn try_send(
 
 fn is_ready(status: &PodStatus) -> bool {
     status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True")
-}
-
-/// Waits for a moment, for ever if there is none.
-pub(crate) async fn until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
-    }
 }
 
 #[cfg(test)]

@@ -1,13 +1,11 @@
 //! The task that asks the runtime: looks at single pods, audits, and the event stream.
 
 use super::translate::{self, LABEL_POD_UID};
-use super::{ListedPod, Observation, RuntimePods, Turn, ViewHandle, settle, termination};
+use super::{ListedPod, Observation, RuntimePods, Turn, ViewHandle, events, settle, termination};
 use crate::metrics::PodMetrics;
-use crate::metrics::events::EventMetrics;
 use crate::runtime::{Runtime, RuntimeFault};
-use ::cri::RuntimeEvent;
 use api::ids::PodUid;
-use engine::runtime::{ContainerRunState, ContainerView, RuntimePod};
+use engine::runtime::{ContainerRunState, ContainerView, RuntimePod, SandboxState, SandboxView};
 use ports::{Clock, OnExit, PodCgroups, Tasks};
 use proto::cri_v1 as cri;
 use std::collections::BTreeMap;
@@ -15,6 +13,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+
+/// How long the news of a container that was made or started may wait. Pods' workers make and start
+/// them, and look when they are done; the news matters only if somebody else did it.
+const MADE_OR_STARTED: Duration = Duration::from_secs(1);
 
 /// Periods and limits of the view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,16 +44,29 @@ impl Default for ViewConfig {
 
 /// What helpers report to the task.
 #[derive(Debug)]
-enum Report {
-    Look { uid: PodUid, asked: Turn, pod: Result<RuntimePod, String> },
-    Audit { asked: Turn, pods: Result<BTreeMap<PodUid, Listed>, String> },
-    Event(Option<PodUid>),
+pub(super) enum Report {
+    Look {
+        uid: PodUid,
+        asked: Turn,
+        pod: Result<RuntimePod, String>,
+    },
+    Audit {
+        asked: Turn,
+        pods: Result<BTreeMap<PodUid, Listed>, String>,
+    },
+    /// Something happened to a pod; what is not urgent is seen by any look within a while.
+    Event {
+        uid: PodUid,
+        urgent: bool,
+    },
+    /// Something happened to nobody knows whom.
+    Missed,
     Stream(bool),
 }
 
 /// One pod in a full list.
 #[derive(Debug, Default)]
-struct Listed {
+pub(super) struct Listed {
     summary: ListedPod,
     /// State by sandbox or container id; what an audit compares.
     states: BTreeMap<String, i32>,
@@ -81,6 +96,8 @@ pub(crate) struct ViewTask {
     config: ViewConfig,
     known: BTreeMap<PodUid, Known>,
     looking: BTreeMap<PodUid, Looking>,
+    /// Pods to look at by then, unless somebody wants it sooner.
+    due: BTreeMap<PodUid, Instant>,
     auditing: bool,
     next_audit: Instant,
     reports: mpsc::Sender<Report>,
@@ -108,6 +125,7 @@ impl ViewTask {
             config,
             known: BTreeMap::new(),
             looking: BTreeMap::new(),
+            due: BTreeMap::new(),
             auditing: false,
             next_audit: Instant::now(),
             reports,
@@ -123,7 +141,7 @@ impl ViewTask {
         if self.config.use_events {
             let (runtime, reports) = (self.runtime.clone(), self.reports.clone());
             let (metrics, clock) = (self.metrics.events.clone(), Arc::clone(&self.clock));
-            let stream = follow_events(runtime, reports, metrics, clock);
+            let stream = events::follow(runtime, reports, metrics, clock);
             let cancelled = cancel.clone();
             self.tasks.spawn("runtime-events", OnExit::Fine, async move {
                 tokio::select! {
@@ -133,6 +151,7 @@ impl ViewTask {
             });
         }
         loop {
+            let due = self.due.values().min().copied();
             tokio::select! {
                 () = cancel.cancelled() => return, // cancel-safe: a token
                 // Cancel-safe: a notification that is not taken stays.
@@ -145,7 +164,17 @@ impl ViewTask {
                 () = tokio::time::sleep_until(self.next_audit), if !self.auditing => {
                     self.start_audit();
                 }
+                // Cancel-safe: the moments are a field.
+                () = crate::shared::until(due) => self.look_at_due(),
             }
+        }
+    }
+
+    fn look_at_due(&mut self) {
+        let now = Instant::now();
+        let due = self.due.iter().filter(|(_, at)| **at <= now);
+        for uid in due.map(|(uid, _)| uid.clone()).collect::<Vec<_>>() {
+            self.start_look(uid);
         }
     }
 
@@ -163,8 +192,11 @@ impl ViewTask {
         match report {
             Report::Look { uid, asked, pod } => self.looked(uid, asked, pod),
             Report::Audit { asked, pods } => self.audited(asked, pods),
-            Report::Event(Some(uid)) => self.start_look(uid),
-            Report::Event(None) => self.next_audit = Instant::now(),
+            Report::Event { uid, urgent: true } => self.start_look(uid),
+            Report::Event { uid, urgent: false } => {
+                self.due.entry(uid).or_insert_with(|| Instant::now() + MADE_OR_STARTED);
+            }
+            Report::Missed => self.next_audit = Instant::now(),
             Report::Stream(up) => {
                 let changed = self.handle.shared.health.send_if_modified(|health| {
                     let changed = health.events != up;
@@ -181,6 +213,7 @@ impl ViewTask {
     }
 
     fn start_look(&mut self, uid: PodUid) {
+        self.due.remove(&uid);
         if let Some(looking) = self.looking.get_mut(&uid) {
             *looking = Looking::Again;
             return;
@@ -397,8 +430,8 @@ fn same_content(
 fn states_of(pod: &RuntimePod) -> BTreeMap<String, i32> {
     let sandboxes = pod.sandboxes.iter().map(|s| {
         let state = match s.state {
-            engine::runtime::SandboxState::Ready => cri::PodSandboxState::SandboxReady as i32,
-            engine::runtime::SandboxState::NotReady => cri::PodSandboxState::SandboxNotready as i32,
+            SandboxState::Ready => cri::PodSandboxState::SandboxReady as i32,
+            SandboxState::NotReady => cri::PodSandboxState::SandboxNotready as i32,
         };
         (s.id.to_string(), state)
     });
@@ -427,6 +460,10 @@ async fn look(
     for listed in &sandboxes {
         let Some((_, name, namespace)) = translate::sandbox_owner(listed) else { continue };
         (pod.name, pod.namespace) = (name, namespace);
+        if let Some(known) = before.as_ref().and_then(|before| unchanged(before, listed)) {
+            pod.sandboxes.push(known.clone());
+            continue;
+        }
         let Some(status) = runtime.sandbox_status(&listed.id).await? else { continue };
         pod.sandboxes.push(translate::sandbox(&status));
     }
@@ -467,6 +504,16 @@ async fn look(
         pod.keep_ips_of(&before);
     }
     Ok(pod)
+}
+
+/// What is known of a listed sandbox, if that holds: one that is ready and has its addresses keeps
+/// them for as long as it is ready.
+fn unchanged<'a>(before: &'a RuntimePod, listed: &cri::PodSandbox) -> Option<&'a SandboxView> {
+    let known = before.sandboxes.iter().find(|sandbox| sandbox.id.as_str() == listed.id)?;
+    let addressed = known.network.as_ref().is_some_and(|network| !network.ips().is_empty());
+    let ready = known.state == SandboxState::Ready
+        && listed.state == cri::PodSandboxState::SandboxReady as i32;
+    (ready && addressed).then_some(known)
 }
 
 async fn with_messages(containers: Vec<ContainerView>) -> Vec<ContainerView> {
@@ -515,48 +562,4 @@ async fn list_all(runtime: &Runtime) -> Result<BTreeMap<PodUid, Listed>, Runtime
         pod.states.insert(container.id, container.state);
     }
     Ok(pods)
-}
-
-/// Follows the runtime's event stream for ever; each event is only a reason to look. One that finds
-/// the inbox full is dropped and counted: the runtime drops what is not read in time and does not
-/// say so, and an audit sees whatever it was about.
-async fn follow_events(
-    runtime: Runtime,
-    reports: mpsc::Sender<Report>,
-    metrics: EventMetrics,
-    clock: Arc<dyn Clock>,
-) {
-    let mut stream = runtime.events();
-    loop {
-        let report = match stream.next().await {
-            RuntimeEvent::Opened => {
-                metrics.opened.inc(&[]);
-                Report::Stream(true)
-            }
-            RuntimeEvent::Lost(_) | RuntimeEvent::Unsupported => {
-                metrics.lost.inc(&[]);
-                Report::Stream(false)
-            }
-            RuntimeEvent::Event(event) => {
-                metrics.late(event.created_at, clock.now());
-                let pod = event
-                    .pod_sandbox_status
-                    .and_then(|status| status.metadata)
-                    .map(|metadata| metadata.uid)
-                    .filter(|uid| !uid.is_empty())
-                    .map(PodUid::from);
-                match reports.try_send(Report::Event(pod)) {
-                    Ok(()) => continue,
-                    Err(mpsc::error::TrySendError::Closed(_)) => return,
-                    Err(mpsc::error::TrySendError::Full(_)) => {
-                        metrics.discarded.inc(&[]);
-                        Report::Event(None)
-                    }
-                }
-            }
-        };
-        if reports.send(report).await.is_err() {
-            return;
-        }
-    }
 }
