@@ -32,6 +32,7 @@ use config::Config;
 use lifecycle::Ending;
 use ports::{Clock as _, OnExit, SystemClock, Tasks};
 use std::sync::Arc;
+use std::time::Duration;
 use telemetry::log::LogHandle;
 
 /// Why the agent could not start or had to end.
@@ -113,11 +114,17 @@ pub fn self_signed_pair(host: &str) -> Result<(String, String), server::tls::Tls
     server::tls::self_signed_pair(host, SystemClock.now().as_second())
 }
 
+/// How long tasks may take to end. What they leave undone is done after the next start.
+const SHUTDOWN: Duration = Duration::from_secs(10);
+
 /// Runs the agent until a signal, lock contention or a fatal fault ends it.
 pub async fn run(config: Config, logs: LogHandle) -> Result<(), AgentError> {
     let tasks = Tasks::new();
     let outcome = run_with(&config, logs, &tasks).await;
-    tasks.shutdown().await;
+    let late = tasks.shutdown_within(SHUTDOWN).await;
+    if !late.is_empty() {
+        tracing::error!(tasks = ?late, "ending without tasks that did not end in time");
+    }
     match outcome? {
         Ending::Signal | Ending::LockContention => Ok(()),
         Ending::TaskFailed => Err(AgentError::Task(tasks.fatal().unwrap_or_default())),

@@ -124,11 +124,15 @@ pub(crate) async fn running(client: &RuntimeClient) -> BTreeSet<(String, String)
 /// Has pods looked at whose devices changed.
 pub(crate) fn look_after(touched: [mpsc::Receiver<PodUid>; 2], pods: &PodsHandle, tasks: &Tasks) {
     for mut touched in touched {
-        let pods = pods.clone();
+        let (pods, token) = (pods.clone(), tasks.token());
         tasks.spawn("device-health", OnExit::Fine, async move {
-            while let Some(uid) = touched.recv().await {
-                pods.look_at(&uid).await;
-            }
+            // Cancel-safe: a pod that is not looked at now is looked at after the next start.
+            let looks = token.run_until_cancelled(async {
+                while let Some(uid) = touched.recv().await {
+                    pods.look_at(&uid).await;
+                }
+            });
+            looks.await;
         });
     }
 }

@@ -1,7 +1,9 @@
 //! Spawning with a name, a cancellation token and a declared effect of the task's end.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -23,6 +25,8 @@ pub struct Tasks {
     tracker: TaskTracker,
     cancel: CancellationToken,
     fatal: Arc<Mutex<Option<String>>>,
+    /// How many tasks of each name run.
+    running: Arc<Mutex<BTreeMap<TaskName, usize>>>,
 }
 
 impl Default for Tasks {
@@ -38,6 +42,7 @@ impl Tasks {
             tracker: TaskTracker::new(),
             cancel: CancellationToken::new(),
             fatal: Arc::new(Mutex::new(None)),
+            running: Arc::default(),
         }
     }
 
@@ -53,6 +58,7 @@ impl Tasks {
         F: Future<Output = ()> + Send + 'static,
     {
         let tasks = self.clone();
+        self.count(name, true);
         let guarded = async move {
             let outcome =
                 futures::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(future)).await;
@@ -64,6 +70,7 @@ impl Tasks {
                 let what = if panicked { "panicked" } else { "ended" };
                 tasks.fail(format!("task {name} {what}"));
             }
+            tasks.count(name, false);
         };
         #[expect(clippy::disallowed_methods, reason = "the supervisor itself")]
         tokio::spawn(self.tracker.track_future(guarded));
@@ -87,5 +94,47 @@ impl Tasks {
         self.cancel.cancel();
         self.tracker.close();
         self.tracker.wait().await;
+    }
+
+    /// Cancels all and waits for them, but not for longer than this; the names of those that still
+    /// run then.
+    pub async fn shutdown_within(&self, limit: Duration) -> Vec<TaskName> {
+        if tokio::time::timeout(limit, self.shutdown()).await.is_ok() {
+            return Vec::new();
+        }
+        self.running.lock().map(|running| running.keys().copied().collect()).unwrap_or_default()
+    }
+
+    fn count(&self, name: TaskName, begins: bool) {
+        let Ok(mut running) = self.running.lock() else { return };
+        let count = running.entry(name).or_default();
+        *count = if begins { count.saturating_add(1) } else { count.saturating_sub(1) };
+        if *count == 0 {
+            running.remove(name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_does_not_end_is_named_and_waited_for_no_longer_than_the_limit() {
+        let tasks = Tasks::new();
+        let token = tasks.token();
+        tasks.spawn("obeys", OnExit::Fine, async move { token.cancelled().await });
+        tasks.spawn("does not", OnExit::Fine, std::future::pending());
+        tasks.spawn("does not", OnExit::Fine, std::future::pending());
+        let late = tasks.shutdown_within(Duration::from_secs(10)).await;
+        assert_eq!(late, ["does not"]);
+    }
+
+    #[tokio::test]
+    async fn tasks_that_end_are_all_waited_for() {
+        let tasks = Tasks::new();
+        let token = tasks.token();
+        tasks.spawn("obeys", OnExit::Fine, async move { token.cancelled().await });
+        assert!(tasks.shutdown_within(Duration::from_secs(60)).await.is_empty());
     }
 }

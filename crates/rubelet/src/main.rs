@@ -18,12 +18,15 @@ use config::{CgroupVersion, Loaded, Request};
 use disk::Disk;
 use std::io::Write;
 use std::process::ExitCode;
+use std::time::Duration;
 use sys::cgroup::Cgroups;
 
 /// Worker threads are few: the agent waits more than it computes.
 const MAX_WORKERS: usize = 4;
 /// Threads for calls that block.
 const MAX_BLOCKING: usize = 32;
+/// How long calls that block may still take at the end.
+const LAST_CALLS: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     let mut args: Vec<String> =
@@ -95,9 +98,10 @@ fn run(config: config::Config, logs: telemetry::log::LogHandle) -> Result<(), St
         .enable_all()
         .build()
         .map_err(|e| format!("failed to run Kubelet: {e}"))?;
-    runtime
-        .block_on(Box::pin(agent::run(config, logs)))
-        .map_err(|e| format!("failed to run Kubelet: {}", telemetry::Chain(&e)))
+    let outcome = runtime.block_on(Box::pin(agent::run(config, logs)));
+    // A call that hangs in the kernel must not keep the process.
+    runtime.shutdown_timeout(LAST_CALLS);
+    outcome.map_err(|e| format!("failed to run Kubelet: {}", telemetry::Chain(&e)))
 }
 
 /// Checks settings and machine; the exit code says whether pods can run.

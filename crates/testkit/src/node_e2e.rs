@@ -12,6 +12,7 @@
 //! Inside its own namespaces it has them all without touching the machine's, two runs do not meet,
 //! and the end of the outer process (in whatever way) ends everything.
 
+mod bus;
 mod inside;
 mod outcome;
 mod page;
@@ -49,6 +50,8 @@ pub struct Plan {
     pub kubelet: PathBuf,
     /// Whether specs restart the kubelet as a unit of a service manager.
     pub units: bool,
+    /// Flags of the suite that the lane wants.
+    pub flags: Vec<String>,
 }
 
 impl Plan {
@@ -59,7 +62,13 @@ impl Plan {
             empty if empty.is_empty() => Lane::Main.labels().to_owned(),
             given => given,
         };
-        let serial = labels.contains("Serial") && !labels.contains("!Serial");
+        let lane = Lane::ALL.into_iter().find(|lane| lane.labels() == labels);
+        let serial = match lane {
+            Some(lane) => lane.alone(),
+            None => labels.contains("Serial") && !labels.contains("!Serial"),
+        };
+        let flags = lane.map_or(&[][..], Lane::flags);
+        let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let procs = match text("PROCS") {
             empty if empty.is_empty() => {
                 if serial {
@@ -73,7 +82,15 @@ impl Plan {
         let kubelet = kind.program(parts)?;
         let kubelet = std::fs::canonicalize(&kubelet)
             .with_context(|| format!("no program {}", kubelet.display()))?;
-        Ok(Plan { labels, focus: text("FOCUS"), skip: text("SKIP"), procs, kubelet, units: serial })
+        Ok(Plan {
+            labels,
+            focus: text("FOCUS"),
+            skip: text("SKIP"),
+            procs,
+            kubelet,
+            units: serial,
+            flags,
+        })
     }
 
     /// The whole of a named lane, if that is what it is.

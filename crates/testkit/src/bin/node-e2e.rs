@@ -2,8 +2,9 @@
 //! show every difference from what the Go kubelet did.
 //!
 //! `LABELS`, `FOCUS`, `SKIP` and `PROCS` choose specs; `RECORD=1` keeps the results of a whole lane
-//! under `fixtures` and writes `docs/conformance.md`. `REPORT=folder` looks at an earlier run instead of
-//! making one; `--page` only writes that page again.
+//! under `fixtures` and writes `docs/conformance.md`; a lane that was run in parts is recorded with
+//! `RECORD=part`, which keeps what is recorded of the others. `REPORT=folder` looks at an earlier run
+//! instead of making one; `--page` only writes that page again.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "a command for people")]
 
@@ -82,11 +83,17 @@ fn lane() -> anyhow::Result<ExitCode> {
         let (before, now) = (found.go.as_str(), found.now.as_str());
         println!("{before} → {now}  {}", found.spec);
     }
-    if std::env::var("RECORD").is_ok_and(|value| value == "1") {
-        let lane = plan.lane().context("RECORD=1 wants a whole lane")?;
+    let keep = std::env::var("RECORD").unwrap_or_default();
+    if keep == "1" || keep == "part" {
+        let part = keep == "part";
+        let known = Lane::ALL.into_iter().find(|lane| part && lane.labels() == plan.labels);
+        let lane = plan.lane().or(known).context("RECORD=1 wants a whole lane")?;
         let set_up = results.keys().all(|spec| spec.starts_with('['));
         ensure!(set_up, "the suite's set-up failed: nothing to record");
-        record(&lane.file(kind), kind, &results)?;
+        let file = lane.file(kind);
+        let mut all = if part { read_recorded(&file)? } else { BTreeMap::new() };
+        all.extend(results.clone());
+        record(&file, kind, &all)?;
         println!("wrote {} and {}", lane.file(kind).display(), write_page()?.display());
     }
     let worse = differences.iter().any(|d| d.now == Verdict::Failed);

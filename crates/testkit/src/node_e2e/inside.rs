@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
+use super::bus::{self, Bus};
 use super::{Plan, units};
 use crate::real::{Containerd, Parts, Registry, RuntimeLine, Slot, run};
 
@@ -64,12 +65,14 @@ pub fn run_inside(index: u8) -> anyhow::Result<()> {
     // Some specs name an image of another registry.
     let busybox = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
     containerd.ctr(["images", "tag", busybox, "docker.io/library/busybox:1.36"])?;
-    // Where the suite tells the kubelet that the runtime is (`--runtime-cgroups`).
-    let cgroups = sys::cgroup::Cgroups::detect(Path::new("/sys"), Path::new("/proc"))?;
-    if let Some(pid) = containerd.pid() {
-        cgroups.enter("/docker-daemon", i32::try_from(pid)?)?;
+    bus::enter_cgroup(&containerd)?;
+    let socket = containerd.socket().to_owned();
+    if plan.units {
+        let bus = Bus::start(&slot, containerd)?;
+        ginkgo(&slot, &parts, &plan, &path, &socket, Some(bus.address()))
+    } else {
+        ginkgo(&slot, &parts, &plan, &path, &socket, None)
     }
-    ginkgo(&slot, &parts, &plan, &path, containerd.socket())
 }
 
 fn ginkgo(
@@ -78,6 +81,7 @@ fn ginkgo(
     plan: &Plan,
     path: &str,
     socket: &Path,
+    bus: Option<&str>,
 ) -> anyhow::Result<()> {
     let folder = slot.path("e2e");
     let bin = slot.path("bin");
@@ -104,9 +108,13 @@ fn ginkgo(
     command.arg(format!("--kubelet-config-file={}", config.display()));
     command.args(["--prepull-images=false", "--systemd-services=", "--bearer-token=node-e2e"]);
     command.args(["--node-name=node1", "--server-start-timeout=3m"]);
+    command.args(&plan.flags);
     // Also where a unit's log goes, which wants a whole path.
     command.arg(format!("--report-dir={}", folder.display()));
     command.env("PATH", path);
+    if let Some(address) = bus {
+        command.env("DBUS_SYSTEM_BUS_ADDRESS", address);
+    }
     command.stdout(log.try_clone()?).stderr(log);
     let status = command.status().context("cannot run ginkgo")?;
     // A failed spec is a result, not a fault of the run.

@@ -20,11 +20,28 @@ pub enum Lane {
     Serial,
     /// Specs of single features, as far as they run in parallel on any node.
     Features,
+    /// Specs of single features that restart the kubelet or change the node.
+    SerialFeatures,
+    /// The slow ones outside of `NodeConformance`: pressure, density, restarts of everything.
+    SlowFeatures,
+    /// With the suite's own proxy between the kubelet and the runtime, which injects failures.
+    RuntimeProxy,
+    /// With a kubelet that has no API server.
+    Standalone,
 }
 
 impl Lane {
     /// All of them.
-    pub const ALL: [Lane; 4] = [Lane::Main, Lane::Slow, Lane::Serial, Lane::Features];
+    pub const ALL: [Lane; 8] = [
+        Lane::Main,
+        Lane::Slow,
+        Lane::Serial,
+        Lane::Features,
+        Lane::SerialFeatures,
+        Lane::SlowFeatures,
+        Lane::RuntimeProxy,
+        Lane::Standalone,
+    ];
 
     /// ginkgo's label filter that selects it.
     #[must_use]
@@ -37,6 +54,29 @@ impl Lane {
                 "!NodeConformance && !Serial && !Slow && !Disruptive && !Flaky && !Benchmark && \
                  !Feature:StandaloneMode"
             }
+            Lane::SerialFeatures => {
+                "!NodeConformance && Serial && !Slow && !Flaky && !Benchmark && !Feature:CriProxy \
+                 && !Feature:StandaloneMode"
+            }
+            Lane::SlowFeatures => "!NodeConformance && Slow && !Flaky && !Benchmark",
+            Lane::RuntimeProxy => "Feature:CriProxy && !Flaky",
+            Lane::Standalone => "Feature:StandaloneMode && !Flaky",
+        }
+    }
+
+    /// Whether its specs restart the kubelet and so run one at a time.
+    #[must_use]
+    pub fn alone(self) -> bool {
+        !matches!(self, Lane::Main | Lane::Slow | Lane::Features)
+    }
+
+    /// What the suite must be told to run it.
+    #[must_use]
+    pub fn flags(self) -> &'static [&'static str] {
+        match self {
+            Lane::RuntimeProxy => &["--cri-proxy-enabled=true"],
+            Lane::Standalone => &["--standalone-mode=true"],
+            _ => &[],
         }
     }
 
@@ -48,6 +88,10 @@ impl Lane {
             Lane::Slow => "node-e2e-slow.tsv",
             Lane::Serial => "node-e2e-serial.tsv",
             Lane::Features => "node-e2e-features.tsv",
+            Lane::SerialFeatures => "node-e2e-serial-features.tsv",
+            Lane::SlowFeatures => "node-e2e-slow-features.tsv",
+            Lane::RuntimeProxy => "node-e2e-runtime-proxy.tsv",
+            Lane::Standalone => "node-e2e-standalone.tsv",
         };
         let folder = match kind {
             KubeletKind::Go => "fixtures/golden",

@@ -91,6 +91,11 @@ impl Containerd {
         self.service = None;
     }
 
+    /// Whether the daemon runs.
+    pub fn is_running(&mut self) -> bool {
+        self.service.as_mut().is_some_and(Service::is_running)
+    }
+
     /// Its process, while it runs.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
