@@ -1,6 +1,8 @@
 //! From what was observed to the goldens' form: identifiers, addresses, times and private places
 //! become the placeholders that `fixtures/golden/README.md` lists.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use testkit::real::{Call, TestNode};
 
@@ -16,7 +18,7 @@ pub struct Names {
 impl Names {
     /// Learn a pod's names from its object and from the calls made for it.
     #[must_use]
-    pub fn learn(node: &TestNode, pod: &Value, calls: &[Call]) -> Names {
+    pub fn learn(node: &TestNode, pod: &Value, calls: &[Arc<Call>]) -> Names {
         let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
         let mut names = Names { pairs: Vec::new(), sandboxes: Vec::new(), containers: Vec::new() };
         names.add(uid, "$UID");
@@ -53,8 +55,8 @@ impl Names {
 
     /// The calls made for this pod, in the goldens' form.
     #[must_use]
-    pub fn calls(&self, uid: &str, calls: &[Call]) -> Vec<Value> {
-        let belongs = |call: &&Call| {
+    pub fn calls(&self, uid: &str, calls: &[Arc<Call>]) -> Vec<Value> {
+        let belongs = |call: &&Arc<Call>| {
             let text = |key: &str| call.request[key].as_str().unwrap_or_default();
             let sandbox_config = &call.request["sandbox_config"]["metadata"]["uid"];
             (call.method == "RunPodSandbox" && call.request["config"]["metadata"]["uid"] == uid)

@@ -58,7 +58,7 @@ pub struct Call {
     pub answered: bool,
 }
 
-type Calls = Arc<Mutex<Vec<Call>>>;
+type Calls = Arc<Mutex<Vec<Arc<Call>>>>;
 type Body = BoxBody<Bytes, hyper::Error>;
 
 /// A running recorder.
@@ -96,7 +96,7 @@ impl Recorder {
 
     /// Everything noted so far.
     #[must_use]
-    pub fn calls(&self) -> Vec<Call> {
+    pub fn calls(&self) -> Vec<Arc<Call>> {
         self.calls.lock().map(|calls| calls.clone()).unwrap_or_default()
     }
 }
@@ -189,7 +189,7 @@ impl Proxy {
             answered: false,
         };
         let Ok(mut calls) = self.calls.lock() else { return 0 };
-        calls.push(call);
+        calls.push(Arc::new(call));
         calls.len() - 1
     }
 
@@ -204,6 +204,7 @@ impl Proxy {
         };
         let Ok(mut calls) = self.calls.lock() else { return };
         if let Some(call) = calls.get_mut(index) {
+            let call = Arc::make_mut(call);
             call.answered = true;
             call.response = response;
             call.error = error;

@@ -5,6 +5,7 @@
 //! the folders, files and cgroups that the calls name stay, and what the runtime has made is removed.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -63,7 +64,7 @@ pub(crate) fn client(node: &TestNode) -> anyhow::Result<RuntimeClient> {
 }
 
 /// The pods that were started, each with its one container.
-fn starts(calls: &[Call]) -> anyhow::Result<Vec<Start>> {
+fn starts(calls: &[Arc<Call>]) -> anyhow::Result<Vec<Start>> {
     let mut sandboxes = HashMap::new();
     let mut starts = Vec::new();
     for call in calls {
