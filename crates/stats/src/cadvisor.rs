@@ -5,6 +5,7 @@
 //! once, families come by name and their samples by label values, as the Go client sorts them.
 //! Deliberately absent: cgroups below a container's.
 
+mod descriptors;
 mod disks;
 mod families;
 mod lines;
@@ -14,13 +15,15 @@ mod runtime;
 use crate::reading::{CgroupReading, Reading};
 use crate::task::StatsConfig;
 use cri::api::{MetricDescriptor, PodSandboxMetrics};
+use descriptors::Counted;
+use disks::Filesystems;
 use families::{
     CFS, CPU_USAGE, LIMITS, MEMORY_FAILURES, NETWORK, PLAIN, PRESSURE, PROCESS, SPEC_CPU, START,
     TASKS_STATE, ULIMITS, float,
 };
 use lines::{Extra, Labels, Lines, Page};
 use std::collections::HashMap;
-use sys::stats::{InterfaceUsage, OpenFiles, open_files};
+use sys::stats::{InterfaceUsage, OpenFiles};
 use telemetry::metrics::{Kind, Scrape};
 
 /// In the order in which they are printed.
@@ -52,11 +55,18 @@ struct Shown<'a> {
     is_container: bool,
 }
 
+/// What one page leaves for the next.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    counted: Counted,
+    filesystems: Filesystems,
+}
+
 /// A number of a cgroup.
 type Count = fn(&Shown<'_>) -> u64;
 
 /// The page; without a reading only the machine and the error.
-pub(crate) fn page(config: &StatsConfig, reading: Option<&Reading>) -> String {
+pub(crate) fn page(config: &StatsConfig, reading: Option<&Reading>, known: &mut Known) -> String {
     let mut before = Scrape::default();
     machine::fill_versions(&mut before, config);
     let mut after = Scrape::default();
@@ -70,9 +80,9 @@ pub(crate) fn page(config: &StatsConfig, reading: Option<&Reading>) -> String {
         text.push_str(&after.render());
         return text;
     };
-    let shown = shown(config, reading);
+    let shown = shown(config, reading, &mut known.counted);
     let pressure = config.cgroups.is_v2() && config.cgroups.has("", "/", "cpu.pressure");
-    let disks = disks::Disks::read(config);
+    let disks = disks::Disks::read(config, &mut known.filesystems);
     let mut page = Page::new(text, reading.at);
     add_plain(&mut page);
     add_repeated(&mut page);
@@ -103,8 +113,9 @@ pub(crate) fn page_from_runtime(
 }
 
 /// Every cgroup, by container name and path.
-fn shown<'a>(config: &StatsConfig, reading: &'a Reading) -> Vec<Shown<'a>> {
+fn shown<'a>(config: &StatsConfig, reading: &'a Reading, counted: &mut Counted) -> Vec<Shown<'a>> {
     let owners = owners(reading);
+    counted.begin();
     let mut shown: Vec<Shown<'a>> = reading
         .cgroups
         .iter()
@@ -113,21 +124,16 @@ fn shown<'a>(config: &StatsConfig, reading: &'a Reading) -> Vec<Shown<'a>> {
             let network = if path == "/" { Some(&*reading.host_network) } else { owner.network };
             let mut network: Vec<&InterfaceUsage> = network.unwrap_or_default().iter().collect();
             network.sort_by(|a, b| a.name.cmp(&b.name));
-            let mut open = OpenFiles::default();
-            for pid in cgroup.usage.procs.lines() {
-                let of_one = open_files(&config.roots.proc, pid);
-                open.descriptors += of_one.descriptors;
-                open.sockets += of_one.sockets;
-            }
             Shown {
                 labels: Labels::new(path, &owner),
                 cgroup,
-                open,
+                open: counted.of_cgroup(&config.roots.proc, path, cgroup),
                 network,
                 is_container: !owner.name.is_empty(),
             }
         })
         .collect();
+    counted.end();
     shown.sort_by_key(|s| s.labels.key());
     shown
 }

@@ -1,7 +1,7 @@
 //! Making a [`Reading`]: three lists from the runtime, one walk over the agent's cgroups.
 
 use crate::reading::{CgroupReading, ContainerReading, PodReading, Reading};
-use crate::task::{StatsConfig, StatsDeps};
+use crate::task::{KEPT, StatsConfig, StatsDeps};
 use crate::watched::{Watched, on_root};
 use api::stats::PodReference;
 use cri::RuntimeClient;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use sys::stats::{cgroup_usage, network_usage};
 
 /// A base older than this says nothing about the present use.
-const BASE_TOO_OLD: Duration = Duration::from_secs(60);
+const BASE_TOO_OLD: Duration = KEPT;
 /// The base is moved on when it is older than this.
 const BASE_AGE: Duration = Duration::from_secs(10);
 /// How far apart the two looks of a first reading are.

@@ -278,11 +278,12 @@ pub(crate) fn part_of(usage: &FsUsage, time: Moment) -> FsStats {
     }
 }
 
-/// A folder on a filesystem.
-pub(crate) fn folder(folder: &FolderUsage, on: &FsUsage, time: Moment) -> FsStats {
+/// Files on a filesystem; without any, nothing is said of their use.
+pub(crate) fn files(files: &FolderUsage, on: &FsUsage, time: Moment) -> FsStats {
+    let any = files.inodes > 0;
     FsStats {
-        used_bytes: Some(folder.bytes),
-        inodes_used: Some(folder.inodes),
+        used_bytes: any.then_some(files.bytes),
+        inodes_used: any.then_some(files.inodes),
         ..part_of(on, time)
     }
 }

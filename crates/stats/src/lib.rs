@@ -4,8 +4,9 @@
 //! summary and the two metrics pages made from them.
 //!
 //! Promises: nobody asking costs nothing: there is no housekeeping. Callers within a short window
-//! share one reading. A cgroup or folder that vanishes meanwhile is left out. Nothing below a
-//! container's cgroup is looked at, so that no container can grow the pages.
+//! share one reading, and what was read and held open is let go soon after the last of them. A cgroup
+//! or folder that vanishes meanwhile is left out. Nothing below a container's cgroup is looked at, so
+//! that no container can grow the pages.
 //!
 //! Deliberately absent: any decision about what the numbers mean (eviction).
 #![forbid(unsafe_code)]

@@ -12,7 +12,7 @@ use ports::{StatsError, StorageLayout, VolumeUsage};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
-use sys::stats::{FolderUsage, FsUsage, folder_usage, fs_usage};
+use sys::stats::{FolderUsage, FsUsage, files_usage, folder_usage, fs_usage};
 
 /// Filesystems and folders at one moment.
 #[derive(Debug, Clone, Default)]
@@ -42,7 +42,7 @@ pub(crate) struct LayerUsage {
 /// One pod's folders.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PodStorage {
-    /// Log folders by container.
+    /// Log files by container.
     pub(crate) logs: BTreeMap<String, FolderUsage>,
     /// Files beside them, and `etc-hosts`.
     pub(crate) own_files: FolderUsage,
@@ -189,16 +189,12 @@ fn logs(config: &StatsConfig, pod: &api::stats::PodReference, containers: &[Stri
     let folder = config.roots.pod_logs.join(format!("{}_{}_{}", pod.namespace, pod.name, pod.uid));
     let logs = containers
         .iter()
-        .filter_map(|name| Some((name.clone(), folder_usage(&folder.join(name)).ok()?)))
+        .filter_map(|name| Some((name.clone(), files_usage(&folder.join(name)).ok()?)))
         .collect();
-    let mut own_files = FolderUsage::default();
-    let beside = sys::fs::list_dir(&folder).unwrap_or_default();
-    let beside = beside.into_iter().map(|name| folder.join(name)).filter(|path| path.is_file());
-    for file in beside.chain([config.roots.pod_dir(&pod.uid).join("etc-hosts")]) {
-        if let Ok(usage) = folder_usage(&file) {
-            own_files.bytes += usage.bytes;
-            own_files.inodes += usage.inodes;
-        }
+    let mut own_files = files_usage(&folder).unwrap_or_default();
+    if let Ok(hosts) = folder_usage(&config.roots.pod_dir(&pod.uid).join("etc-hosts")) {
+        own_files.bytes += hosts.bytes;
+        own_files.inodes += hosts.inodes;
     }
     PodStorage { logs, own_files, volumes: Vec::new() }
 }

@@ -159,7 +159,7 @@ fn pod(reading: &Reading, pod: &PodReading, storage: Option<&Storage>) -> PodSta
             let logs = storage.pods.get(&pod.reference.uid);
             of_one.logs = logs
                 .and_then(|p| p.logs.get(&container.name))
-                .map(|usage| convert::folder(usage, &storage.root, time));
+                .map(|usage| convert::files(usage, &storage.root, time));
         }
         stats.containers.push(of_one);
     }

@@ -4,7 +4,7 @@
 //!   handle ──request──▶ task: young enough? answer with it : read, keep, answer
 //! ```
 
-use crate::cadvisor;
+use crate::cadvisor::{self, Known};
 use crate::collect::{self, Base};
 use crate::reading::Reading;
 use crate::storage::{self, Storage};
@@ -31,6 +31,8 @@ const WINDOW: Duration = Duration::from_secs(2);
 const STORAGE_WINDOW: Duration = Duration::from_secs(10);
 /// How long the runtime's filesystems are believed to stay where they are.
 const PLACES_WINDOW: Duration = Duration::from_secs(300);
+/// How long what was read, and the cgroups that are held open for the next reading, are kept.
+pub(crate) const KEPT: Duration = Duration::from_secs(90);
 const QUEUE: usize = 64;
 
 /// What to read, and where.
@@ -105,6 +107,7 @@ pub fn start(config: StatsConfig, deps: StatsDeps, tasks: &Tasks) -> StatsHandle
         queue,
         base: None,
         watched: Watched::default(),
+        known: Known::default(),
         reading: None,
         storage: None,
         places: None,
@@ -136,6 +139,7 @@ struct StatsTask {
     queue: mpsc::Receiver<Request>,
     base: Option<Base>,
     watched: Watched,
+    known: Known,
     reading: Option<(Instant, Arc<Reading>)>,
     storage: Option<(Instant, Arc<Storage>)>,
     places: Option<(Instant, Arc<ImageFsInfoResponse>)>,
@@ -144,7 +148,7 @@ struct StatsTask {
 
 impl StatsTask {
     async fn run(mut self) {
-        while let Some(request) = self.queue.recv().await {
+        while let Some(request) = self.next().await {
             // A caller that went away is no fault.
             match request {
                 Request::Summary(scope, answer) => {
@@ -158,6 +162,23 @@ impl StatsTask {
                 }
             }
         }
+    }
+
+    /// The next request. What nobody has asked for lately is let go meanwhile.
+    async fn next(&mut self) -> Option<Request> {
+        if let Some((at, _)) = &self.reading {
+            // Cancel-safe: a request that is not received stays in the queue.
+            match tokio::time::timeout_at(*at + KEPT, self.queue.recv()).await {
+                Ok(request) => return request,
+                Err(_) => {
+                    (self.reading, self.storage, self.known) = (None, None, Known::default());
+                    let watched = std::mem::take(&mut self.watched);
+                    // Closing thousands of files takes its time. A failure closes them as well.
+                    let _ = sys::blocking::run(move || drop(watched)).await;
+                }
+            }
+        }
+        self.queue.recv().await
     }
 
     async fn reading(&mut self) -> Result<Arc<Reading>, StatsError> {
@@ -232,9 +253,14 @@ impl StatsTask {
         let reading = self.reading().await.inspect_err(|error| {
             tracing::warn!(err = %error, "Couldn't get containers");
         });
-        let config = Arc::clone(&self.config);
-        let page = sys::blocking::run(move || cadvisor::page(&config, reading.ok().as_deref()));
-        page.await.unwrap_or_default()
+        let (config, mut known) = (Arc::clone(&self.config), std::mem::take(&mut self.known));
+        let page = sys::blocking::run(move || {
+            let page = cadvisor::page(&config, reading.ok().as_deref(), &mut known);
+            (page, known)
+        });
+        let (page, known) = page.await.unwrap_or_default();
+        self.known = known;
+        page
     }
 }
 

@@ -1,6 +1,7 @@
 //! The cgroups that readings look at: the root, the system's own, and the pods' tree down to containers.
 //!
-//! Their folders stay open from one reading to the next. Settings of a cgroup (limits, shares, the soft
+//! Their folders and files stay open from one reading to the next, and a folder is listed again only when
+//! the number of its links or one of those below says that it changed. Settings of a cgroup (limits, shares, the soft
 //! limit of open files) are read again when this agent changed any cgroup, when the cgroup was still
 //! young, and once a minute for what others change. Kills for want of memory are looked for when the
 //! machine's own count of them has moved.
@@ -10,13 +11,17 @@ use crate::task::StatsConfig;
 use engine::cgroup::CgroupName;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
-use sys::stats::{CgroupUsage, HeldCgroup, Look, soft_open_files};
+use sys::stats::{CgroupUsage, HeldCgroup, Hold, Look, soft_open_files};
 
 /// How long settings are believed to stay.
 const SETTINGS_AGE: Duration = Duration::from_secs(60);
 /// Settings of a younger cgroup may not all have been made.
 const SETTLED: Duration = Duration::from_secs(10);
+
+/// Of how many cgroups the files stay open: each takes a page of the kernel's memory.
+const FILES_OF: usize = 512;
 
 /// All cgroups that are held open.
 #[derive(Debug, Default)]
@@ -36,6 +41,15 @@ struct Held {
     kills: Option<u64>,
     first_process: String,
     soft_open_files: Option<f64>,
+    below: Below,
+}
+
+/// Paths of the cgroups directly below.
+#[derive(Debug, Clone, Default)]
+struct Below {
+    /// The links that the folder had when they were listed; 0 before that.
+    links: u64,
+    paths: Arc<Vec<String>>,
 }
 
 /// When settings were read, and how many changes this agent had made by then.
@@ -66,15 +80,28 @@ impl Known {
 }
 
 impl Held {
-    fn open(config: &StatsConfig, path: &str) -> Option<Self> {
+    fn open(config: &StatsConfig, path: &str, hold: Hold) -> Option<Self> {
         Some(Self {
-            cgroup: HeldCgroup::open(&config.cgroups, path)?,
+            cgroup: HeldCgroup::open(&config.cgroups, path, hold)?,
             walk: 0,
             settings: None,
             kills: None,
             first_process: String::new(),
             soft_open_files: None,
+            below: Below::default(),
         })
+    }
+
+    /// Paths of the cgroups directly below `path`, which is this one's.
+    fn below(&mut self, path: &str) -> Arc<Vec<String>> {
+        let links = self.cgroup.links().unwrap_or(0);
+        // A filesystem that does not count folders says 1.
+        if links <= 1 || self.below.links != links {
+            let names = self.cgroup.children().into_iter();
+            let paths = Arc::new(names.map(|name| format!("{path}/{name}")).collect());
+            self.below = Below { links, paths };
+        }
+        Arc::clone(&self.below.paths)
     }
 
     fn read(
@@ -159,19 +186,52 @@ impl Watched {
         if let Some(kubepods) = &config.kubepods
             && self.visit(config, kubepods, &mut visit).is_some()
         {
-            for first in self.below(kubepods) {
-                self.visit(config, &first, &mut visit);
-                let pods = if is_pod(&first) { vec![first] } else { self.below(&first) };
-                for pod in pods.iter().filter(|path| is_pod(path)) {
-                    self.visit(config, pod, &mut visit);
-                    for container in self.below(pod) {
-                        self.visit(config, &container, &mut visit);
-                    }
+            self.each_below(kubepods, |watched, first| {
+                watched.visit(config, first, &mut visit)?;
+                if is_pod(first) {
+                    watched.containers(config, first, &mut visit);
+                    return Some(());
                 }
-            }
+                watched.each_below(first, |watched, pod| {
+                    if is_pod(pod) {
+                        watched.visit(config, pod, &mut visit)?;
+                        watched.containers(config, pod, &mut visit);
+                    }
+                    Some(())
+                });
+                Some(())
+            });
         }
         let walk = self.walk;
         self.held.retain(|_, held| held.walk == walk);
+    }
+
+    /// Visits the cgroups of a pod's containers.
+    fn containers(
+        &mut self,
+        config: &StatsConfig,
+        pod: &str,
+        visit: &mut impl FnMut(&str, &mut Held) -> Option<()>,
+    ) {
+        self.each_below(pod, |watched, container| watched.visit(config, container, visit));
+    }
+
+    /// Looks at every cgroup directly below one. If any has vanished, another may have taken its place, so
+    /// that the folder is listed once more.
+    fn each_below(&mut self, path: &str, mut look: impl FnMut(&mut Self, &str) -> Option<()>) {
+        for _ in 0..2 {
+            let paths = self.held.get_mut(path).map(|held| held.below(path)).unwrap_or_default();
+            let mut all = true;
+            for below in paths.iter() {
+                all &= look(self, below).is_some();
+            }
+            if all {
+                return;
+            }
+            if let Some(held) = self.held.get_mut(path) {
+                held.below = Below::default();
+            }
+        }
     }
 
     /// Visits one cgroup, unless this walk has been there; one that was replaced is opened anew.
@@ -199,15 +259,10 @@ impl Watched {
     /// The cgroup at a path, opened if it was not.
     fn at(&mut self, config: &StatsConfig, path: &str) -> Option<&mut Held> {
         if !self.held.contains_key(path) {
-            self.held.insert(path.to_owned(), Held::open(config, path)?);
+            let hold = if self.held.len() < FILES_OF { Hold::Files } else { Hold::Folders };
+            self.held.insert(path.to_owned(), Held::open(config, path, hold)?);
         }
         self.held.get_mut(path)
-    }
-
-    /// Paths of the cgroups directly below one that is held.
-    fn below(&self, path: &str) -> Vec<String> {
-        let names = self.held.get(path).map(|held| held.cgroup.children()).unwrap_or_default();
-        names.into_iter().map(|name| format!("{path}/{name}")).collect()
     }
 }
 

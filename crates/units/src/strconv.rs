@@ -144,6 +144,8 @@ pub fn push_float(out: &mut String, value: f64) {
         out.push_str("NaN");
     } else if value.is_infinite() {
         out.push_str(if value > 0.0 { "+Inf" } else { "-Inf" });
+    } else if value == 0.0 && value.is_sign_positive() {
+        out.push('0');
     } else if value > 0.0 && value < EXACT && value.fract() == 0.0 {
         #[expect(
             clippy::cast_possible_truncation,
@@ -192,20 +194,23 @@ fn digits_of(number: usize) -> &'static str {
 }
 
 fn push_any(out: &mut String, value: f64) {
+    if (1e-4..1e6).contains(&value.abs()) {
+        // Writing to a string cannot fail.
+        let _ = write!(out, "{value}");
+        return;
+    }
     let start = out.len();
     // Writing to a string cannot fail.
     let _ = write!(out, "{value:e}");
     let exponent = out.get(start..).and_then(|text| text.split_once('e'));
     let exponent = exponent.and_then(|(_, exponent)| exponent.parse::<i32>().ok()).unwrap_or(0);
-    if value != 0.0 && !(-4..6).contains(&exponent) {
-        if let Some(at) = out.rfind('e') {
-            out.truncate(at);
-        }
+    if let Some(at) = out.rfind('e') {
+        out.truncate(at);
+    }
+    // Only a negative zero has no exponent here.
+    if value != 0.0 {
         let sign = if exponent < 0 { '-' } else { '+' };
         let _ = write!(out, "e{sign}{:02}", exponent.unsigned_abs());
-    } else {
-        out.truncate(start);
-        let _ = write!(out, "{value}");
     }
 }
 

@@ -5,6 +5,8 @@ use super::lines::{Extra, Lines, Page, label};
 use crate::cadvisor::families::{BLKIO, float};
 use crate::task::StatsConfig;
 use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use sys::mountinfo::HeldTable;
 use sys::stats::{DeviceIo, FsUsage, fs_usage};
 use telemetry::metrics::{Desc, Kind};
 
@@ -123,6 +125,48 @@ struct DiskCounters {
     weighted_ms: u64,
 }
 
+/// A filesystem on a block device.
+#[derive(Debug, Clone)]
+struct Filesystem {
+    device: String,
+    number: (u64, u64),
+    mount_point: PathBuf,
+}
+
+/// The filesystems on block devices, each once; the mount table is read when it has changed.
+#[derive(Debug, Default)]
+pub(super) struct Filesystems {
+    table: Option<HeldTable>,
+    found: Vec<Filesystem>,
+}
+
+impl Filesystems {
+    fn now(&mut self, proc_root: &Path) -> &[Filesystem] {
+        if self.table.as_ref().is_none_or(HeldTable::has_changed) {
+            // Opened before it is read, so that no change between the two is missed.
+            self.table = HeldTable::open(proc_root).ok();
+            self.found = filesystems(proc_root);
+        }
+        &self.found
+    }
+}
+
+fn filesystems(proc_root: &Path) -> Vec<Filesystem> {
+    let mut found: Vec<Filesystem> = Vec::new();
+    let mounts = sys::mountinfo::read(proc_root).unwrap_or_default();
+    let on_disks = mounts.into_iter().filter(|m| KINDS.contains(&m.fs_type.as_str()));
+    for mount in on_disks.filter(|m| m.source.starts_with("/dev/")) {
+        if found.iter().all(|known| known.device != mount.source) {
+            found.push(Filesystem {
+                device: mount.source,
+                number: (u64::from(mount.major), u64::from(mount.minor)),
+                mount_point: mount.mount_point,
+            });
+        }
+    }
+    found
+}
+
 /// Devices and filesystems of the machine.
 #[derive(Debug, Default)]
 pub(super) struct Disks {
@@ -133,20 +177,18 @@ pub(super) struct Disks {
 
 impl Disks {
     /// Reads the counters, and the filesystems that lie on block devices.
-    pub(super) fn read(config: &StatsConfig) -> Self {
+    pub(super) fn read(config: &StatsConfig, known: &mut Filesystems) -> Self {
         let text = sys::fs::read_to_string(config.roots.proc.join("diskstats"));
         let by_number = parse(&text.unwrap_or_default());
         let mut filesystems = BTreeMap::new();
-        let mounts = sys::mountinfo::read(&config.roots.proc).unwrap_or_default();
-        let on_disks = mounts.iter().filter(|m| KINDS.contains(&m.fs_type.as_str()));
-        for mount in on_disks.filter(|m| m.source.starts_with("/dev/")) {
-            if filesystems.len() >= MOST || filesystems.contains_key(&mount.source) {
-                continue;
+        for one in known.now(&config.roots.proc) {
+            if filesystems.len() >= MOST {
+                break;
             }
-            if let Ok(usage) = fs_usage(&mount.mount_point) {
-                let number = (u64::from(mount.major), u64::from(mount.minor));
-                let counters = by_number.get(&number).cloned().unwrap_or_default();
-                filesystems.insert(mount.source.clone(), (usage, counters));
+            // A mount point that cannot be reached is none of this page's.
+            if let Ok(usage) = fs_usage(&one.mount_point) {
+                let counters = by_number.get(&one.number).cloned().unwrap_or_default();
+                filesystems.insert(one.device.clone(), (usage, counters));
             }
         }
         Self { by_number, filesystems }

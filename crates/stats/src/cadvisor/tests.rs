@@ -123,7 +123,7 @@ fn labels(text: &str) -> Vec<(std::borrow::Cow<'static, str>, String)> {
 
 #[test]
 fn the_page_is_what_the_registry_prints_of_the_same_samples() {
-    let page = page(&config(), Some(&node()));
+    let page = page(&config(), Some(&node()), &mut Known::default());
     let mut again = Scrape::default();
     let (mut help, mut kind) = ("", Kind::Gauge);
     let lines: Vec<&str> = page.lines().collect();

@@ -5,7 +5,7 @@ mod parse;
 mod v1;
 mod v2;
 
-pub use held::{HeldCgroup, Look};
+pub use held::{HeldCgroup, Hold, Look};
 
 use crate::cgroup::Cgroups;
 use std::collections::BTreeMap;
@@ -145,7 +145,7 @@ pub struct CgroupUsage {
 
 /// Reads a cgroup once, all of it; `None` if it is not there.
 pub fn cgroup_usage(host: &Cgroups, path: &str) -> Option<CgroupUsage> {
-    HeldCgroup::open(host, path)?.read(Look::default(), &mut Vec::new())
+    HeldCgroup::open(host, path, Hold::Folders)?.read(Look::default(), &mut Vec::new())
 }
 
 #[cfg(test)]
@@ -250,7 +250,7 @@ mod tests {
         let mounts = [("cpu", "cpu"), ("cpuacct", "cpu"), ("memory", "memory")];
         let mounts = mounts.map(|(name, at)| (name.to_owned(), folder(at))).into();
         let host = Cgroups::V1 { mounts };
-        let mut held = HeldCgroup::open(&host, "/p").unwrap();
+        let mut held = HeldCgroup::open(&host, "/p", Hold::Folders).unwrap();
         let mut buffer = Vec::new();
         let first = held.read(Look { settings: false, kills: false, bfq: false }, &mut buffer);
         let first = first.unwrap();
@@ -263,7 +263,26 @@ mod tests {
         let third = held.read(Look::default(), &mut buffer).unwrap();
         assert_eq!(third.cpu.quota_us, None);
         assert_eq!(held.cpu_total(&mut buffer), Some(2));
+        let mut open = HeldCgroup::open(&host, "/p", Hold::Files).unwrap();
+        open.read(look, &mut buffer).unwrap();
+        stat("7\n", "3\n");
+        let later = open.read(look, &mut buffer).unwrap();
+        assert_eq!((later.cpu.quota_us, later.cpu.total_ns), (None, 3), "files that stay open");
         std::fs::remove_dir_all(&root).unwrap();
         assert_eq!(held.read(look, &mut buffer), None);
+    }
+
+    #[test]
+    fn a_cgroup_below_changes_the_links() {
+        let root = std::env::temp_dir().join(format!("rubelet-links-{}", std::process::id()));
+        files(&root, &[("p/cgroup.procs", "1\n"), ("p/a/cgroup.procs", "2\n")]);
+        let held = HeldCgroup::open(&Cgroups::V2 { root: root.clone() }, "/p", Hold::Files);
+        let held = held.unwrap();
+        let before = held.links();
+        assert_eq!(held.children(), ["a"]);
+        files(&root, &[("p/b/cgroup.procs", "3\n")]);
+        // Not every filesystem counts folders, but those of cgroups and of temporary files do.
+        assert!(held.links() > before || before == Some(1), "{before:?}");
+        std::fs::remove_dir_all(&root).unwrap();
     }
 }

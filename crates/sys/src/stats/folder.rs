@@ -1,8 +1,9 @@
 //! Filesystem and folder usage without starting `du`.
 
 use crate::fs::FsError;
-use rustix::fs::{AtFlags, Mode, OFlags, StatVfs};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, StatVfs};
 use std::collections::HashSet;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -67,13 +68,47 @@ pub fn folder_usage(path: &Path) -> Result<FolderUsage, FsError> {
         let mut walk =
             Walk { device: stat.st_dev, seen: HashSet::new(), sum: FolderUsage::default() };
         walk.count(&stat);
-        if rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir() {
+        if FileType::from_raw_mode(stat.st_mode).is_dir() {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             walk.folder(rustix::fs::open(path, flags, Mode::empty())?, 0);
         }
         Ok(walk.sum)
     };
     open().map_err(|e| FsError { operation: "measure", path: path.to_owned(), source: e.into() })
+}
+
+/// What the files directly in a folder take, each name for itself; nothing of the folder and those below
+/// (kubelet: `fileMetricsByDir`).
+pub fn files_usage(path: &Path) -> Result<FolderUsage, FsError> {
+    let open = || -> rustix::io::Result<FolderUsage> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(path, flags, Mode::empty())?;
+        let mut room = [const { MaybeUninit::uninit() }; 2048];
+        let mut entries = RawDir::new(&folder, &mut room);
+        let mut sum = FolderUsage::default();
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            if entry.file_type() == FileType::Directory {
+                continue;
+            }
+            let stat = rustix::fs::statat(&folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW);
+            if let Ok(stat) = stat
+                && !FileType::from_raw_mode(stat.st_mode).is_dir()
+            {
+                sum.add(&stat);
+            }
+        }
+        Ok(sum)
+    };
+    open().map_err(|e| FsError { operation: "measure", path: path.to_owned(), source: e.into() })
+}
+
+impl FolderUsage {
+    fn add(&mut self, stat: &rustix::fs::Stat) {
+        let blocks = u64::try_from(stat.st_blocks).unwrap_or(0);
+        self.bytes = self.bytes.saturating_add(blocks.saturating_mul(512));
+        self.inodes += 1;
+    }
 }
 
 /// Folders below this depth are not entered: no honest tree is so deep, and each level holds a
@@ -89,14 +124,12 @@ struct Walk {
 impl Walk {
     fn count(&mut self, stat: &rustix::fs::Stat) {
         if stat.st_nlink > 1
-            && !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir()
+            && !FileType::from_raw_mode(stat.st_mode).is_dir()
             && !self.seen.insert(stat.st_ino)
         {
             return;
         }
-        let blocks = u64::try_from(stat.st_blocks).unwrap_or(0);
-        self.sum.bytes = self.sum.bytes.saturating_add(blocks.saturating_mul(512));
-        self.sum.inodes += 1;
+        self.sum.add(stat);
     }
 
     fn folder(&mut self, folder: OwnedFd, depth: usize) {
@@ -114,7 +147,7 @@ impl Walk {
                 continue;
             }
             self.count(&stat);
-            if rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir() && depth < MAX_DEPTH {
+            if FileType::from_raw_mode(stat.st_mode).is_dir() && depth < MAX_DEPTH {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 if let Ok(child) = rustix::fs::openat(folder.as_fd(), name, flags, Mode::empty()) {
                     self.folder(child, depth + 1);
@@ -141,8 +174,11 @@ mod tests {
         let text = String::from_utf8(du.stdout).unwrap();
         let expected: u64 = text.split_whitespace().next().unwrap().parse().unwrap();
         assert_eq!(usage.bytes, expected);
+        let files = files_usage(&dir).unwrap();
+        assert_eq!(files.inodes, 2, "one file, one link");
+        assert_eq!(files.bytes, folder_usage(&dir.join("b")).unwrap().bytes);
         std::fs::remove_dir_all(&dir).unwrap();
-        assert!(folder_usage(&dir).is_err());
+        assert!(folder_usage(&dir).is_err() && files_usage(&dir).is_err());
     }
 
     #[test]

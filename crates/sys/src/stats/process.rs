@@ -38,6 +38,14 @@ pub fn open_files(proc_root: &Path, pid: &str) -> OpenFiles {
     open
 }
 
+/// How many descriptors `pid` has, where the kernel says so without a list (from 6.2 on); 0 if it has none,
+/// has ended or the kernel does not say.
+pub fn descriptors(proc_root: &Path, pid: &str) -> u64 {
+    let folder = proc_root.join(pid).join("fd");
+    let stat = rustix::fs::stat(&folder);
+    stat.ok().and_then(|stat| u64::try_from(stat.st_size).ok()).unwrap_or(0)
+}
+
 /// The soft limit of open files of `pid`; -1 is unlimited.
 pub fn soft_open_files(proc_root: &Path, pid: &str) -> Option<f64> {
     let text = crate::fs::read_to_string(proc_root.join(pid).join("limits")).ok()?;
@@ -72,7 +80,14 @@ mod tests {
         let theirs = std::process::Stdio::from(OwnedFd::from(theirs));
         let mut child = child.arg("1000").stdin(theirs).spawn().unwrap();
         // What else this test's process has without close-on-exec is not known here.
-        let seen = open_files(Path::new("/proc"), &child.id().to_string());
+        let pid = child.id().to_string();
+        let look = || {
+            let seen = open_files(Path::new("/proc"), &pid);
+            (seen, descriptors(Path::new("/proc"), &pid))
+        };
+        // Until its program runs, the child has copies of this process's descriptors.
+        let agrees = |(seen, told): &(OpenFiles, u64)| [0, seen.descriptors].contains(told);
+        let (seen, _) = (0..1_000_000).map(|_| look()).find(agrees).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
         drop(ours);

@@ -1,8 +1,9 @@
-//! A cgroup whose folders stay open between looks.
+//! A cgroup whose folders, and files that change by themselves, stay open between looks.
 //!
-//! Opening a file by its whole path costs most of a look; relative to its folder, half of it. What
-//! only somebody's order changes (limits, shares) and what a machine-wide counter announces (kills for
-//! want of memory) is read again when the caller says so.
+//! Opening a file costs nine tenths of a look at it. What only somebody's order changes (limits, shares)
+//! and what a machine-wide counter announces (kills for want of memory) is read again when the caller
+//! says so, and opened for that alone. A held file of a removed cgroup cannot be read any more, nor keeps
+//! it anything of the cgroup alive but a few hundred bytes.
 
 use super::{CgroupUsage, v1, v2};
 use crate::cgroup::Cgroups;
@@ -35,6 +36,15 @@ impl Default for Look {
     }
 }
 
+/// What of a cgroup stays open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hold {
+    /// Its folders.
+    Folders,
+    /// Also the files that every look reads. Each takes a page of the kernel's memory.
+    Files,
+}
+
 /// The hierarchies that are read on version 1; on version 2 all are the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Controller {
@@ -57,6 +67,8 @@ const CONTROLLERS: [(Controller, &str); 5] = [
 #[derive(Debug)]
 pub struct HeldCgroup {
     folders: Folders,
+    /// Files that every look reads, without those that are not there.
+    held: Held,
     is_root: bool,
     created: i64,
     /// The last look, from which a look takes what it does not read.
@@ -94,6 +106,11 @@ impl Folders {
         };
         self.open.get(index)?.as_ref().map(AsFd::as_fd)
     }
+
+    fn file(&self, controller: Controller, file: &str) -> Option<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        rustix::fs::openat(self.of(controller)?, file, flags, Mode::empty()).ok()
+    }
 }
 
 fn folder(path: &Path) -> Option<OwnedFd> {
@@ -102,11 +119,11 @@ fn folder(path: &Path) -> Option<OwnedFd> {
 
 impl HeldCgroup {
     /// Opens the folders; `None` if the cgroup is not there.
-    pub fn open(host: &Cgroups, path: &str) -> Option<Self> {
+    pub fn open(host: &Cgroups, path: &str, hold: Hold) -> Option<Self> {
         let folders = Folders::open(host, path)?;
         let created = created(&folders)?;
         let is_root = path.trim_matches('/').is_empty();
-        Some(Self { folders, is_root, created, last: None })
+        Some(Self { folders, held: Held::new(hold), is_root, created, last: None })
     }
 
     /// Looks at the cgroup, the first time at all of it; `None` if it has vanished. The buffer is room for
@@ -114,8 +131,12 @@ impl HeldCgroup {
     pub fn read(&mut self, look: Look, buffer: &mut Vec<u8>) -> Option<CgroupUsage> {
         let look =
             if self.last.is_some() { look } else { Look { bfq: look.bfq, ..Look::default() } };
-        let mut files = Files { folders: &self.folders, buffer };
-        // Every cgroup has this list; in the folder of a removed one nothing can be opened.
+        if look.settings {
+            // What was not there may be by now.
+            self.held.files.retain(|(_, open)| open.is_some());
+        }
+        let mut files = Files { folders: &self.folders, held: &mut self.held, buffer };
+        // Every cgroup has this list; that of a removed one can be neither opened nor read.
         let (processes, procs) = files.processes()?;
         let last = self.last.take().unwrap_or_default();
         let mut usage = if self.folders.v2 {
@@ -124,16 +145,24 @@ impl HeldCgroup {
             v1::read(&mut files, &last, look)
         };
         usage.created = self.created;
+        let io = std::mem::take(&mut usage.io);
         // Of the rest of the last look nothing is used.
         self.last = Some(usage.clone());
-        (usage.processes, usage.procs) = (processes, procs);
+        (usage.io, usage.processes, usage.procs) = (io, processes, procs);
         Some(usage)
     }
 
     /// CPU time alone, in nanoseconds.
-    pub fn cpu_total(&self, buffer: &mut Vec<u8>) -> Option<u64> {
-        let mut files = Files { folders: &self.folders, buffer };
+    pub fn cpu_total(&mut self, buffer: &mut Vec<u8>) -> Option<u64> {
+        let mut files = Files { folders: &self.folders, held: &mut self.held, buffer };
         if self.folders.v2 { v2::cpu_total(&mut files) } else { v1::cpu_total(&mut files) }
+    }
+
+    /// How many names the cgroup's folder has: its own, and one in each cgroup directly below. As long as
+    /// that stays and those below are there, no other has come.
+    pub fn links(&self) -> Option<u64> {
+        let folder = self.folders.of(Controller::Cpuacct)?;
+        rustix::fs::statat(folder, "", AtFlags::EMPTY_PATH).ok().map(|stat| stat.st_nlink)
     }
 
     /// Names of the cgroups directly below.
@@ -158,8 +187,8 @@ impl HeldCgroup {
     }
 
     /// Whether BFQ counts the I/O of a device in this cgroup or below (version 1).
-    pub fn counts_by_bfq(&self, buffer: &mut Vec<u8>) -> bool {
-        let mut files = Files { folders: &self.folders, buffer };
+    pub fn counts_by_bfq(&mut self, buffer: &mut Vec<u8>) -> bool {
+        let mut files = Files { folders: &self.folders, held: &mut self.held, buffer };
         !self.folders.v2 && v1::counts_by_bfq(&mut files)
     }
 
@@ -180,40 +209,45 @@ fn created(folders: &Folders) -> Option<i64> {
 /// The control files of one cgroup.
 pub(super) struct Files<'a> {
     folders: &'a Folders,
+    held: &'a mut Held,
     buffer: &'a mut Vec<u8>,
 }
 
 impl Files<'_> {
     /// A file without its last line break; `None` if it is not there.
     pub(super) fn text(&mut self, controller: Controller, file: &str) -> Option<&str> {
-        let open = self.open(controller, file)?;
-        self.whole(&open)
+        let open = self.folders.file(controller, file)?;
+        whole(self.buffer, &open)
     }
 
-    fn open(&self, controller: Controller, file: &str) -> Option<OwnedFd> {
-        let folder = self.folders.of(controller)?;
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        rustix::fs::openat(folder, file, flags, Mode::empty()).ok()
-    }
-
-    fn whole(&mut self, open: &OwnedFd) -> Option<&str> {
-        let mut filled = 0;
-        loop {
-            if self.buffer.len() < filled + ROOM {
-                self.buffer.resize(filled + ROOM, 0);
-            }
-            let read = rustix::io::read(open, self.buffer.get_mut(filled..)?).ok()?;
-            filled += read;
-            if read < FULL_READ {
-                break;
-            }
+    /// The same of a file that stays open for the next look.
+    pub(super) fn held(&mut self, controller: Controller, file: &'static str) -> Option<&str> {
+        let Self { folders, held, buffer } = self;
+        if held.hold == Hold::Folders {
+            return whole(buffer, &folders.file(controller, file)?);
         }
-        std::str::from_utf8(self.buffer.get(..filled)?).ok().map(str::trim_end)
+        let index = match held.files.iter().position(|(name, _)| *name == file) {
+            Some(index) => index,
+            None => {
+                held.files.push((file, folders.file(controller, file)));
+                held.files.len() - 1
+            }
+        };
+        whole(buffer, held.files.get(index)?.1.as_ref()?)
     }
 
     /// The one number of a file.
     pub(super) fn number(&mut self, controller: Controller, file: &str) -> Option<u64> {
         self.text(controller, file)?.parse().ok()
+    }
+
+    /// The one number of a file that stays open.
+    pub(super) fn held_number(
+        &mut self,
+        controller: Controller,
+        file: &'static str,
+    ) -> Option<u64> {
+        self.held(controller, file)?.parse().ok()
     }
 
     /// A number unless it stands for none.
@@ -223,9 +257,40 @@ impl Files<'_> {
 
     /// How many processes the cgroup itself has, and which; `None` if it has vanished.
     fn processes(&mut self) -> Option<(u64, String)> {
-        let list = |controller| self.open(controller, "cgroup.procs");
-        let open = list(Controller::Cpu).or_else(|| list(Controller::Cpuacct))?;
-        let procs = self.whole(&open).unwrap_or_default().to_owned();
+        const LIST: &str = "cgroup.procs";
+        let has_cpu = self.folders.of(Controller::Cpu).is_some();
+        let controller = if has_cpu { Controller::Cpu } else { Controller::Cpuacct };
+        let procs = self.held(controller, LIST)?.to_owned();
         Some((u64::try_from(procs.lines().count()).unwrap_or(u64::MAX), procs))
     }
+}
+
+/// Open files by their names; a name without one is of a file that is not there.
+#[derive(Debug)]
+struct Held {
+    hold: Hold,
+    files: Vec<(&'static str, Option<OwnedFd>)>,
+}
+
+impl Held {
+    fn new(hold: Hold) -> Self {
+        Self { hold, files: Vec::new() }
+    }
+}
+
+/// Everything that a file has, from its start, without its last line break.
+fn whole<'a>(buffer: &'a mut Vec<u8>, open: &OwnedFd) -> Option<&'a str> {
+    let mut filled = 0;
+    loop {
+        if buffer.len() < filled + ROOM {
+            buffer.resize(filled + ROOM, 0);
+        }
+        let at = u64::try_from(filled).ok()?;
+        let read = rustix::io::pread(open, buffer.get_mut(filled..)?, at).ok()?;
+        filled += read;
+        if read < FULL_READ {
+            break;
+        }
+    }
+    std::str::from_utf8(buffer.get(..filled)?).ok().map(str::trim_end)
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 const TICK_NS: u64 = 10_000_000;
 
 pub(super) fn cpu_total(files: &mut Files<'_>) -> Option<u64> {
-    files.number(Controller::Cpuacct, "cpuacct.usage")
+    files.held_number(Controller::Cpuacct, "cpuacct.usage")
 }
 
 /// Reads the cgroup; what is not looked at is as it was.
@@ -18,7 +18,7 @@ pub(super) fn read(files: &mut Files<'_>, last: &CgroupUsage, look: Look) -> Cgr
         cpu: cpu(files, &last.cpu, look),
         memory: memory(files, &last.memory, look),
         io: blkio(files, look.bfq),
-        threads: files.number(Controller::Pids, "pids.current").unwrap_or(0),
+        threads: files.held_number(Controller::Pids, "pids.current").unwrap_or(0),
         threads_max: last.threads_max,
         oom_kills: last.oom_kills,
         ..CgroupUsage::default()
@@ -36,7 +36,7 @@ pub(super) fn read(files: &mut Files<'_>, last: &CgroupUsage, look: Look) -> Cgr
 fn cpu(files: &mut Files<'_>, last: &CpuUsage, look: Look) -> CpuUsage {
     let mut usage = last.clone();
     usage.total_ns = cpu_total(files).unwrap_or(0);
-    let ticks = files.text(Controller::Cpuacct, "cpuacct.stat").unwrap_or_default();
+    let ticks = files.held(Controller::Cpuacct, "cpuacct.stat").unwrap_or_default();
     usage.user_ns = pair(ticks, "user").saturating_mul(TICK_NS);
     usage.system_ns = pair(ticks, "system").saturating_mul(TICK_NS);
     if look.settings {
@@ -70,7 +70,7 @@ fn memory(files: &mut Files<'_>, last: &MemoryUsage, look: Look) -> MemoryUsage 
         fail_count: last.fail_count,
         ..MemoryUsage::default()
     };
-    for (key, value) in pairs(files.text(Controller::Memory, "memory.stat").unwrap_or_default()) {
+    for (key, value) in pairs(files.held(Controller::Memory, "memory.stat").unwrap_or_default()) {
         match key {
             "pgfault" => usage.page_faults = value,
             "pgmajfault" => usage.major_page_faults = value,
@@ -83,7 +83,7 @@ fn memory(files: &mut Files<'_>, last: &MemoryUsage, look: Look) -> MemoryUsage 
             _ => {}
         }
     }
-    let mut number = |file: &str| files.number(Controller::Memory, file).unwrap_or(0);
+    let mut number = |file| files.held_number(Controller::Memory, file).unwrap_or(0);
     usage.usage = number("memory.usage_in_bytes");
     usage.working_set = usage.usage.saturating_sub(usage.inactive_file);
     usage.max_usage = number("memory.max_usage_in_bytes");
@@ -109,10 +109,10 @@ pub(super) fn counts_by_bfq(files: &mut Files<'_>) -> bool {
 
 fn blkio(files: &mut Files<'_>, bfq: bool) -> Vec<DeviceIo> {
     let mut devices: BTreeMap<(u64, u64), DeviceIo> = BTreeMap::new();
-    let mut read = |recursive: &str, plain: &str, counts: bool| {
-        let counted = bfq && has_device(files.text(Controller::Blkio, recursive));
+    let mut read = |recursive, plain, counts: bool| {
+        let counted = bfq && has_device(files.held(Controller::Blkio, recursive));
         let file = if counted { recursive } else { plain };
-        let text = files.text(Controller::Blkio, file).unwrap_or_default();
+        let text = files.held(Controller::Blkio, file).unwrap_or_default();
         for (numbers, operation, value) in text.lines().filter_map(blkio_line) {
             let io = devices
                 .entry(numbers)

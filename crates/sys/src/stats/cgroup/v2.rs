@@ -8,7 +8,7 @@ use super::{CgroupUsage, CpuUsage, MemoryUsage, Pressure, PressureSet};
 const ANY: Controller = Controller::Cpuacct;
 
 pub(super) fn cpu_total(files: &mut Files<'_>) -> Option<u64> {
-    Some(pair(files.text(ANY, "cpu.stat")?, "usage_usec").saturating_mul(1000))
+    Some(pair(files.held(ANY, "cpu.stat")?, "usage_usec").saturating_mul(1000))
 }
 
 /// Reads the cgroup; what is not looked at is as it was.
@@ -18,8 +18,7 @@ pub(super) fn read(
     look: Look,
     is_root: bool,
 ) -> CgroupUsage {
-    let mut stalls =
-        |file: &str| -> Pressure { files.text(ANY, file).map(pressure).unwrap_or_default() };
+    let mut stalls = |file| -> Pressure { files.held(ANY, file).map(pressure).unwrap_or_default() };
     let pressure = PressureSet {
         cpu: stalls("cpu.pressure"),
         memory: stalls("memory.pressure"),
@@ -28,9 +27,9 @@ pub(super) fn read(
     let mut usage = CgroupUsage {
         cpu: cpu(files, &last.cpu, look),
         memory: memory(files, &last.memory, look, is_root),
-        io: io_stat(files.text(ANY, "io.stat").unwrap_or_default()),
+        io: io_stat(files.held(ANY, "io.stat").unwrap_or_default()),
         pressure,
-        threads: files.number(ANY, "pids.current").unwrap_or(0),
+        threads: files.held_number(ANY, "pids.current").unwrap_or(0),
         threads_max: last.threads_max,
         oom_kills: last.oom_kills,
         ..CgroupUsage::default()
@@ -51,7 +50,7 @@ fn cpu(files: &mut Files<'_>, last: &CpuUsage, look: Look) -> CpuUsage {
         period_us: last.period_us,
         ..CpuUsage::default()
     };
-    for (key, value) in pairs(files.text(ANY, "cpu.stat").unwrap_or_default()) {
+    for (key, value) in pairs(files.held(ANY, "cpu.stat").unwrap_or_default()) {
         let nanos = value.saturating_mul(1000);
         match key {
             "usage_usec" => usage.total_ns = nanos,
@@ -82,7 +81,7 @@ fn memory(files: &mut Files<'_>, last: &MemoryUsage, look: Look, is_root: bool) 
         reservation: last.reservation,
         ..MemoryUsage::default()
     };
-    for (key, value) in pairs(files.text(ANY, "memory.stat").unwrap_or_default()) {
+    for (key, value) in pairs(files.held(ANY, "memory.stat").unwrap_or_default()) {
         match key {
             "anon" => usage.rss = value,
             "file" => usage.cache = value,
@@ -94,7 +93,7 @@ fn memory(files: &mut Files<'_>, last: &MemoryUsage, look: Look, is_root: bool) 
             _ => {}
         }
     }
-    let mut number = |file: &str| files.number(ANY, file).unwrap_or(0);
+    let mut number = |file| files.held_number(ANY, file).unwrap_or(0);
     usage.usage = if is_root { usage.cache + usage.rss } else { number("memory.current") };
     usage.working_set = usage.usage.saturating_sub(usage.inactive_file);
     usage.swap = number("memory.swap.current");
