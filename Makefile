@@ -19,7 +19,7 @@ run:
 	@cargo build --profile $(PROFILE) -p rubelet -p testkit --bins
 	@RUBELET_BIN=$(profile_dir)/rubelet $(profile_dir)/try-node
 
-## make test       everything CI runs: format, lints, documentation, all tests on real parts
+## make test       format, lints, documentation, tests on real parts; ALL=1 as CI: the longest too
 .PHONY: test
 test: parts
 	cargo fmt --all --check

@@ -8,12 +8,20 @@ use serde_json::{Value, json};
 /// The namespace of all golden pods.
 pub const NAMESPACE: &str = "golden";
 
-/// Folders of records below `fixtures/golden`: the first was recorded before this project began, the
-/// others by its own recording (`RECORD=1`).
-const FOLDERS: [&str; 3] = ["pods", "pods-more", RARE];
+/// Folders of records below `fixtures/golden`.
+const FOLDERS: [(&str, Set); 3] =
+    [("pods", Set::Core), ("pods-more", Set::More), ("pods-rare", Set::Rare)];
 
-/// The folder of unusual pods, which `make goldens` runs and `make test` does not.
-const RARE: &str = "pods-rare";
+/// How many of the records are run, from few to all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Set {
+    /// Recorded before this project began.
+    Core,
+    /// Recorded by its own recording (`RECORD=1`).
+    More,
+    /// Unusual ones.
+    Rare,
+}
 
 /// One record of `fixtures/golden`.
 #[derive(Debug, Clone)]
@@ -22,8 +30,8 @@ pub struct Golden {
     pub path: PathBuf,
     /// What the client did to the running pod: a subresource and a patch of it.
     pub change: Option<(String, Value)>,
-    /// Unusual: not run unless asked for.
-    pub rare: bool,
+    /// Its folder.
+    pub set: Set,
     /// Goes round in a cycle: the record stops it at some point of it.
     pub cycles: bool,
     /// Name of the pod and of the file.
@@ -43,10 +51,10 @@ pub struct Golden {
 /// All records, by name, with those that are still to be made.
 pub fn load_all() -> anyhow::Result<Vec<Golden>> {
     let mut all = Vec::new();
-    for folder in FOLDERS {
+    for (folder, set) in FOLDERS {
         let dir = testkit::real::repository_root().join("fixtures/golden").join(folder);
         for entry in std::fs::read_dir(&dir).with_context(|| dir.display().to_string())? {
-            all.push(Golden { rare: folder == RARE, ..load(entry?.path())? });
+            all.push(Golden { set, ..load(entry?.path())? });
         }
     }
     all.sort_by(|a, b| a.name.cmp(&b.name));
@@ -67,7 +75,7 @@ fn load(path: PathBuf) -> anyhow::Result<Golden> {
     Ok(Golden {
         change: change.or_else(|| known_change(&name)),
         cycles: CYCLES.contains(&name.as_str()) || record["cycles"] == true,
-        rare: false,
+        set: Set::Core,
         pod: record["pod"].clone(),
         cri: list("cri"),
         steps: list("status_steps"),

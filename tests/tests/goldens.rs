@@ -2,8 +2,8 @@
 //!
 //! `cargo test -p tests --test goldens [-- NAME…]`; `KUBELET=go` runs the Go kubelet instead, which
 //! shows what a failure owes to the machine. `KUBELET=go RECORD=1` completes the files of
-//! `fixtures/golden/pods-more` and `pods-rare` that have a pod only. `GOLDENS=all` runs those of
-//! `pods-rare` too; `AGAIN=0` gives no second run to those that differ. All pods share one node; each
+//! `fixtures/golden/pods-more` and `pods-rare` that have a pod only. `ALL=1` runs those of
+//! `pods-more` too, `GOLDENS=all` every one; `AGAIN=0` gives no second run to those that differ. All pods share one node; each
 //! counts as one test.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "prints results as the standard test runner does")]
@@ -17,7 +17,7 @@ use testkit::real::KubeletKind;
 use tests::bed::Bed;
 use tests::compare::Difference;
 use tests::differences::{is_on_purpose, not_yet};
-use tests::golden::{Golden, load_all};
+use tests::golden::{Golden, Set, load_all};
 
 /// Pods in flight at a time: most only wait, but two cores start no more than a few at once.
 const AT_ONCE: usize = 8;
@@ -26,9 +26,14 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let filters: Vec<&String> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
     let exact = args.iter().any(|arg| arg == "--exact");
-    let rare = std::env::var("GOLDENS").is_ok_and(|which| which == "all");
+    let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|word| word == value);
+    let most = match (is("GOLDENS", "all"), is("ALL", "1")) {
+        (true, _) => Set::Rare,
+        (_, true) => Set::More,
+        _ => Set::Core,
+    };
     let wanted = |golden: &Golden| {
-        (filters.is_empty() && (rare || !golden.rare || !golden.is_recorded()))
+        (filters.is_empty() && (golden.set <= most || !golden.is_recorded()))
             || filters.iter().any(|name| {
                 if exact { golden.name == **name } else { golden.name.contains(name.as_str()) }
             })

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! There is room for one a core, and for another whenever half of the machine has idled for a
-//! while ([`room`]): some programs compute, others mostly wait. What a program prints goes to a
+//! while ([`room`]): some programs compute, others mostly wait. Long programs ([`LATER`]) and most
+//! golden pods run with `ALL=1` only, as in CI. What a program prints goes to a
 //! file and is shown only when it fails. A program over its limit is ended with its children
 //! and counts as failed: nothing can hold up the run for ever.
 #![expect(
@@ -32,6 +33,18 @@ use crate::idleness::Idleness;
 const LIMIT: Duration = Duration::from_secs(900);
 /// Programs that keep the whole machine busy by themselves; they start before the others.
 const ALONE: [&str; 1] = ["tests/goldens"];
+/// Long programs about what others show in part; they run with `ALL=1`, or when they are named.
+const LATER: [&str; 9] = [
+    "tests/access",
+    "tests/claims",
+    "tests/disturbance",
+    "tests/garbage",
+    "tests/pressure",
+    "tests/same_node",
+    "tests/server_compare",
+    "tests/swap",
+    "tests/three_nodes",
+];
 /// Most programs for each core, however little they do.
 const MOST_A_CORE: u64 = 3;
 /// How many lines of a failed program's output are shown.
@@ -83,7 +96,8 @@ pub(crate) fn run(root: &Path, filters: &[String]) -> Result<()> {
     let logs = target.join("suite");
     fs::create_dir_all(&logs).with_context(|| format!("create {}", logs.display()))?;
     let mut programs = build(root)?;
-    programs.retain(|p| filters.is_empty() || filters.iter().any(|f| p.name.contains(f.as_str())));
+    let all = number("ALL", 0)? > 0;
+    programs.retain(|program| is_wanted(program, filters, all));
     if programs.is_empty() {
         bail!("no test program is named like {filters:?}");
     }
@@ -96,6 +110,9 @@ pub(crate) fn run(root: &Path, filters: &[String]) -> Result<()> {
     };
     let limit = Duration::from_secs(number("TEST_LIMIT", LIMIT.as_secs())?);
     say(&format!("{} test programs, logs in {}", programs.len(), logs.display()));
+    if filters.is_empty() && !all {
+        say(&format!("ALL=1 adds most golden pods and {}", LATER.join(", ")));
+    }
 
     let begun = Instant::now();
     let mut ended = run_all(programs, jobs, limit, &logs)?;
@@ -122,6 +139,14 @@ pub(crate) fn run(root: &Path, filters: &[String]) -> Result<()> {
     }
     let names: Vec<&str> = failed.iter().map(|e| e.program.name.as_str()).collect();
     bail!("failed: {}", names.join(", "))
+}
+
+/// Whether a program runs: it is named, or nothing is and it is not one for later.
+fn is_wanted(program: &Program, filters: &[String], all: bool) -> bool {
+    if filters.is_empty() {
+        return all || !LATER.contains(&program.name.as_str());
+    }
+    filters.iter().any(|filter| program.name.contains(filter.as_str()))
 }
 
 fn target_folder(root: &Path) -> PathBuf {
@@ -403,6 +428,16 @@ mod tests {
         let mut programs = [named("quick"), named("slow"), named("new"), named(ALONE[0])];
         order(&mut programs, &[("quick".into(), 1), ("slow".into(), 90)].into());
         assert_eq!(programs.map(|p| p.name), [ALONE[0], "new", "slow", "quick"]);
+    }
+
+    #[test]
+    fn long_programs_run_when_all_do_or_when_they_are_named() {
+        let named = |name: &str| Program { name: name.into(), path: "".into(), folder: "".into() };
+        let (long, short) = (named(LATER[0]), named("engine"));
+        assert!(!is_wanted(&long, &[], false) && is_wanted(&short, &[], false));
+        assert!(is_wanted(&long, &[], true) && is_wanted(&short, &[], true));
+        let filter = [long.name.clone()];
+        assert!(is_wanted(&long, &filter, false) && !is_wanted(&short, &filter, true));
     }
 
     #[test]
