@@ -50,8 +50,7 @@ impl DocumentType {
 
 /// Reads a file's content.
 pub(crate) fn read(data: &[u8]) -> Result<Document, String> {
-    let json = String::from_utf8_lossy(data).trim_start().starts_with('{');
-    if json { json::read(data) } else { read_yaml(data) }
+    if units::yaml::is_json(data) { json::read(data) } else { read_yaml(data) }
 }
 
 /// Reads the type of a document.

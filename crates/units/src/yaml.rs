@@ -62,6 +62,44 @@ pub fn read(data: &[u8]) -> Result<Document, YamlError> {
     Ok(Document { value, objection })
 }
 
+/// Whether Go's readers take a text for JSON: its first character that is no space is a brace.
+pub fn is_json(data: &[u8]) -> bool {
+    String::from_utf8_lossy(data).trim_start().starts_with('{')
+}
+
+/// Reads JSON or the first document of YAML.
+pub fn read_either(data: &[u8]) -> Result<Value, YamlError> {
+    if !is_json(data) {
+        return read(data).map(|document| document.value);
+    }
+    match crate::gojson::syntax_fault(data) {
+        Some(fault) => Err(YamlError(fault)),
+        None => serde_json::from_slice(data).map_err(|error| YamlError(error.to_string())),
+    }
+}
+
+/// The line, from one, where the value at `path` (keys and indexes) begins, or the nearest value
+/// around it; `None` where nothing can be read.
+pub fn line_of<'a>(data: &[u8], path: impl IntoIterator<Item = &'a str>) -> Option<usize> {
+    let tree = parser::parse(data).ok()?;
+    let mut node = tree.nodes.get(tree.root?)?;
+    for step in path {
+        let inner = match &node.content {
+            Content::List(items) => step.parse().ok().and_then(|index: usize| items.get(index)),
+            Content::Map(pairs) => pairs.iter().rev().find_map(|(key, value)| {
+                let key = &tree.nodes.get(*key)?.content;
+                matches!(key, Content::Scalar(text, _) if text == step).then_some(value)
+            }),
+            Content::Scalar(..) | Content::Alias(..) => None,
+        };
+        match inner.and_then(|id| tree.nodes.get(*id)) {
+            Some(inner) => node = inner,
+            None => break,
+        }
+    }
+    Some(node.line + 1)
+}
+
 /// A value as the Go library builds it.
 #[derive(Debug, Clone, PartialEq)]
 enum Built {

@@ -5,6 +5,7 @@
 
 use base64::Engine;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -127,8 +128,11 @@ impl Kubeconfig {
 
     /// Parses a file's text; `folder` is where relative paths begin.
     pub fn parse(text: &str, folder: &Path) -> Result<Self, KubeconfigError> {
-        let document: Document =
-            serde_saphyr::from_str(text).map_err(|e| KubeconfigError::Syntax(e.to_string()))?;
+        let value = units::yaml::read(text.as_bytes())
+            .map_err(|e| KubeconfigError::Syntax(e.to_string()))?
+            .value;
+        let document: Document = serde_json::from_value(without_nulls(value))
+            .map_err(|e| KubeconfigError::Syntax(e.to_string()))?;
         let Document { clusters, users, contexts, current_context, .. } = document;
         let name = current_context.unwrap_or_default();
         let context = contexts
@@ -291,6 +295,19 @@ fn decode(what: &'static str, text: &str) -> Result<Material, KubeconfigError> {
         .map_err(|_| KubeconfigError::NotBase64(what))
 }
 
+/// A field that is null is one that is not there; so is a whole file.
+fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Null => Value::Object(Map::new()),
+        Value::Object(fields) => {
+            let fields = fields.into_iter().filter(|(_, value)| !value.is_null());
+            Value::Object(fields.map(|(key, value)| (key, without_nulls(value))).collect())
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(without_nulls).collect()),
+        other => other,
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Document {
@@ -393,6 +410,19 @@ contexts:
 - {name: ctx, context: {cluster: c, user: u}}
 current-context: ctx
 "#;
+
+    #[test]
+    fn fields_that_are_null_and_an_empty_file_say_nothing() {
+        let parse = |text: &str| Kubeconfig::parse(text, Path::new("/"));
+        let text = TEXT.replace("users:\n", "preferences: null\nextensions: null\nusers:\n");
+        let text = text.replace("token: secret-token", "token: null");
+        assert!(parse(&text).unwrap().token.is_none());
+        for nothing in ["", "clusters: null\nusers: null\ncontexts: null\n"] {
+            assert!(
+                matches!(parse(nothing), Err(KubeconfigError::NoContext(name)) if name.is_empty())
+            );
+        }
+    }
 
     #[test]
     fn paths_are_relative_to_the_files_folder() {

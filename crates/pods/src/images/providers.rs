@@ -91,8 +91,10 @@ pub fn load_providers(config: &Path, bin_dir: &Path) -> Result<ProviderSetup, Pr
         let text = sys::fs::read_to_string(&path)?;
         hasher.update((text.len() as u64).to_be_bytes());
         hasher.update(text.as_bytes());
-        let file: ProviderFile = serde_saphyr::from_str(&text)
-            .map_err(|e| ProviderLoadError::Decode { path, why: e.to_string() })?;
+        let file: ProviderFile = units::yaml::read_either(text.as_bytes())
+            .map_err(|e| e.to_string())
+            .and_then(|value| serde_json::from_value(value).map_err(|e| e.to_string()))
+            .map_err(|why| ProviderLoadError::Decode { path, why })?;
         files.push(file);
     }
     let providers = merge(files).map_err(ProviderLoadError::Merge)?;

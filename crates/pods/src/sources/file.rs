@@ -233,7 +233,7 @@ fn read_file(path: &Path, metadata: &std::fs::Metadata, known: Option<&u64>) -> 
     let bytes = match sys::fs::read(path) {
         Ok(bytes) => bytes,
         Err(e) => {
-            let pod = Err(ManifestError::Syntax { line: 0, reason: e.source.to_string() });
+            let pod = Err(ManifestError::Syntax(e.source.to_string()));
             return FileLook::Read { modified, print: 0, pod: Box::new(pod) };
         }
     };

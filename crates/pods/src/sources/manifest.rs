@@ -5,6 +5,7 @@
 
 use api::core::v1::Pod;
 use serde_json::Value;
+use serde_path_to_error::Segment;
 
 /// The largest manifest that is read (`kubelet: maxConfigLength`).
 pub(crate) const MAX_MANIFEST_BYTES: usize = 10 << 20;
@@ -16,21 +17,18 @@ pub(crate) enum ManifestError {
     #[error("manifest has {0} bytes, more than 10 MiB")]
     TooLarge(usize),
     /// It is neither YAML nor JSON.
-    #[error("line {line}: {reason}")]
-    Syntax {
-        /// One-based line, 0 when unknown.
-        line: u64,
-        /// What the parser says.
-        reason: String,
-    },
+    #[error("{0}")]
+    Syntax(String),
     /// It is well-formed, but of another kind.
     #[error("expected a v1 Pod, found {0}")]
     Kind(String),
     /// A field has the wrong type.
-    #[error("line {line}: invalid pod: {reason}")]
+    #[error("line {line}: invalid pod: {path}: {reason}")]
     Field {
-        /// One-based line, 0 when unknown.
-        line: u64,
+        /// Line from one, 0 when unknown.
+        line: usize,
+        /// The field.
+        path: String,
         /// What is wrong.
         reason: String,
     },
@@ -72,25 +70,11 @@ fn decode_value(bytes: &[u8]) -> Result<Value, ManifestError> {
     if bytes.len() > MAX_MANIFEST_BYTES {
         return Err(ManifestError::TooLarge(bytes.len()));
     }
-    let mut reader = bytes;
-    let mut documents = serde_saphyr::read::<_, Value>(&mut reader);
-    match documents.next() {
-        Some(Ok(value)) => Ok(value),
-        Some(Err(error)) => Err(syntax(&error)),
-        None => Err(ManifestError::Kind("an empty file".to_owned())),
+    match units::yaml::read_either(bytes) {
+        Ok(Value::Null) => Err(ManifestError::Kind("an empty file".to_owned())),
+        Ok(value) => Ok(value),
+        Err(error) => Err(ManifestError::Syntax(error.to_string())),
     }
-}
-
-fn syntax(error: &serde_saphyr::Error) -> ManifestError {
-    ManifestError::Syntax { line: line_of(error), reason: first_line(error) }
-}
-
-fn line_of(error: &serde_saphyr::Error) -> u64 {
-    error.location().map_or(0, |l| l.line())
-}
-
-fn first_line(error: &serde_saphyr::Error) -> String {
-    error.without_snippet().to_string().lines().next().unwrap_or_default().to_owned()
 }
 
 fn kind_of(value: &Value) -> String {
@@ -106,19 +90,25 @@ fn pod_from_value(value: Value, bytes: &[u8]) -> Result<Pod, ManifestError> {
     if kind != "v1 Pod" {
         return Err(ManifestError::Kind(kind));
     }
-    let pod: Pod = serde_json::from_value(value).map_err(|error| {
-        // The value tree knows no lines; the same text decoded directly does.
-        let mut reader = bytes;
-        let line = serde_saphyr::read::<_, Pod>(&mut reader)
-            .next()
-            .and_then(Result::err)
-            .map_or(0, |e| line_of(&e));
-        ManifestError::Field { line, reason: error.to_string() }
+    let pod: Pod = serde_path_to_error::deserialize(value).map_err(|error| {
+        let steps: Vec<String> = error.path().iter().map(step).collect();
+        let line = units::yaml::line_of(bytes, steps.iter().map(String::as_str)).unwrap_or(0);
+        let path = error.path().to_string();
+        ManifestError::Field { line, path, reason: error.into_inner().to_string() }
     })?;
     if pod.metadata.name.as_deref().unwrap_or_default().is_empty() {
         return Err(ManifestError::NoName);
     }
     Ok(pod)
+}
+
+fn step(segment: &Segment) -> String {
+    match segment {
+        Segment::Seq { index } => index.to_string(),
+        Segment::Map { key } => key.clone(),
+        Segment::Enum { variant } => variant.clone(),
+        Segment::Unknown => String::new(),
+    }
 }
 
 #[cfg(test)]
@@ -140,14 +130,25 @@ mod tests {
     #[test]
     fn a_syntax_error_names_its_line() {
         let error = decode_pod(b"apiVersion: v1\nkind: Pod\nmetadata: {name: [}\n").unwrap_err();
-        assert!(matches!(error, ManifestError::Syntax { line: 3, .. }), "{error:?}");
+        // As Go's library counts.
+        assert_eq!(error.to_string(), "yaml: line 2: did not find expected node content");
     }
 
     #[test]
     fn a_wrong_type_names_its_line() {
         let text = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\nspec:\n  containers: 5\n";
         let error = decode_pod(text.as_bytes()).unwrap_err();
-        assert!(matches!(error, ManifestError::Field { line: 6, .. }), "{error:?}");
+        assert!(error.to_string().starts_with("line 6: invalid pod: spec"), "{error}");
+    }
+
+    #[test]
+    fn values_are_those_of_yaml_1_1_as_in_go() {
+        let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  hostNetwork: yes\n  \
+                    volumes: [{name: s, secret: {secretName: s, defaultMode: 0440}}]\n";
+        let spec = decode_pod(text.as_bytes()).unwrap().spec.unwrap();
+        assert_eq!(spec.host_network, Some(true));
+        let secret = spec.volumes.unwrap().remove(0).secret.unwrap();
+        assert_eq!(secret.default_mode, Some(0o440));
     }
 
     #[test]
@@ -164,6 +165,6 @@ mod tests {
             let below = format!("*a{}", n - 1);
             text.push_str(&format!("a{n}: &a{n} [{}]\n", vec![below; 10].join(",")));
         }
-        assert!(matches!(decode_pod(text.as_bytes()), Err(ManifestError::Syntax { .. })));
+        assert!(matches!(decode_pod(text.as_bytes()), Err(ManifestError::Syntax(_))));
     }
 }

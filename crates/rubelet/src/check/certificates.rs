@@ -46,11 +46,11 @@ pub(super) fn check(config: &Config, clock: &dyn Clock) -> Vec<Finding> {
 
 /// Certificates that a kubeconfig names or holds; those in the certificate folder were seen before.
 fn kubeconfig(path: &Path, clock: &dyn Clock) -> Vec<Finding> {
-    let document: Value = match sys::fs::read_to_string(path)
+    let document = match sys::fs::read_to_string(path)
         .map_err(|e| e.source.to_string())
-        .and_then(|text| serde_saphyr::from_str(&text).map_err(|e| e.to_string()))
+        .and_then(|text| units::yaml::read(text.as_bytes()).map_err(|e| e.to_string()))
     {
-        Ok(document) => document,
+        Ok(document) => document.value,
         Err(error) => {
             let seen = format!("{}: {error}", path.display());
             return vec![Finding::error(SUBJECT, seen, "write the kubeconfig again")];

@@ -44,6 +44,25 @@ fn only_the_first_document_counts() {
 }
 
 #[test]
+fn a_brace_begins_json() {
+    assert_eq!(
+        read_either(b" {\"a\": 010250}").unwrap_err().to_string(),
+        "invalid character '0' after object key:value pair"
+    );
+    assert_eq!(read_either(b"{\"a\": 1}").unwrap(), json!({"a": 1}));
+    assert_eq!(read_either(b"a: 0644").unwrap(), json!({"a": 420}));
+}
+
+#[test]
+fn the_line_of_a_value_is_found_by_its_path() {
+    let text = b"a: 1\nb:\n- c: 2\n- d:\n    e: 3\n";
+    assert_eq!(line_of(text, ["b", "1", "d", "e"]), Some(5));
+    assert_eq!(line_of(text, ["b", "0", "x", "y"]), Some(3));
+    assert_eq!(line_of(text, []), Some(1));
+    assert_eq!(line_of(b"a: [", ["a"]), None);
+}
+
+#[test]
 fn anchors_and_merge_keys_work() {
     assert_eq!(
         value("x: &x {a: 1}\nz:\n  <<: *x\n  b: 2\n"),
