@@ -46,8 +46,8 @@ fn only_the_first_document_counts() {
 #[test]
 fn a_brace_begins_json() {
     assert_eq!(
-        read_either(b" {\"a\": 010250}").unwrap_err().to_string(),
-        "invalid character '0' after object key:value pair"
+        read_either(b" {\"a\": 01}").unwrap_err().to_string(),
+        "invalid character '1' after object key:value pair"
     );
     assert_eq!(read_either(b"{\"a\": 1}").unwrap(), json!({"a": 1}));
     assert_eq!(read_either(b"a: 0644").unwrap(), json!({"a": 420}));
