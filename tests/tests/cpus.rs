@@ -93,6 +93,14 @@ fn status(control: &ControlPlane, name: &str) -> Value {
     control.get(["pod", name]).map(|pod| pod["status"].clone()).unwrap_or_default()
 }
 
+/// Why a resize waits: reason and message.
+fn pending_resize(control: &ControlPlane, name: &str) -> Value {
+    let status = status(control, name);
+    let conditions = status["conditions"].as_array().into_iter().flatten();
+    let pending = conditions.filter(|condition| condition["type"] == "PodResizePending");
+    pending.map(|condition| json!([condition["reason"], condition["message"]])).next_back().into()
+}
+
 fn other(kind: KubeletKind) -> KubeletKind {
     match kind {
         KubeletKind::Go => KubeletKind::Rubelet,
@@ -179,6 +187,18 @@ fn given_kept_handed_over_released(first: KubeletKind) {
             node.start_kubelet(other(first)).unwrap();
         }
     }
+
+    let less = json!({ "cpu": "500m", "memory": "64Mi" });
+    let resources = json!({ "requests": less, "limits": less });
+    let patch = json!({ "spec": { "containers": [{ "name": "own", "resources": resources }] } });
+    let patch = patch.to_string();
+    control.kubectl(["patch", "pod", "own", "--subresource=resize", "-p", &patch]).unwrap();
+    let refused = json!([
+        "Infeasible",
+        "Resize is infeasible for Guaranteed Pods alongside CPU Manager policy \"static\""
+    ]);
+    eventually!(30, pending_resize(&control, "own") == refused);
+    assert_eq!((cpus_of(&node, &own).as_str(), state(&node, "cpu_manager_state")), ("1", cpus));
 
     control.kubectl(["delete", "pod", "own", "--wait=false"]).unwrap();
     eventually!(90, !state(&node, "cpu_manager_state").contains("entries"));
