@@ -11,6 +11,7 @@ use crate::compare::{Difference, Observed, compare};
 use crate::golden::{Golden, NAMESPACE, objects, short_status};
 use crate::normal::Names;
 use crate::observe::Observer;
+use crate::script::Action;
 
 /// The longest any record takes to its last state, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -48,42 +49,93 @@ impl Bed {
     pub fn run(&self, golden: &Golden) -> anyhow::Result<Vec<Difference>> {
         self.observer.forget(&golden.name);
         self.control.create(&golden.manifest())?;
-        self.reach_recorded_state(golden)?;
-        Ok(compare(golden, &self.end(golden)?.1))
+        let mut before = self.play(golden)?;
+        if before.is_none() {
+            self.reach_recorded_state(golden)?;
+            before = Some(self.delete(golden)?);
+        }
+        let before = before.context("pod was never seen")?;
+        Ok(compare(golden, &self.end(golden, &before)?.1))
     }
 
     /// Give one pod to the Go kubelet and write down what it does.
     pub fn record(&self, golden: &Golden) -> anyhow::Result<()> {
         self.control.create(&golden.manifest())?;
-        self.change(golden)?;
-        // Nobody knows yet where it ends: where nothing has moved for a while.
-        let (mut seen, mut since) = (0, Instant::now());
-        drop(eventually(PATIENCE, "a pod that rests", || {
-            let steps = self.observer.steps(&golden.name).len();
-            if steps != seen {
-                (seen, since) = (steps, Instant::now());
-            }
-            since.elapsed() > REST
-        }));
-        let (pod, observed) = self.end(golden)?;
+        let mut before = self.play(golden)?;
+        if before.is_none() {
+            // Nobody knows yet where it ends: where nothing has moved for a while.
+            let (mut seen, mut since) = (0, Instant::now());
+            drop(eventually(PATIENCE, "a pod that rests", || {
+                let steps = self.observer.steps(&golden.name).len();
+                if steps != seen {
+                    (seen, since) = (steps, Instant::now());
+                }
+                since.elapsed() > REST
+            }));
+            before = Some(self.delete(golden)?);
+        }
+        let before = before.context("pod was never seen")?;
+        let (pod, observed) = self.end(golden, &before)?;
         golden.write(&pod, &observed)
     }
 
-    /// End the pod; what was seen of it, with the pod as it was stored first.
-    fn end(&self, golden: &Golden) -> anyhow::Result<(Value, Observed)> {
+    /// Delete the pod; how it was until then.
+    fn delete(&self, golden: &Golden) -> anyhow::Result<Value> {
         let name = golden.name.as_str();
         // What runs inside needs a moment after its start before it can take a signal, and no
         // status shows that; the record's client had waited too.
         std::thread::sleep(Duration::from_millis(1500));
         let before = self.observer.pod(name).context("pod was never seen")?;
-        let uid = before["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
         self.control.kubectl(["delete", "pod", name, "-n", NAMESPACE, "--wait=false"])?;
+        Ok(before)
+    }
+
+    /// Do what the record's client did; how the pod was before its deletion, if that was part of it.
+    fn play(&self, golden: &Golden) -> anyhow::Result<Option<Value>> {
+        let name = golden.name.as_str();
+        let mut before = None;
+        for step in &golden.script {
+            eventually(PATIENCE, &format!("{name} for {step:?}"), || {
+                let status = self.observer.steps(name).pop().unwrap_or_default();
+                let pod = self.observer.pod(name).unwrap_or_default();
+                let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
+                let posted = |reason: &String| {
+                    self.observer.events(uid).iter().any(|event| event["reason"] == **reason)
+                };
+                !uid.is_empty() && step.is_due(&status) && step.event.as_ref().is_none_or(posted)
+            })?;
+            std::thread::sleep(step.after);
+            match &step.action {
+                Action::Patch(subresource, patch) => {
+                    let patch = patch.to_string();
+                    let mut args = vec!["patch", "pod", name, "-n", NAMESPACE, "-p", &patch];
+                    let subresource = subresource.as_ref().map(|s| format!("--subresource={s}"));
+                    args.extend(subresource.as_deref());
+                    self.control.kubectl(args)?;
+                }
+                Action::Delete(grace) => {
+                    before = before.or(self.observer.pod(name));
+                    let period = format!("--grace-period={grace}");
+                    let mut args = vec!["delete", "pod", name, "-n", NAMESPACE, "--wait=false"];
+                    args.push(&period);
+                    args.extend((*grace == 0).then_some("--force"));
+                    self.control.kubectl(args)?;
+                }
+            }
+        }
+        Ok(before)
+    }
+
+    /// What was seen of a pod that is being deleted, with the pod as it was stored first.
+    fn end(&self, golden: &Golden, before: &Value) -> anyhow::Result<(Value, Observed)> {
+        let name = golden.name.as_str();
+        let uid = before["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
         eventually(PATIENCE, "the deleted pod is gone", || self.observer.is_gone(name))?;
         self.wait_for_removed_containers(golden, &uid)?;
         self.wait_for_events(golden, &uid, Duration::from_secs(5), |_| true);
         let recorder = self.node.recorder().context("no recorder")?;
         let calls = recorder.calls();
-        let mut names = Names::learn(&self.node, &before, &calls);
+        let mut names = Names::learn(&self.node, before, &calls);
         names.learn_addresses(&before["status"]);
         let status = names.apply(&before["status"]);
         let events = self.observer.events(&uid);
@@ -103,8 +155,8 @@ impl Bed {
         Ok((pod, observed))
     }
 
-    /// Wait for the state that the record had before the deletion; on the way, change the pod as
-    /// the record's client did. A pod that never gets there is compared as it is.
+    /// Wait for the state that the record had before the deletion. A pod that never gets there is
+    /// compared as it is.
     fn reach_recorded_state(&self, golden: &Golden) -> anyhow::Result<()> {
         let target = short_status(&golden.status);
         let reached = |rounds: usize| {
@@ -112,24 +164,10 @@ impl Bed {
             steps.last() == Some(&target)
                 && steps.iter().filter(|step| **step == target).count() >= rounds
         };
-        self.change(golden)?;
         let rounds = golden.rounds_before_delete();
         drop(eventually(PATIENCE, "the recorded state", || reached(rounds)));
         self.wait_for_failures(golden)?;
         self.wait_for_probes(golden)
-    }
-
-    /// Change the running pod as the record's client did.
-    fn change(&self, golden: &Golden) -> anyhow::Result<()> {
-        let Some((subresource, patch)) = &golden.change else { return Ok(()) };
-        let ready = json!(["True", ""]);
-        eventually(PATIENCE, "the pod is ready", || {
-            let steps = self.observer.steps(&golden.name);
-            steps.last().is_some_and(|step| step["conditions"]["Ready"] == ready)
-        })?;
-        let (patch, subresource) = (patch.to_string(), format!("--subresource={subresource}"));
-        let args = ["patch", "pod", &golden.name, "-n", NAMESPACE, &subresource, "-p", &patch];
-        self.control.kubectl(args).map(drop)
     }
 
     /// What failed in the record without a trace in the status gets the time to fail.

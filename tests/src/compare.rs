@@ -382,6 +382,7 @@ fn compare_events(golden: &[Value], ours: &[Value], cycles: bool, found: &mut Ve
                 "process is not running",
                 "cannot exec in a",
                 "no running task found",
+                "container not created",
                 "ttrpc: closed",
             ];
             e["reason"] == "Unhealthy" && texts.iter().any(|text| message.contains(text))

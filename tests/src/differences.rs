@@ -16,8 +16,67 @@ pub struct OnPurpose {
     pub reason: &'static str,
 }
 
+const fn on_purpose(
+    golden: &'static str,
+    at: &'static str,
+    observed: &'static str,
+    reason: &'static str,
+) -> OnPurpose {
+    OnPurpose { golden, at, observed, reason }
+}
+
+const SHORTER: &str = "a shorter grace period takes effect at once; the Go kubelet lets the stop that is \
+                       under way have its whole time";
+const ENDED: &str = "a container that is killed to be restarted is not started once more when its pod \
+                     was deleted meanwhile, and the deletion's grace period ends the kill";
+const ASKED: &str = "readiness is asked for until the container ends; from the deletion on, the Go \
+                     kubelet's commands fail with `context canceled`";
+
 /// The whole list.
-pub const ON_PURPOSE: &[OnPurpose] = &[];
+pub const ON_PURPOSE: &[OnPurpose] = &[
+    on_purpose(
+        "gone-twice-shorter",
+        "cri",
+        "StopContainer (main,0), StopContainer (main,0)",
+        SHORTER,
+    ),
+    on_purpose("gone-thrice", "cri", "StopContainer (main,0), StopContainer (main,0)", SHORTER),
+    on_purpose(
+        "gone-then-at-once",
+        "cri",
+        "StopContainer (main,0), StopContainer (main,0)",
+        SHORTER,
+    ),
+    on_purpose(
+        "gone-twice-sidecars",
+        "cri",
+        "StopContainer (main,0), StopContainer (main,0)",
+        SHORTER,
+    ),
+    on_purpose("gone-twice-prestop", "cri[3] ExecSync/exit_code", "137", SHORTER),
+    on_purpose("gone-twice-prestop", "cri[4] StopContainer/request/timeout", "2", SHORTER),
+    on_purpose("gone-twice-prestop", "events", "FailedPreStopHook", SHORTER),
+    on_purpose(
+        "gone-in-liveness-kill",
+        "cri",
+        "StopContainer (main,0), StopContainer (main,0)",
+        ENDED,
+    ),
+    on_purpose("gone-in-liveness-kill", "steps ", "", ENDED),
+    on_purpose("gone-in-liveness-kill", "events", "", ENDED),
+    on_purpose(
+        "gone-in-resize-restart",
+        "cri",
+        "StopContainer (main,0), StopContainer (main,0)",
+        ENDED,
+    ),
+    on_purpose("gone-in-resize-restart", "steps ", "", ENDED),
+    on_purpose("gone-in-resize-restart", "events", "", ENDED),
+    on_purpose("mix-readiness-probe-grace-hook", "cri probes", "test -f /tmp/r", ASKED),
+    on_purpose("mix-readiness-probe-grace-hook", "steps ", "ContainersNotReady", ASKED),
+    on_purpose("mix-readiness-probe-grace-hook", "steps main/main", "running", ASKED),
+    on_purpose("mix-readiness-probe-grace-hook", "events", "Readiness probe failed", ASKED),
+];
 
 /// Records that Rubelet does not follow yet, with what is missing. They are not run unless they are
 /// named or `--include-ignored` is given, and they must leave this list once they pass.

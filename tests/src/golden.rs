@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+
+use crate::script::{self, Step};
 
 /// The namespace of all golden pods.
 pub const NAMESPACE: &str = "golden";
@@ -28,8 +30,10 @@ pub enum Set {
 pub struct Golden {
     /// Its file.
     pub path: PathBuf,
-    /// What the client did to the running pod: a subresource and a patch of it.
-    pub change: Option<(String, Value)>,
+    /// What the client did to the pod while it lived.
+    pub script: Vec<Step>,
+    /// The parts of the record that say so, as they are in the file.
+    given: Map<String, Value>,
     /// Its folder.
     pub set: Set,
     /// Goes round in a cycle: the record stops it at some point of it.
@@ -69,11 +73,13 @@ fn load(path: PathBuf) -> anyhow::Result<Golden> {
     let record: Value = serde_json::from_str(&text)?;
     let name = path.file_stem().and_then(|stem| stem.to_str()).context("file name")?.to_owned();
     let list = |key: &str| record[key].as_array().cloned().unwrap_or_default();
-    let change = record.get("change").and_then(|change| {
-        Some((change["subresource"].as_str()?.to_owned(), change["patch"].clone()))
-    });
+    let mut script = script::steps(&record).context(name.clone())?;
+    script.extend(known_change(&name));
+    let given = ["change", "script", "cycles"];
+    let given = given.iter().filter_map(|key| Some(((*key).to_owned(), record.get(key)?.clone())));
     Ok(Golden {
-        change: change.or_else(|| known_change(&name)),
+        script,
+        given: given.collect(),
         cycles: CYCLES.contains(&name.as_str()) || record["cycles"] == true,
         set: Set::Core,
         pod: record["pod"].clone(),
@@ -90,7 +96,7 @@ fn load(path: PathBuf) -> anyhow::Result<Golden> {
 const CYCLES: &[&str] = &["crashloop", "init-fails-always", "poststart-fails", "liveness-fails"];
 
 /// What the client did to the running pods of the first folder.
-fn known_change(name: &str) -> Option<(String, Value)> {
+fn known_change(name: &str) -> Option<Step> {
     match name {
         "resize-cpu" => {
             let amount = json!({ "cpu": "200m" });
@@ -98,7 +104,7 @@ fn known_change(name: &str) -> Option<(String, Value)> {
             let patch = json!({ "spec": { "containers": [
                 { "name": "main", "resources": resources }
             ]}});
-            Some(("resize".to_owned(), patch))
+            Some(Step::change("resize", patch))
         }
         "ephemeral-container" => {
             let container = json!({
@@ -107,7 +113,7 @@ fn known_change(name: &str) -> Option<(String, Value)> {
                 "command": ["sh", "-c", "sleep 2"],
             });
             let patch = json!({ "spec": { "ephemeralContainers": [container] } });
-            Some(("ephemeralcontainers".to_owned(), patch))
+            Some(Step::change("ephemeralcontainers", patch))
         }
         _ => None,
     }
@@ -151,11 +157,8 @@ impl Golden {
             "status_before_delete": observed.status,
             "status_steps": observed.steps,
         });
-        if let Some((subresource, patch)) = &self.change {
-            record["change"] = json!({ "subresource": subresource, "patch": patch });
-        }
-        if self.cycles {
-            record["cycles"] = true.into();
+        if let Some(record) = record.as_object_mut() {
+            record.extend(self.given.clone());
         }
         let text = serde_json::to_string_pretty(&record)? + "\n";
         std::fs::write(&self.path, text).with_context(|| self.path.display().to_string())
@@ -199,13 +202,13 @@ pub fn objects() -> Vec<Value> {
 /// A status in the short form of `status_steps`.
 #[must_use]
 pub fn short_status(status: &Value) -> Value {
-    let conditions: serde_json::Map<String, Value> = items(&status["conditions"])
+    let conditions: Map<String, Value> = items(&status["conditions"])
         .filter_map(|c| {
             let reason = c["reason"].as_str().unwrap_or_default();
             Some((c["type"].as_str()?.to_owned(), json!([c["status"], reason])))
         })
         .collect();
-    let containers = |key: &str| -> serde_json::Map<String, Value> {
+    let containers = |key: &str| -> Map<String, Value> {
         items(&status[key])
             .filter_map(|c| Some((c["name"].as_str()?.to_owned(), short_container(c))))
             .collect()

@@ -16,5 +16,6 @@ pub mod litter;
 pub mod normal;
 pub mod observe;
 pub mod scenario;
+pub mod script;
 pub mod twins;
 pub mod wire;

@@ -86,7 +86,9 @@ fn with_new_sandbox(view: &PodView<'_>, spec: &PodSpec, need: &SandboxNeed) -> P
         return plan;
     }
     let never = spec.restart_policy.as_deref() == Some("Never");
-    if never && need.attempt != 0 && !view.runtime.containers.is_empty() {
+    // What was made and never started did not run: a pod with nothing else would wait for ever.
+    let ran = |c: &ContainerView| c.state != ContainerRunState::Created;
+    if never && need.attempt != 0 && view.runtime.containers.iter().any(ran) {
         return plan;
     }
     let to_start: Vec<usize> = spec

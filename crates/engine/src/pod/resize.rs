@@ -1,12 +1,31 @@
 //! Which containers need other resources than were last applied, and how they get them.
 
+use super::kill::is_sidecar;
 use super::view::{
-    ContainerKind, ContainerUpdate, PodView, ResizePlan, ResizeResource, ResourceAmounts,
+    Actuated, ContainerKind, ContainerUpdate, PodGates, PodView, ResizePlan, ResizeResource,
+    ResourceAmounts,
 };
-use crate::runtime::ContainerView;
-use api::core::v1::{Container, PodSpec, ResourceRequirements};
+use crate::runtime::{ContainerView, RuntimePod};
+use api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use api::machinery::api::resource::Quantity;
 use std::collections::BTreeMap;
+
+/// Whether something that runs has other resources than it was granted (upstream: `IsPodResizeInProgress`). What
+/// does not run gets them when it starts, and an init container is not waited for.
+pub fn in_progress(pod: &Pod, runtime: &RuntimePod, actuated: &Actuated, gates: &PodGates) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let sidecars = spec.init_containers.iter().flatten().filter(|c| is_sidecar(c));
+    let differs = spec.containers.iter().chain(sidecars).any(|container| {
+        let (desired, current) = amounts_of(actuated, gates, spec, container);
+        let runs = runtime.newest(&container.name).is_some_and(ContainerView::is_running);
+        runs && desired != current
+    });
+    let pod_level = gates.resize_pod_level && spec.resources.is_some() && {
+        let has = actuated.pod_level.as_ref();
+        has.is_some() && own_amounts(spec.resources.as_ref()) != own_amounts(has)
+    };
+    gates.resize && (differs || pod_level)
+}
 
 /// Whether a running container must be restarted for its resources to take effect. Without a record of what was
 /// applied nothing is restarted: it is applied in place once more.
@@ -98,13 +117,22 @@ fn amounts(
     spec: &PodSpec,
     container: &Container,
 ) -> (ResourceAmounts, ResourceAmounts) {
+    amounts_of(view.actuated, view.gates, spec, container)
+}
+
+fn amounts_of(
+    actuated: &Actuated,
+    gates: &PodGates,
+    spec: &PodSpec,
+    container: &Container,
+) -> (ResourceAmounts, ResourceAmounts) {
     let pod_level = |resources: Option<&ResourceRequirements>| {
-        resources.filter(|_| view.gates.resize_pod_level).cloned()
+        resources.filter(|_| gates.resize_pod_level).cloned()
     };
     let desired = with_pod_limits(container.resources.as_ref(), pod_level(spec.resources.as_ref()));
     let current = with_pod_limits(
-        view.actuated.containers.get(&container.name),
-        pod_level(view.actuated.pod_level.as_ref()),
+        actuated.containers.get(&container.name),
+        pod_level(actuated.pod_level.as_ref()),
     );
     (desired, current)
 }

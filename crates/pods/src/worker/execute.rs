@@ -18,6 +18,7 @@ use jiff::Timestamp;
 use ports::{EventSeverity, EventTarget, NodeEvent, PodMounts};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use tokio::time::Instant;
 
 /// Everything the starts of one sync share.
 #[derive(Debug)]
@@ -42,6 +43,7 @@ impl PodWorker {
             pod_ip: runtime.own_ip(),
             timeline: &self.timeline,
             grace: self.interrupt.clone(),
+            began: Instant::now(),
             with_events: true,
         }
     }

@@ -31,6 +31,8 @@ pub(super) struct Killer<'a> {
     pub(super) timeline: &'a Timeline,
     /// The grace period in force; it only shrinks.
     pub(super) grace: watch::Receiver<crate::lives::Interrupt>,
+    /// When this kill began: a grace given before counts from here.
+    pub(super) began: Instant,
     /// Whether events about this pod make sense (not for pods only the runtime knows).
     pub(super) with_events: bool,
 }
@@ -167,7 +169,8 @@ impl Killer<'_> {
     fn budget(&self, left: StopBudget) -> StopBudget {
         match self.grace.borrow().grace {
             Some((seconds, since)) => {
-                let spent = i64::try_from(since.elapsed().as_secs()).unwrap_or(i64::MAX);
+                let spent = since.max(self.began).elapsed().as_secs();
+                let spent = i64::try_from(spent).unwrap_or(i64::MAX);
                 left.shortened(seconds.saturating_sub(spent))
             }
             None => left,

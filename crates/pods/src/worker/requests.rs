@@ -25,6 +25,10 @@ use std::sync::atomic::Ordering;
 /// Largest environment file that is read.
 const MAX_ENV_FILE: u64 = 1 << 20;
 
+/// Reason of an image that is not waited for because the pod is to end; it is what the container shows
+/// anyway.
+pub(super) const NOT_WAITED_FOR: &str = "ContainerCreating";
+
 /// Images of a pod's image volumes: had, or why not.
 #[derive(Debug, Default)]
 pub(super) struct ImageVolumes {
@@ -142,7 +146,7 @@ impl PodWorker {
         self.pull(request).await
     }
 
-    /// Pulls; a wait ends at once when the pod is to end.
+    /// Pulls; a wait ends at once when the pod is to end ([`NOT_WAITED_FOR`]).
     async fn pull(&self, request: EnsureImage) -> Result<EnsuredImage, StartError> {
         let mut interrupt = self.interrupt.clone();
         let asked = tokio::time::Instant::now();
@@ -152,7 +156,7 @@ impl PodWorker {
                 result.map_err(|fault| StartError { reason: fault.reason, message: fault.message })
             }
             () = super::sync::interrupted(&mut interrupt) => { // cancel-safe: a watch
-                Err(fault("ContainerCreating", "the pod is to end"))
+                Err(fault(NOT_WAITED_FOR, "the pod is to end"))
             }
         };
         let took = u64::try_from(asked.elapsed().as_nanos()).unwrap_or(u64::MAX);

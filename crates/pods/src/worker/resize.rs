@@ -41,7 +41,10 @@ impl PodWorker {
             Ok(()) => self.timeline.note("resized", ""),
             Err(error) => self.timeline.note("resize failed", error.clone()),
         }
-        self.shared.resizes.actuated(pod, &result);
+        // The pod's own part may be left of a resize that was over for its containers.
+        if result.is_err() || self.shared.resizes.is_under_way(&self.uid) {
+            self.shared.resizes.actuated(pod, &result);
+        }
         result
     }
 

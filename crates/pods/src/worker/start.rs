@@ -6,6 +6,7 @@
 use super::PodWorker;
 use super::execute::{Ground, Logs, fault};
 use super::hooks::{self, HookTarget};
+use super::requests::NOT_WAITED_FOR;
 use api::core::v1::Container;
 use engine::pod::{ContainerKind, KillContainer, KillReason, StartContainer, StartGate, kill};
 use engine::status::StartError;
@@ -143,15 +144,17 @@ impl PodWorker {
         fault
     }
 
-    /// Image faults are shown by their reason alone.
+    /// Image faults are shown by their reason alone; a pull that nobody waits for any more is none.
     fn image_failed(
         &self,
         ground: &Ground<'_>,
         start: &StartContainer,
         fault: StartError,
     ) -> StartError {
-        let message = format!("Error: {}", fault.reason);
-        self.container_event(ground.pod, start, EventSeverity::Warning, "Failed", message);
+        if fault.reason != NOT_WAITED_FOR {
+            let message = format!("Error: {}", fault.reason);
+            self.container_event(ground.pod, start, EventSeverity::Warning, "Failed", message);
+        }
         fault
     }
 

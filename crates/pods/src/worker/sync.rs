@@ -9,7 +9,7 @@ use crate::sources::desired::is_static;
 use api::core::v1::{Pod, PodStatus};
 use engine::pod::kill;
 use engine::pod::life::{Outcome, Work};
-use engine::pod::{PodView, plan};
+use engine::pod::{PodView, plan, resize_in_progress};
 use engine::runtime::RuntimePod;
 use engine::status::is_terminal;
 use ports::{PodMounts, VolumeError};
@@ -20,6 +20,7 @@ use std::time::Duration;
 impl PodWorker {
     pub(super) async fn sync(&mut self, work: &Work, runtime: Arc<RuntimePod>) -> Outcome {
         let pod = &work.pod;
+        self.note_resize_that_needs_nothing(pod, &runtime);
         let generated = self.generate_status(pod, work.mirror.as_ref(), &runtime, Run::Alive);
         let (status, restart_all) = (generated.status, generated.restart_all);
         let terminal = is_terminal(status.phase.as_deref());
@@ -79,6 +80,14 @@ impl PodWorker {
             self.publish(work, done.status);
         }
         Box::pin(self.execute(work, &runtime, &mounts, todo)).await
+    }
+
+    /// A resize of what does not run is over before any status shows it.
+    fn note_resize_that_needs_nothing(&self, pod: &Arc<Pod>, runtime: &RuntimePod) {
+        let (actuated, gates) = (self.shared.actuated.of(&self.uid), &self.shared.config.gates);
+        if self.has_what_was_granted(pod) && !resize_in_progress(pod, runtime, &actuated, gates) {
+            self.shared.resizes.completed(pod);
+        }
     }
 
     /// Whether a resize is under way and this is the pod with the resources that it granted: one that was

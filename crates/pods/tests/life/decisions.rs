@@ -108,6 +108,33 @@ async fn a_resize_that_the_runtime_does_not_show_completes_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_resize_of_what_does_not_run_yet_is_over_before_a_status_shows_it() {
+    let world = World::new();
+    world.cri.behave("first", Behaviour::exits_after(Duration::from_secs(30), 0));
+    let amount = |cpu: &str| serde_json::json!({"requests": {"cpu": cpu}, "limits": {"cpu": cpu}});
+    let spec = serde_json::json!({
+        "initContainers": [{"name": "first", "image": "i:1", "resources": amount("1")}],
+        "containers": [{"name": "main", "image": "i:1", "resources": amount("1")}]
+    });
+    world.api.put(pod("web", spec));
+    let agent = world.start(Sources::Api).await;
+    world.eventually("init runs", |w| w.running("first") == 1).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    world.api.change("web", |pod| {
+        let container = &mut pod.spec.as_mut().unwrap().containers[0];
+        container.resources = serde_json::from_value(amount("2")).unwrap();
+        pod.metadata.generation = pod.metadata.generation.map(|g| g + 1);
+    });
+    world.eventually("completed", |w| !w.messages("ResizeCompleted").is_empty()).await;
+    world.eventually("running", |w| w.api.phase("web").as_deref() == Some("Running")).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(world.messages("ResizeCompleted").len(), 1);
+    let shown = format!("{:?}", world.api.patches());
+    assert!(!shown.contains("PodResizeInProgress"), "{shown}");
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn readiness_survives_our_restart_and_follows_the_probe_after_it() {
     let world = World::new();
     let good = Arc::new(AtomicBool::new(true));

@@ -7,7 +7,7 @@ mod world;
 
 use proto::cri_v1::StopContainerRequest;
 use std::time::Duration;
-use testkit::fake_cri::{Behaviour, Fault};
+use testkit::fake_cri::{Behaviour, ExecReply, Fault};
 use world::{Sources, World, pod, simple};
 
 #[tokio::test(start_paused = true)]
@@ -169,6 +169,39 @@ async fn a_pod_stuck_on_volumes_ends_at_once() {
     world.eventually("deleted", |w| w.api.deleted() == ["web"]).await;
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert_eq!(world.cri.count(cri::Call::RunPodSandbox), 0);
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_waits_for_a_pull_ends_at_once_and_nothing_has_failed() {
+    let world = World::new();
+    world.images.hanging.lock().unwrap().insert("busybox:1".into());
+    world.api.put(simple("web"));
+    let agent = world.start(Sources::Api).await;
+    world.eventually("sandbox", |w| w.cri.sandboxes().len() == 1).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let began = tokio::time::Instant::now();
+    world.api.delete("web", 30, world.clock.now());
+    world.eventually("deleted", |w| w.api.deleted() == ["web"]).await;
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert_eq!(world.messages("Failed"), [""; 0]);
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_has_its_whole_grace_after_the_hook_that_its_end_waits_for() {
+    let world = World::new();
+    world.cri.on_exec(|_| ExecReply::exits(0).after(Duration::from_secs(6)));
+    let hook = serde_json::json!({ "postStart": { "exec": { "command": ["post"] } } });
+    let main = serde_json::json!({ "name": "main", "image": "busybox:1", "lifecycle": hook });
+    world.api.put(pod("web", serde_json::json!({ "containers": [main] })));
+    let agent = world.start(Sources::Api).await;
+    world.eventually("started", |w| w.reasons().contains(&"Started")).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    world.api.delete("web", 9, world.clock.now());
+    world.eventually("deleted", |w| w.api.deleted() == ["web"]).await;
+    let stops = world.cri.requests_of::<StopContainerRequest>();
+    assert_eq!(stops.iter().map(|s| s.timeout).collect::<Vec<_>>(), [9]);
     agent.crash().await;
 }
 

@@ -64,6 +64,18 @@ const CASES: &[(&str, &str, &str, &str)] = &[
     ("sandbox died, Never, own Always", "Never a=Always", "notready a:exited1", "killpod"),
     ("sandbox died before any container, Never", "Never a", "notready", "killpod sandbox1 a"),
     (
+        "sandbox died before any container started, Never",
+        "Never a b",
+        "notready a:created",
+        "killpod sandbox1 a(anew) b",
+    ),
+    (
+        "sandbox died after one of two started, Never",
+        "Never a b",
+        "notready a:exited1 b:created",
+        "killpod",
+    ),
+    (
         "sandbox died, OnFailure, one is done",
         "OnFailure a b",
         "notready a:exited0 b:exited1",
@@ -356,6 +368,49 @@ fn resources_change_in_place_decreases_first() {
     assert_eq!(names(&found.resize.cpu), ["b", "a"]);
     assert_eq!(names(&found.resize.memory), ["b"]);
     assert!(!found.resize.pod && found.start.is_empty() && found.kill.is_empty());
+}
+
+#[test]
+fn only_what_runs_has_a_resize_in_progress() {
+    let granted = resources("2", "100Mi");
+    let mut spec = pod("i:x s:s a b");
+    let inner = spec.spec.as_mut().unwrap();
+    let all = inner.init_containers.iter_mut().flatten().chain(&mut inner.containers);
+    all.for_each(|c| c.resources = Some(granted.clone()));
+    let applied = |other: &str| {
+        let mut actuated = Actuated::default();
+        for name in ["x", "s", "a", "b"] {
+            let cpu = if name == other { "1" } else { "2" };
+            actuated.containers.insert(name.to_owned(), resources(cpu, "100Mi"));
+        }
+        actuated
+    };
+    let cases = [
+        ("nobody", "ready s:running a:running b:running", false),
+        ("a", "ready s:running a:running b:running", true),
+        ("a", "ready s:running a:exited0 b:running", false),
+        ("a", "ready x:running", false),
+        ("s", "ready s:running x:running", true),
+        ("x", "ready x:running", false),
+    ];
+    for (other, state, expected) in cases {
+        let found =
+            resize::in_progress(&spec, &runtime(state), &applied(other), &PodGates::default());
+        assert_eq!(found, expected, "{other} in {state}");
+    }
+}
+
+#[test]
+fn a_pod_level_resize_is_in_progress_until_it_is_applied() {
+    let mut spec = pod("a");
+    spec.spec.as_mut().unwrap().resources = Some(resources("2", "100Mi"));
+    let state = runtime("ready");
+    for (applied, expected) in [(None, false), (Some("1"), true), (Some("2"), false)] {
+        let pod_level = applied.map(|cpu| resources(cpu, "100Mi"));
+        let actuated = Actuated { pod_level, ..Actuated::default() };
+        let found = resize::in_progress(&spec, &state, &actuated, &PodGates::default());
+        assert_eq!(found, expected, "{applied:?}");
+    }
 }
 
 #[test]
