@@ -84,7 +84,7 @@ impl Dir {
     /// Makes the sub-folder `name` with exactly `mode`, or leaves an existing entry alone.
     pub fn make_dir(&self, name: &str, mode: u32) -> Result<(), FsError> {
         self.check_name(Path::new(name))?;
-        effects::before("create folder", &self.path.join(name));
+        effects::before("create folder", &self.path.join(name))?;
         match rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(mode)) {
             Ok(()) => named("chmod", &self.path.join(name), {
                 self.dir(name)
@@ -144,7 +144,7 @@ impl Dir {
             }
         };
         for name in parts.iter().skip(existing) {
-            effects::before("create folder", &shown);
+            effects::before("create folder", &shown)?;
             match rustix::fs::mkdirat(&current, *name, Mode::from_raw_mode(mode & 0o777)) {
                 // A concurrent maker is fine: the strict open below judges what is there.
                 Ok(()) | Err(Errno::EXIST) => {}
@@ -164,7 +164,7 @@ impl Dir {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let shown = self.path.join(relative);
-        effects::before("create", &shown);
+        effects::before("create", &shown)?;
         let fd = self.open_strict(relative, flags, Mode::from_raw_mode(0o600))?;
         let mut file = File::from(fd);
         named("write", &shown, file.write_all(bytes))?;
@@ -187,7 +187,7 @@ impl Dir {
     /// Makes a symbolic link.
     pub fn symlink(&self, target: &str, name: &str) -> Result<(), FsError> {
         self.check_name(Path::new(name))?;
-        effects::before("link", &self.path.join(name));
+        effects::before("link", &self.path.join(name))?;
         named("link", &self.path.join(name), rustix::fs::symlinkat(target, &self.fd, name))
     }
 
@@ -205,7 +205,7 @@ impl Dir {
     pub fn rename(&self, from: &str, to: &str) -> Result<(), FsError> {
         self.check_name(Path::new(from))?;
         self.check_name(Path::new(to))?;
-        effects::before("rename", &self.path.join(to));
+        effects::before("rename", &self.path.join(to))?;
         let result = rustix::fs::renameat(&self.fd, from, &self.fd, to);
         named("rename", &self.path.join(from), result)
     }
@@ -213,7 +213,7 @@ impl Dir {
     /// Removes a file or link; a missing one is fine.
     pub fn remove_file(&self, name: &str) -> Result<(), FsError> {
         self.check_name(Path::new(name))?;
-        effects::before("remove", &self.path.join(name));
+        effects::before("remove", &self.path.join(name))?;
         match rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(e) => named("remove", &self.path.join(name), Err(e)),
@@ -223,7 +223,7 @@ impl Dir {
     /// Removes an empty folder; a missing one is fine.
     pub fn remove_dir(&self, name: &std::ffi::OsStr) -> Result<(), FsError> {
         self.check_name(Path::new(name))?;
-        effects::before("remove folder", &self.path.join(name));
+        effects::before("remove folder", &self.path.join(name))?;
         match rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(e) => named("remove folder", &self.path.join(name), Err(e)),

@@ -1,25 +1,32 @@
 //! Every change that this crate makes to files and mounts passes here first, so that a simulation can
-//! count the changes, judge them, and end its world between any two of them.
+//! count the changes, judge them, make them fail, and end its world between any two of them.
 //!
 //! Nothing watches in a running node: then a change costs one look at a thread's own variable.
 
+use crate::fs::FsError;
 use std::cell::RefCell;
+use std::io;
 use std::path::Path;
 use std::rc::Rc;
 
-/// Is told what is about to happen, and where. It may leave by unwinding: then the change and
-/// everything after it do not happen, as if the process had been killed.
-pub type Watcher = Rc<dyn Fn(&'static str, &Path)>;
+/// Is told what is about to happen, and where. An error takes the place of the change, as if the disk had
+/// failed. It may leave by unwinding: then the change and everything after it do not happen, as if the
+/// process had been killed.
+pub type Watcher = Rc<dyn Fn(&'static str, &Path) -> io::Result<()>>;
 
 thread_local! {
     static WATCHER: RefCell<Option<Watcher>> = const { RefCell::new(None) };
 }
 
 /// A change is about to be made on this thread.
-pub fn before(operation: &'static str, path: &Path) {
-    let watcher = WATCHER.with_borrow(Clone::clone);
-    if let Some(watcher) = watcher {
-        watcher(operation, path);
+pub fn before(operation: &'static str, path: &Path) -> Result<(), FsError> {
+    match WATCHER.with_borrow(Clone::clone) {
+        Some(watcher) => watcher(operation, path).map_err(|source| FsError {
+            operation,
+            path: path.to_owned(),
+            source,
+        }),
+        None => Ok(()),
     }
 }
 
@@ -44,6 +51,15 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
     #[test]
+    fn a_watcher_can_make_a_change_fail() {
+        let dir = std::env::temp_dir().join(format!("rubelet-effects-fail-{}", std::process::id()));
+        let watcher: Watcher = Rc::new(|_, _| Err(io::Error::from(io::ErrorKind::StorageFull)));
+        let failed = watched(watcher, || fs::create_dir_all(&dir, 0o755)).unwrap_err();
+        assert_eq!(failed.source.kind(), io::ErrorKind::StorageFull);
+        assert!(!dir.exists());
+    }
+
+    #[test]
     fn a_watcher_sees_each_change_and_can_end_the_work_between_two() {
         let dir = std::env::temp_dir().join(format!("rubelet-effects-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
@@ -54,6 +70,7 @@ mod tests {
             if counter.get() == 2 {
                 resume_unwind(Box::new("killed"));
             }
+            Ok(())
         });
         let killed = catch_unwind(AssertUnwindSafe(|| {
             watched(watcher, || {

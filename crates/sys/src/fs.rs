@@ -45,7 +45,7 @@ pub fn read_to_string(path: impl AsRef<Path>) -> Result<String, FsError> {
 
 /// Writes a file in place (pseudo files; for state use [`write_atomic`]).
 pub fn write(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) -> Result<(), FsError> {
-    effects::before("write", path.as_ref());
+    effects::before("write", path.as_ref())?;
     named("write", path.as_ref(), fs::write(path.as_ref(), bytes))
 }
 
@@ -60,7 +60,7 @@ pub fn write_atomic(
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let temporary = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
     let write = || -> io::Result<()> {
-        effects::before("create", &temporary);
+        effects::before("create", &temporary).map_err(|e| e.source)?;
         let mut file = fs::OpenOptions::new()
             .write(true)
             .create(true)
@@ -69,7 +69,7 @@ pub fn write_atomic(
             .open(&temporary)?;
         file.write_all(bytes.as_ref())?;
         file.sync_all()?;
-        effects::before("rename", path);
+        effects::before("rename", path).map_err(|e| e.source)?;
         fs::rename(&temporary, path)?;
         if let Some(parent) = path.parent() {
             fs::File::open(parent)?.sync_all()?;
@@ -85,14 +85,14 @@ pub fn write_atomic(
 
 /// Makes a folder and its parents with `mode` (less the umask); an existing one is fine.
 pub fn create_dir_all(path: impl AsRef<Path>, mode: u32) -> Result<(), FsError> {
-    effects::before("create folder", path.as_ref());
+    effects::before("create folder", path.as_ref())?;
     let result = fs::DirBuilder::new().recursive(true).mode(mode).create(path.as_ref());
     named("create folder", path.as_ref(), result)
 }
 
 /// Removes one file; a missing one is fine.
 pub fn remove_file(path: impl AsRef<Path>) -> Result<(), FsError> {
-    effects::before("remove", path.as_ref());
+    effects::before("remove", path.as_ref())?;
     match fs::remove_file(path.as_ref()) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         other => named("remove", path.as_ref(), other),
@@ -101,13 +101,13 @@ pub fn remove_file(path: impl AsRef<Path>) -> Result<(), FsError> {
 
 /// Moves an entry to another name of the same filesystem, in place of what is there.
 pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), FsError> {
-    effects::before("rename", to.as_ref());
+    effects::before("rename", to.as_ref())?;
     named("rename", from.as_ref(), fs::rename(from.as_ref(), to.as_ref()))
 }
 
 /// Removes one empty folder; a missing one is fine.
 pub fn remove_dir(path: impl AsRef<Path>) -> Result<(), FsError> {
-    effects::before("remove folder", path.as_ref());
+    effects::before("remove folder", path.as_ref())?;
     match fs::remove_dir(path.as_ref()) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         other => named("remove folder", path.as_ref(), other),

@@ -46,7 +46,7 @@ pub fn attach(dev: &Path, file: &Path, read_only: bool) -> Result<PathBuf, FsErr
         )?;
         let device = dev.join(format!("loop{number}"));
         let handle = open(&device, !read_only)?;
-        crate::effects::before("attach", file);
+        crate::effects::before("attach", file)?;
         match control(&handle, LOOP_SET_FD, backing.as_raw_fd().into()) {
             Ok(_) => return Ok(device),
             Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {}
@@ -74,7 +74,7 @@ pub fn find(sys: &Path, dev: &Path, file: &Path) -> Result<Option<PathBuf>, FsEr
 /// Releases the device; one that is already free is fine.
 pub fn detach(device: &Path) -> Result<(), FsError> {
     let handle = open(device, false)?;
-    crate::effects::before("detach", device);
+    crate::effects::before("detach", device)?;
     match control(&handle, LOOP_CLR_FD, 0) {
         Ok(_) => Ok(()),
         Err(e) if e.raw_os_error() == Some(libc::ENXIO) => Ok(()),

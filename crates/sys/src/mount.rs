@@ -109,14 +109,14 @@ pub fn mount_fs(
         source: e.into(),
     })?;
     let flags = if read_only { MountFlags::RDONLY } else { MountFlags::empty() };
-    effects::before("mount", target);
+    effects::before("mount", target)?;
     named("mount", target, rustix::mount::mount(source, target, fs_type, flags, data.as_c_str()))
 }
 
 /// Binds the file or folder behind `source` onto the one behind `target`. Both are descriptors, so
 /// nobody can swap a path in between.
 pub fn bind_fd(source: impl AsFd, target: impl AsFd, shown: &Path) -> Result<(), FsError> {
-    effects::before("bind", shown);
+    effects::before("bind", shown)?;
     match open_tree(
         &source,
         c"",
@@ -148,11 +148,11 @@ pub fn bind_fd(source: impl AsFd, target: impl AsFd, shown: &Path) -> Result<(),
 
 /// Binds `source` onto `target`, both given by trusted paths; `read_only` remounts the bind.
 pub fn bind(source: &Path, target: &Path, read_only: bool) -> Result<(), FsError> {
-    effects::before("bind", target);
+    effects::before("bind", target)?;
     named("bind", target, rustix::mount::mount_bind(source, target))?;
     if read_only {
         let kept = mount_flags(target)?;
-        effects::before("remount", target);
+        effects::before("remount", target)?;
         named(
             "remount",
             target,
@@ -201,7 +201,7 @@ pub fn unmount(path: &Path, how: Unmount) -> Result<(), FsError> {
             Unmount::Force => UnmountFlags::FORCE,
             Unmount::Detach => UnmountFlags::DETACH,
         };
-    effects::before("unmount", path);
+    effects::before("unmount", path)?;
     match rustix::mount::unmount(path, flags) {
         Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
         Err(e) => named("unmount", path, Err(e)),

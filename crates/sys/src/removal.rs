@@ -141,7 +141,7 @@ impl Walk<'_> {
 fn remove_leaf(dir: &Dir, name: &OsStr) -> Result<(), RemoveError> {
     use rustix::fs::AtFlags;
     use rustix::io::Errno;
-    crate::effects::before("remove", &dir.path().join(name));
+    crate::effects::before("remove", &dir.path().join(name))?;
     match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         // A file that is itself a mount point.

@@ -147,7 +147,7 @@ fn make_place(target: &Path) -> Result<(), StepError> {
     }
     if !sys::fs::try_exists(target)? {
         use std::os::unix::fs::OpenOptionsExt;
-        sys::effects::before("create", target);
+        sys::effects::before("create", target)?;
         std::fs::OpenOptions::new()
             .write(true)
             .create(true)
@@ -174,7 +174,7 @@ fn relink(device: &Path, link: &Path) -> Result<(), StepError> {
     if std::fs::symlink_metadata(link).is_ok() {
         sys::fs::remove_file(link)?;
     }
-    sys::effects::before("link", link);
+    sys::effects::before("link", link)?;
     std::os::unix::fs::symlink(device, link)
         .map_err(|e| StepError::uncertain(format!("link {}: {e}", link.display())))
 }

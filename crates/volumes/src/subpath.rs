@@ -83,7 +83,7 @@ fn prepare(target: &Path, directory: bool) -> Result<(), StepError> {
     if directory {
         sys::fs::create_dir_all(target, 0o750)?;
     } else {
-        sys::effects::before("create", target);
+        sys::effects::before("create", target)?;
         std::fs::OpenOptions::new()
             .write(true)
             .create_new(true)

@@ -119,7 +119,7 @@ impl EmptyDir {
     fn make_dir(&self) -> Result<(), StepError> {
         sys::fs::create_dir_all(&self.dir, 0o777)?;
         let mode = std::fs::Permissions::from_mode(0o777);
-        sys::effects::before("chmod", &self.dir);
+        sys::effects::before("chmod", &self.dir)?;
         std::fs::set_permissions(&self.dir, mode)
             .map_err(|e| StepError::uncertain(format!("chmod {}: {e}", self.dir.display())))
     }

@@ -1,11 +1,13 @@
 //! A thousand pods' worth of set-up and tear-down with crashes at every step.
 //!
 //! The real subsystem runs in virtual time over a real disk, real mounts and a driver that really mounts;
-//! see [`machine`] for how it dies and [`world`] for what its pods do meanwhile. Whatever happened, in the
+//! see [`machine`] for how it dies and how its disk fails, [`world`] for what its pods do meanwhile and
+//! [`cluster`] for who attaches volumes and grows claims. Whatever happened, in the
 //! end nothing is mounted, nothing is left on disk, and the driver has been asked to undo all it did; at no
-//! moment was anything mounted twice at one place, published without being staged, or taken from
-//! running containers.
+//! moment was anything mounted twice at one place, published without being staged, staged without being
+//! attached, detached while in use, or taken from running containers.
 
+mod cluster;
 mod driver;
 mod machine;
 mod world;
@@ -37,7 +39,7 @@ fn a_crash_at_any_step_leaves_no_leak_and_no_double_mount() {
     for seed in 1..=seeds {
         let mut step = number("FIRST", 0);
         // Every step with STRIDE=1; a few here, others for each seed.
-        let stride = number("STRIDE", 5);
+        let stride = number("STRIDE", 7);
         step += seed % stride;
         while cut_at(step, seed) == End::Died {
             step += stride;

@@ -79,6 +79,7 @@ impl Node for SimulatedDriver {
         let (id, path) = (request.volume_id.clone(), request.staging_target_path.clone());
         let block = is_block(request.volume_capability.as_ref());
         self.answer("NodeStageVolume", &path.clone(), move |state| {
+            state.needs_attached(&id, "staged");
             if let Some(elsewhere) = state.storage.staged.get(&id)
                 && elsewhere != Path::new(&path)
             {
@@ -102,6 +103,9 @@ impl Node for SimulatedDriver {
         let request = request.into_inner();
         let (id, path) = (request.volume_id, request.staging_target_path);
         self.answer("NodeUnstageVolume", &path.clone(), move |state| {
+            if state.storage.staged.contains_key(&id) {
+                state.needs_attached(&id, "unstaged");
+            }
             let users: Vec<String> = (state.storage.published.iter())
                 .filter(|(_, volume)| **volume == id)
                 .map(|(target, _)| target.display().to_string())
@@ -126,6 +130,7 @@ impl Node for SimulatedDriver {
         self.answer("NodePublishVolume", &path.clone(), move |state| {
             let staging = Path::new(&request.staging_target_path);
             let inline = request.staging_target_path.is_empty();
+            state.needs_attached(&id, "published");
             let staged = state.storage.staged.get(&id).map(std::path::PathBuf::as_path);
             if !inline && staged != Some(staging) {
                 state.wrong(format!("{id} published at {path} but not staged"));
@@ -194,12 +199,13 @@ impl Node for SimulatedDriver {
         if flaky {
             return Err(Status::unavailable("not now"));
         }
-        let rpc =
-            csi::node_service_capability::Rpc { r#type: Capability::StageUnstageVolume.into() };
-        let capability = csi::NodeServiceCapability {
-            r#type: Some(csi::node_service_capability::Type::Rpc(rpc)),
+        let can = |what: Capability| {
+            let rpc = csi::node_service_capability::Rpc { r#type: what.into() };
+            let kind = csi::node_service_capability::Type::Rpc(rpc);
+            csi::NodeServiceCapability { r#type: Some(kind) }
         };
-        Ok(Response::new(csi::NodeGetCapabilitiesResponse { capabilities: vec![capability] }))
+        let capabilities = vec![can(Capability::StageUnstageVolume), can(Capability::ExpandVolume)];
+        Ok(Response::new(csi::NodeGetCapabilitiesResponse { capabilities }))
     }
 
     async fn node_get_info(
@@ -218,8 +224,24 @@ impl Node for SimulatedDriver {
 
     async fn node_expand_volume(
         &self,
-        _request: Request<csi::NodeExpandVolumeRequest>,
+        request: Request<csi::NodeExpandVolumeRequest>,
     ) -> Result<Response<csi::NodeExpandVolumeResponse>, Status> {
-        Err(Status::unimplemented("not asked here"))
+        let request = request.into_inner();
+        let (id, path) = (request.volume_id, request.volume_path);
+        let wanted = request.capacity_range.map_or(0, |range| range.required_bytes);
+        self.answer("NodeExpandVolume", &path.clone(), move |state| {
+            if state.storage.published.get(Path::new(&path)) != Some(&id) {
+                state.wrong(format!("{id} expanded at {path}, where it is not"));
+            }
+            let size = state.storage.sizes.entry(id.clone()).or_default();
+            if wanted < *size {
+                let size = *size;
+                state.wrong(format!("{id} shrunk from {size} to {wanted}"));
+            } else {
+                *size = wanted;
+            }
+            Ok(())
+        })
+        .await
     }
 }

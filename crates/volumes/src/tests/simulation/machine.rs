@@ -7,6 +7,7 @@
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::pending;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -42,7 +43,14 @@ pub(super) struct Storage {
     pub(super) staged: BTreeMap<String, PathBuf>,
     /// Volumes by target path.
     pub(super) published: BTreeMap<PathBuf, String>,
+    /// Volumes that the controller has attached to the node.
+    pub(super) attached: BTreeSet<String>,
+    /// Bytes that volumes were expanded to.
+    pub(super) sizes: BTreeMap<String, i64>,
 }
+
+/// Volumes with such names must be attached before the node may touch them.
+pub(super) const ATTACHED: &str = "attached";
 
 #[derive(Debug)]
 pub(super) struct State {
@@ -50,6 +58,8 @@ pub(super) struct State {
     pub(super) chance: Chance,
     /// One in so many calls of the driver fails; 0 for none.
     pub(super) faults: u64,
+    /// One in so many changes to the disk fails; 0 for none.
+    pub(super) disk_faults: u64,
     /// Changes until the machine dies.
     fuse: Option<u64>,
     dead: bool,
@@ -76,6 +86,7 @@ impl Machine {
             root: root.to_owned(),
             chance: Chance::new(seed),
             faults,
+            disk_faults: faults * 16,
             fuse: None,
             dead: false,
             death: CancellationToken::new(),
@@ -133,6 +144,7 @@ impl Machine {
             if !machine.change(operation, path) {
                 resume_unwind(Box::new(Death));
             }
+            machine.state().disk_luck(operation, path)
         });
         match catch_unwind(AssertUnwindSafe(|| sys::effects::watched(watcher, work))) {
             Ok(result) => Some(result),
@@ -176,6 +188,29 @@ impl State {
         if self.trail.back() != Some(&line) {
             self.trail.push_back(line);
         }
+    }
+
+    /// A disk that fails now and then, as one does that is full or broken.
+    fn disk_luck(&mut self, operation: &str, path: &Path) -> io::Result<()> {
+        if self.disk_faults == 0 || self.chance.below(self.disk_faults) != 0 {
+            return Ok(());
+        }
+        self.note(&format!("FAILS: {operation}"), path);
+        Err(io::Error::from(match self.chance.below(2) {
+            0 => io::ErrorKind::StorageFull,
+            _ => io::ErrorKind::ResourceBusy,
+        }))
+    }
+
+    /// What a controller attaches may only be touched while it is attached.
+    pub(super) fn needs_attached(&mut self, volume: &str, how: &str) {
+        if volume.starts_with(ATTACHED) && !self.storage.attached.contains(volume) {
+            self.wrong(format!("{volume} {how} without being attached"));
+        }
+    }
+
+    pub(super) fn is_dead(&self) -> bool {
+        self.dead
     }
 
     pub(super) fn wrong(&mut self, what: String) {

@@ -1,6 +1,7 @@
 //! What the node's pods do: they come, wait for their volumes, run, stop and go, across any number of
 //! the node's lives. The world knows which containers run; the node must find out again each time.
 
+use super::cluster::{ATTACHING, Cluster};
 use super::driver::SimulatedDriver;
 use super::machine::Machine;
 use crate::csi::drivers::{Registered, Version};
@@ -39,7 +40,7 @@ pub(super) enum End {
 
 /// Where a pod is, as the API server and the runtime know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     Wanted,
     Running,
     Stopping,
@@ -47,12 +48,12 @@ enum Stage {
 }
 
 #[derive(Debug)]
-struct SimPod {
-    pod: Arc<Pod>,
-    stage: Stage,
+pub(super) struct SimPod {
+    pub(super) pod: Arc<Pod>,
+    pub(super) stage: Stage,
 }
 
-type Pods = Arc<Mutex<BTreeMap<String, SimPod>>>;
+pub(super) type Pods = Arc<Mutex<BTreeMap<String, SimPod>>>;
 
 pub(super) struct World {
     root: PathBuf,
@@ -61,6 +62,7 @@ pub(super) struct World {
     storage: Arc<FakeStorage>,
     events: Arc<RecordedEvents>,
     pods: Pods,
+    cluster: Cluster,
     made: u64,
 }
 
@@ -86,6 +88,10 @@ impl World {
                 json!({"csi": {"driver": DRIVER, "volumeHandle": format!("shared{shared}")}});
             objects.bind_claim(&format!("shared{shared}"), spec);
         }
+        for held in 0..2 {
+            let name = format!("attached-shared{held}");
+            objects.bind_claim(&name, json!({"csi": {"driver": ATTACHING, "volumeHandle": name}}));
+        }
         objects.bind_claim("local", json!({"local": {"path": root.join("local")}}));
         let storage = Arc::new(FakeStorage::new(Arc::clone(&objects)));
         storage.set_driver(
@@ -93,15 +99,16 @@ impl World {
             json!({"attachRequired": false, "fsGroupPolicy": "None",
                 "volumeLifecycleModes": ["Persistent", "Ephemeral"]}),
         );
-        Self {
-            machine: Machine::new(&root, seed, faults),
-            root,
-            objects,
-            storage,
-            events: Arc::default(),
-            pods: Pods::default(),
-            made: 0,
-        }
+        storage.set_driver(ATTACHING, json!({"attachRequired": true, "fsGroupPolicy": "None"}));
+        let (machine, pods) = (Machine::new(&root, seed, faults), Pods::default());
+        let cluster = Cluster {
+            machine: machine.clone(),
+            objects: Arc::clone(&objects),
+            storage: Arc::clone(&storage),
+            pods: Arc::clone(&pods),
+        };
+        let events = Arc::default();
+        Self { machine, root, objects, storage, events, pods, cluster, made: 0 }
     }
 
     /// A pod with one volume of every kind.
@@ -129,9 +136,15 @@ impl World {
                 {"claimName": format!("shared{}", number % 4)}}),
             json!({"name": "own", "persistentVolumeClaim": {"claimName": own("own")}}),
             json!({"name": "inline", "csi": {"driver": DRIVER}}),
+            json!({"name": "attached", "persistentVolumeClaim": {"claimName": own("attached")}}),
+            json!({"name": "held", "persistentVolumeClaim":
+                {"claimName": format!("attached-shared{}", number % 2)}}),
         ];
         volumes.extend(kinds.into_iter().filter(|v| wants(v["name"].as_str().unwrap())));
         self.objects.bind_claim(&own("own"), csi(&own("own")));
+        let handle = own("attached");
+        let attached = json!({"csi": {"driver": ATTACHING, "volumeHandle": handle}});
+        self.objects.bind_claim(&handle, attached);
         let mut made = (*pod(&format!("pod{number}"), json!(volumes))).clone();
         if wants("device") {
             let mut spec = csi(&own("device"));
@@ -148,9 +161,16 @@ impl World {
         self.pods.lock().unwrap().insert(format!("pod{number}"), entry);
     }
 
-    /// While the node is down, some pods that run nothing are taken away, and temporary files get
-    /// the look of those of another process.
+    /// While the node is down, some pods that run nothing are taken away, some claims grow, volumes are
+    /// attached and detached, and temporary files get the look of those of another process.
     pub(super) fn meanwhile(&mut self) {
+        self.cluster.control();
+        let known: Vec<String> = self.pods.lock().unwrap().keys().cloned().collect();
+        for claim in known.iter().flat_map(|uid| growing_claims(uid)) {
+            if self.machine.below(8) == 0 && !self.cluster.is_growing(&claim) {
+                self.cluster.grow(&claim);
+            }
+        }
         let mut pods = self.pods.lock().unwrap();
         let gone: Vec<String> = (pods.iter())
             .filter(|(_, p)| matches!(p.stage, Stage::Wanted | Stage::Stopped))
@@ -161,6 +181,8 @@ impl World {
             self.machine.state().note("taken away", Path::new(&uid));
             pods.remove(&uid);
         }
+        drop(pods);
+        self.cluster.control();
         let mark = format!(".{}.tmp", std::process::id());
         for path in files(&self.root.join("kubelet")) {
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
@@ -256,7 +278,25 @@ impl World {
         tasks.spawn("registration", ports::OnExit::Fine, async move {
             machine.pause(Duration::from_secs(2)).await;
             let version = Version::highest(&["1.0.0".to_owned()]).unwrap();
-            env.csi.set(DRIVER, Registered { endpoint: socket, version });
+            for driver in [DRIVER, ATTACHING] {
+                let endpoint = socket.clone();
+                env.csi.set(driver, Registered { endpoint, version });
+            }
+        });
+        let (cluster, seen) = (self.cluster.clone(), handle.clone());
+        tasks.spawn("cluster", ports::OnExit::Fine, async move {
+            loop {
+                cluster.machine.pause(Duration::from_secs(2)).await;
+                if cluster.machine.state().is_dead() {
+                    return;
+                }
+                match cluster.machine.below(2) {
+                    0 => cluster.report(seen.facts().in_use.clone()),
+                    _ => cluster.control(),
+                }
+                let view = NodeView { node: Some(cluster.node()), ..NodeView::default() };
+                node.send_replace(Arc::new(view));
+            }
         });
         self.machine.pause(Duration::from_secs(2)).await;
         let life = Life {
@@ -264,7 +304,7 @@ impl World {
             handle,
             known: Arc::clone(&self.pods),
             pods: Arc::new(pods),
-            _node: Arc::new(node),
+            cluster: self.cluster.clone(),
             root: self.root.clone(),
             left: None,
         };
@@ -285,12 +325,16 @@ impl World {
         if let Some((path, volume)) = state.storage.published.first_key_value() {
             return Some(format!("{volume} published at {}", path.display()));
         }
+        if let Some(volume) = state.storage.attached.first() {
+            return Some(format!("{volume} attached"));
+        }
         let kubelet = self.root.join("kubelet");
         let csi = kubelet.join("plugins/kubernetes.io/csi");
         let devices = csi.join("volumeDevices");
         for folder in [
             kubelet.join("pods"),
             csi.join(DRIVER),
+            csi.join(ATTACHING),
             devices.join("staging"),
             devices.join("publish"),
         ] {
@@ -320,6 +364,18 @@ impl Drop for World {
     }
 }
 
+/// Claims of a pod's own that may grow.
+fn growing_claims(uid: &str) -> [String; 2] {
+    let number = uid.trim_start_matches("pod");
+    ["own", "attached"].map(|kind| format!("{kind}{number}"))
+}
+
+fn has_claim(pod: &Pod, claim: &str) -> bool {
+    let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
+    let mut claims = volumes.filter_map(|v| v.persistent_volume_claim.as_ref());
+    claims.any(|c| c.claim_name == claim)
+}
+
 /// Every file below a folder.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -339,7 +395,7 @@ struct Life {
     handle: VolumesHandle,
     known: Pods,
     pods: Arc<watch::Sender<PodsSnapshot>>,
-    _node: Arc<watch::Sender<Arc<NodeView>>>,
+    cluster: Cluster,
     root: PathBuf,
     left: Option<String>,
 }
@@ -454,14 +510,36 @@ impl Life {
                     container_name: "c".into(),
                     mount_index: 0,
                 };
-                let bound = self.handle.bind_sub_path(&request).await.unwrap();
-                assert!(sys::mount::is_mount_point(&bound).unwrap());
+                match self.handle.bind_sub_path(&request).await {
+                    Ok(bound) => assert!(sys::mount::is_mount_point(&bound).unwrap()),
+                    // The disk may fail; the worker tries again.
+                    Err(_) => assert!(self.machine.state().disk_faults > 0),
+                }
+                self.see_growth(uid, pod).await;
             }
             let kept = std::fs::read_to_string(self.marker(uid)).unwrap_or_default();
             assert_eq!(kept, uid, "data lost:\n{}", self.machine.trail());
             self.machine.pause(Duration::from_secs(20)).await;
         }
         self.enter(uid, Stage::Stopping);
+    }
+
+    /// Now and then a claim grows under the running pod; what has grown arrives on the node.
+    async fn see_growth(&self, uid: &str, pod: &Arc<Pod>) {
+        for claim in growing_claims(uid).into_iter().filter(|claim| has_claim(pod, claim)) {
+            if !self.cluster.is_growing(&claim) && self.machine.below(3) == 0 {
+                self.cluster.grow(&claim);
+            }
+            let growth = async {
+                while self.cluster.is_growing(&claim) && !self.cluster.has_grown(&claim) {
+                    // Failures are told elsewhere; a pod that runs keeps what it has.
+                    let _ = self.handle.wait_ready(pod).await;
+                    tokio::time::sleep(Duration::from_secs(5)).await;
+                }
+            };
+            let grown = tokio::time::timeout(PATIENCE, growth).await;
+            assert!(grown.is_ok(), "{claim} never grows:\n{}", self.machine.trail());
+        }
     }
 
     fn marker(&self, uid: &str) -> PathBuf {
