@@ -1,6 +1,6 @@
 //! Volumes that never answer, on the real runtime: a FUSE filesystem whose server is silent and a CSI
 //! driver that does not come back. Twenty other pods start as fast as before, and what hangs is named
-//! in an event and a metric.
+//! in an event, a metric and by `rubelet explain`.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test on the real machine")]
 
@@ -87,6 +87,16 @@ fn start_twenty(control: &ControlPlane, prefix: &str) -> Duration {
     took
 }
 
+/// What `rubelet explain` prints.
+fn explain(root: &Path, args: &[&str]) -> String {
+    let program = testkit::real::rubelet_bin().unwrap();
+    let root = format!("--root-dir={}", root.display());
+    let output = std::process::Command::new(program).arg("explain").args(args).arg(root).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
 #[test]
 fn hung_volumes_are_named_and_twenty_other_pods_start_as_before() {
     let control = Arc::new(ControlPlane::start(&ControlPlaneOptions::default()).unwrap());
@@ -127,6 +137,25 @@ fn hung_volumes_are_named_and_twenty_other_pods_start_as_before() {
         page.lines().any(|line| line == "rubelet_volume_quarantined_calls 2")
     };
     eventually(PATIENCE, "the metric counts both", named).unwrap();
+    // Whoever asks on the node is told which pods wait for which step.
+    let told = explain(&node.root_dir(), &[]);
+    println!("{told}");
+    assert!(told.starts_with("quarantined, because they do not come back:\n"), "{told}");
+    for (pod, wait) in [
+        ("default/stuck-fuse (syncing, ", "waits: volume \"h\": checking host path"),
+        (
+            "default/stuck-csi (syncing, ",
+            "waits: volume \"v\": NodePublishVolume of driver silent.test",
+        ),
+    ] {
+        let (_, story) = told.split_once(pod).unwrap_or_else(|| panic!("{told}"));
+        let line =
+            story.lines().find(|line| line.contains(wait)).unwrap_or_else(|| panic!("{told}"));
+        assert!(line.ends_with("s (does not come back; quarantined)"), "{line}");
+    }
+    let whole = explain(&node.root_dir(), &["pod", "stuck-csi"]);
+    assert!(whole.contains(" seen: api\n") && !whole.contains("stuck-fuse"), "{whole}");
+
     let beside = start_twenty(&control, "after");
     println!("20 pods: {normal:?} before, {beside:?} beside two hung volumes");
     assert!(beside <= normal * 2, "{beside:?} beside hung volumes, {normal:?} without");

@@ -10,6 +10,7 @@
 mod allocatable;
 mod cluster;
 mod exclusive;
+mod explain;
 mod host;
 mod idle_metrics;
 mod iptables;
@@ -112,6 +113,12 @@ pub enum AgentError {
 /// A new certificate for this host, signed by itself, and its key; PEM.
 pub fn self_signed_pair(host: &str) -> Result<(String, String), server::tls::TlsError> {
     server::tls::self_signed_pair(host, SystemClock.now().as_second())
+}
+
+/// Where the agent of this root directory tells why pods wait.
+pub fn explain_socket(root: &std::path::Path) -> std::path::PathBuf {
+    let roots = ports::Roots { kubelet: root.to_owned(), ..ports::Roots::default() };
+    server::explain_socket(&roots.rubelet())
 }
 
 /// How long tasks may take to end. What they leave undone is done after the next start.

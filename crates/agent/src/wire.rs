@@ -2,6 +2,7 @@
 
 use crate::cluster::Cluster;
 use crate::exclusive::Exclusive;
+use crate::explain::Story;
 use crate::host::{Host, configured_driver};
 use crate::idle_metrics;
 use crate::placement::{self, Placing, PlacingDeps};
@@ -283,7 +284,7 @@ async fn start_all(
         protect::shutdown(config, &roots),
         ShutdownParts {
             pods: Arc::new(pods.clone()),
-            volumes: Arc::new(volumes),
+            volumes: Arc::new(volumes.clone()),
             events: cluster.events,
             clock: Arc::clone(&clock),
             metrics: protect::keeps_shutdown_times(config).then(|| ShutdownMetrics::new(&registry)),
@@ -303,6 +304,8 @@ async fn start_all(
         let start = start as f64;
         scrape.family(&START, Kind::Gauge).push_values(&[], &[], start.into(), None);
     });
+    let story = Story { pods: pods.clone(), volumes, clock: Arc::clone(&clock) };
+    server::serve_explain(Arc::new(story), &roots.rubelet(), tasks);
     if config.gates.enabled("PodsAPI") {
         server::serve_pods(Arc::new(pods.clone()), &roots.kubelet.join("pods-api"), tasks)?;
     }

@@ -1,34 +1,21 @@
 //! The front of the pod subsystem.
 
 use crate::dispatch::Request;
+use crate::explain;
 use crate::housekeeping::{ContainerGc, Reach};
 use crate::shared::Shared;
 use crate::sources::ManifestFaults;
-use crate::timeline::Step;
 use crate::view::ViewHealth;
 use api::ids::PodUid;
 use async_trait::async_trait;
 use ports::{
-    EventSeverity, EventTarget, KillRequest, NodeEvent, PodChange, PodFeed, PodLife, Pods,
-    PodsSnapshot, ShownPod,
+    EventSeverity, EventTarget, ExplainedPod, KillRequest, NodeEvent, PodChange, PodFeed, PodLife,
+    Pods, PodsSnapshot, ShownPod,
 };
-use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
-
-/// What `rubelet explain pod` shows of one pod.
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Explanation {
-    /// The pod's UID.
-    pub uid: PodUid,
-    /// `namespace/name`.
-    pub name: String,
-    /// What happened, oldest first.
-    pub steps: Vec<Step>,
-}
 
 /// The pod subsystem. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -50,12 +37,16 @@ impl PodsHandle {
         self.faults.clone()
     }
 
-    /// What happened to every pod.
-    pub fn explain(&self) -> Vec<Explanation> {
+    /// What happened to every pod, and what it waits for.
+    pub fn explain(&self) -> Vec<ExplainedPod> {
+        let pods = self.published.borrow().clone().pods;
         let timelines = self.shared.timelines.all();
         timelines
             .into_iter()
-            .map(|(uid, (name, timeline))| Explanation { uid, name, steps: timeline.steps() })
+            .map(|(uid, (name, timeline))| {
+                let (steps, next_look) = timeline.read();
+                explain::pod(&uid, name, pods.get(&uid), steps, next_look)
+            })
             .collect()
     }
 

@@ -1,48 +1,43 @@
 //! What happened to one pod, step by step: the data behind `rubelet explain pod`.
 //!
 //! Promises: bounded (the oldest steps go first; a repeated step only counts up), cheap to write
-//! from any task, serialisable as it is.
+//! from any task.
 
-use jiff::Timestamp;
-use ports::Clock;
-use serde::Serialize;
+use jiff::{SignedDuration, Timestamp};
+use ports::{Clock, PastStep};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 const CAPACITY: usize = 128;
 
-/// One step in a pod's life on this node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Step {
-    /// When it first happened.
-    pub at: Timestamp,
-    /// When it happened last, if it was repeated.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub last_at: Option<Timestamp>,
-    /// How often it happened in a row.
-    pub times: u32,
-    /// What happened, e.g. `sandbox started`.
-    pub what: &'static str,
-    /// The container it is about, if it is about one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub container: Option<String>,
-    /// Details: an id, a duration, an error.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub detail: String,
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Step {
+    at: Timestamp,
+    last_at: Option<Timestamp>,
+    times: u32,
+    what: &'static str,
+    container: Option<String>,
+    detail: String,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    steps: VecDeque<Step>,
+    next_look: Option<Timestamp>,
 }
 
 /// The bounded list of a pod's steps. Cheap to clone; clones share the list.
 #[derive(Debug, Clone)]
 pub(crate) struct Timeline {
-    steps: Arc<Mutex<VecDeque<Step>>>,
+    kept: Arc<Mutex<Kept>>,
     clock: Arc<dyn Clock>,
 }
 
 impl Timeline {
     /// An empty timeline.
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { steps: Arc::new(Mutex::new(VecDeque::new())), clock }
+        Self { kept: Arc::default(), clock }
     }
 
     /// Notes a step of the pod as a whole.
@@ -62,18 +57,37 @@ impl Timeline {
 
     /// When something happened last.
     pub(crate) fn last_at(&self) -> Option<Timestamp> {
-        let steps = self.steps.lock().ok()?;
-        steps.back().map(|step| step.last_at.unwrap_or(step.at))
+        let kept = self.kept.lock().ok()?;
+        kept.steps.back().map(|step| step.last_at.unwrap_or(step.at))
     }
 
-    /// All steps, oldest first.
-    pub(crate) fn steps(&self) -> Vec<Step> {
-        self.steps.lock().map(|steps| steps.iter().cloned().collect()).unwrap_or_default()
+    /// Says in how long the pod is looked at again; `None` if nothing but news leads to it.
+    pub(crate) fn appoint(&self, ahead: Option<Duration>) {
+        let ahead = ahead.and_then(|wait| SignedDuration::try_from(wait).ok());
+        let next_look = ahead.and_then(|ahead| self.clock.now().checked_add(ahead).ok());
+        if let Ok(mut kept) = self.kept.lock() {
+            kept.next_look = next_look;
+        }
+    }
+
+    /// All steps, oldest first, and the moment of the next look.
+    pub(crate) fn read(&self) -> (Vec<PastStep>, Option<Timestamp>) {
+        let Ok(kept) = self.kept.lock() else { return (Vec::new(), None) };
+        let steps = kept.steps.iter().map(|step| PastStep {
+            at: step.at,
+            last_at: step.last_at,
+            times: step.times,
+            what: step.what.to_owned(),
+            container: step.container.clone(),
+            detail: step.detail.clone(),
+        });
+        (steps.collect(), kept.next_look)
     }
 
     fn push(&self, what: &'static str, container: Option<String>, detail: String) {
         let at = self.clock.now();
-        let Ok(mut steps) = self.steps.lock() else { return };
+        let Ok(mut kept) = self.kept.lock() else { return };
+        let steps = &mut kept.steps;
         if let Some(last) = steps.back_mut()
             && last.what == what
             && last.container == container
@@ -104,7 +118,7 @@ mod tests {
         for _ in 0..5 {
             timeline.note_container("pull failed", "web", "no such host");
         }
-        let steps = timeline.steps();
+        let (steps, _) = timeline.read();
         assert_eq!(steps.len(), 1);
         assert_eq!(steps[0].times, 5);
         assert!(steps[0].last_at.is_some());
@@ -116,7 +130,7 @@ mod tests {
         for n in 0..CAPACITY + 10 {
             timeline.note("step", n.to_string());
         }
-        let steps = timeline.steps();
+        let (steps, _) = timeline.read();
         assert_eq!(steps.len(), CAPACITY);
         assert_eq!(steps[0].detail, "10");
     }

@@ -108,6 +108,7 @@ impl PodWorker {
                     // A call is never dropped half-way by our own end: containers outlive us, and
                     // what was begun with the runtime is seen again at the next start.
                     let began = Instant::now();
+                    self.timeline.appoint(None);
                     let call: BoxFuture<'_, Outcome> = Box::pin(self.call(&work));
                     let outcome = tokio::select! {
                         () = cancel.cancelled() => return, // see above
@@ -182,6 +183,7 @@ impl PodWorker {
 
     /// Waits for a reason to look again; `false` when everything ends.
     async fn wait(&mut self, cancel: &tokio_util::sync::CancellationToken) -> bool {
+        self.timeline.appoint(self.again_at.map(|at| at.saturating_duration_since(Instant::now())));
         let seen = self.seen;
         let newer = |view: &Option<Observation>| view.as_ref().is_some_and(|o| o.version > seen);
         tokio::select! {

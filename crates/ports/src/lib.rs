@@ -14,6 +14,7 @@ mod cgroups;
 mod claims;
 mod clock;
 mod events;
+mod explain;
 mod node;
 mod objects;
 mod placement;
@@ -32,6 +33,7 @@ pub use cgroups::{CgroupError, CgroupValues, PodCgroups};
 pub use claims::ClaimApi;
 pub use clock::{Clock, SystemClock};
 pub use events::{EventSeverity, EventTarget, Events, NodeEvent};
+pub use explain::{Explained, ExplainedPod, Explains, PastStep, Wait};
 pub use node::{NodeView, NodeViews, PressureCondition};
 pub use objects::{ObjectChange, ObjectError, ObjectKind, Objects, TokenRequest, TokenResponse};
 pub use placement::{

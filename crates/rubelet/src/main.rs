@@ -4,6 +4,7 @@
 //! rubelet [flags]          run the node agent
 //! rubelet config [flags]   print the settings in force and where each comes from
 //! rubelet check [flags]    check the settings and this machine
+//! rubelet explain [pod]    ask the running agent what pods wait for
 //! ```
 //!
 //! Started under the name `kubelet` it does the same.
@@ -11,6 +12,7 @@
 
 mod check;
 mod disk;
+mod explain;
 mod logs;
 mod show;
 
@@ -34,15 +36,19 @@ fn main() -> ExitCode {
     let command = match args.first().map(String::as_str) {
         Some("config") => Command::Config,
         Some("check") => Command::Check,
+        Some("explain") => Command::Explain,
         _ => Command::Run,
     };
     if command != Command::Run {
         args.remove(0);
     }
     let form = match command {
-        Command::Config | Command::Check => show::Form::take(&mut args),
+        Command::Config | Command::Check | Command::Explain => show::Form::take(&mut args),
         Command::Run => show::Form::Yaml,
     };
+    if command == Command::Explain {
+        return explained(&args, form);
+    }
     let cgroups = cgroup_version();
     let disk = if command == Command::Run { Disk::Changed } else { Disk::LookedAt };
     let loaded = config::load(args.iter().cloned(), &disk, cgroups);
@@ -66,7 +72,7 @@ fn main() -> ExitCode {
         (Err(error), _) => Err(error.to_string()),
         (Ok(Request::Print(text)), _) => print(&text),
         (Ok(Request::Leave(code)), _) => return ExitCode::from(code),
-        (Ok(Request::Run(_)), Command::Config | Command::Check) => Ok(()),
+        (Ok(Request::Run(_)), Command::Config | Command::Check | Command::Explain) => Ok(()),
         (Ok(Request::Run(config)), Command::Run) => match &config.faults.callers {
             Some(fault) => Err(format!("failed to run Kubelet: {fault}")),
             None => run(*config, handle),
@@ -87,6 +93,7 @@ enum Command {
     Run,
     Config,
     Check,
+    Explain,
 }
 
 fn run(config: config::Config, logs: telemetry::log::LogHandle) -> Result<(), String> {
@@ -113,6 +120,18 @@ fn checked(args: &[String], loaded: &Loaded, cgroups: CgroupVersion, form: show:
     };
     let failed = print(&text).is_err() || report.failed();
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Tells what the agent on this machine says.
+fn explained(args: &[String], form: show::Form) -> ExitCode {
+    match explain::run(args, form).and_then(|text| print(&text)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // A closed standard error leaves only the exit code.
+            let _ = writeln!(std::io::stderr(), "{error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn cgroup_version() -> CgroupVersion {

@@ -11,6 +11,7 @@ mod accept;
 pub mod auth;
 mod body;
 mod certificate_files;
+mod explain;
 mod exposition;
 mod gotime;
 mod handlers;
@@ -30,6 +31,7 @@ pub mod target;
 pub mod tls;
 mod websocket;
 
+pub use explain::{explain_socket, serve_explain};
 pub use health_metrics::HealthMetrics;
 pub use pods_api::{PodsApiError, serve_pods};
 pub use serve::{HealthCheck, ServerDeps};

@@ -32,6 +32,11 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// The user that this process acts as.
+pub fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
 /// Sets the soft and hard limit of open files.
 pub fn set_open_files_limit(limit: u64) -> io::Result<()> {
     let rlimit = Rlimit { current: Some(limit), maximum: Some(limit) };

@@ -10,7 +10,7 @@ use crate::paths::Paths;
 use crate::pool::{NORMAL, Pool};
 use crate::published::Published;
 use crate::subpath::{self, SubPathError, Which};
-use crate::task::{Request, VolumesTask, WaitState};
+use crate::task::{Request, VolumeStory, VolumesTask, WaitState};
 use crate::usage::{self, UsageCache};
 use api::core::v1::Pod;
 use api::ids::PodUid;
@@ -101,6 +101,11 @@ impl VolumesHandle {
             }
         });
         facts
+    }
+
+    /// What every pod's volumes wait for, and what does not come back.
+    pub async fn explain(&self) -> VolumeStory {
+        self.ask(|reply| Request::Explain { reply }).await.unwrap_or_default()
     }
 
     /// What takes CSI drivers into use; give it to [`crate::watch_plugins`] for `CSIPlugin`.

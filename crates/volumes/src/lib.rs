@@ -44,6 +44,7 @@ pub use config::{VolumesConfig, VolumesDeps};
 pub use handle::{VolumesHandle, start};
 pub use metrics::VolumeMetrics;
 pub use plugin_registration::{PluginHandlers, watch_plugins};
+pub use task::VolumeStory;
 
 #[cfg(test)]
 mod tests;

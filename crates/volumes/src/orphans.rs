@@ -4,7 +4,7 @@
 //! own folders must be empty, and whatever else lies in the pod's folder is removed without
 //! crossing a mount.
 
-use crate::env::{StepError, chain};
+use crate::env::{StepError, chain, go_text};
 use crate::paths::Paths;
 use api::ids::PodUid;
 use std::collections::BTreeSet;
@@ -17,8 +17,14 @@ use sys::removal::{Contents, remove_tree};
 pub(crate) struct Pass {
     /// Folders of pods that nobody knows.
     pub(crate) seen: usize,
-    /// Why some of them are still there, one line each.
-    pub(crate) kept: Vec<String>,
+    /// How many of them are still there.
+    pub(crate) kept: usize,
+    /// Pods below whose volumes something is mounted.
+    pub(crate) mounted: Vec<String>,
+    /// What was wrong with volumes, one line each.
+    pub(crate) volume_errors: Vec<String>,
+    /// What was wrong with anything else.
+    pub(crate) removal_errors: Vec<String>,
 }
 
 /// The folders of all pods.
@@ -39,45 +45,93 @@ pub(crate) fn clean(paths: &Paths, orphans: &BTreeSet<PodUid>) -> Result<Pass, S
     let table = mountinfo::read(paths.proc())?;
     for uid in orphans {
         pass.seen += 1;
-        if let Err(reason) = remove_pod(paths, uid.as_str(), &table) {
-            pass.kept.push(reason);
+        if !pass.remove_pod(paths, uid.as_str(), &table) {
+            pass.kept += 1;
         }
     }
     Ok(pass)
 }
 
-fn remove_pod(paths: &Paths, uid: &str, table: &[MountEntry]) -> Result<(), String> {
-    let pod = paths.pod(uid);
-    if !mountinfo::at_or_below(table, &pod).is_empty() {
-        return Err(format!("orphaned pod {uid:?} found, but volumes are not cleaned up"));
+impl Pass {
+    /// Removes one pod's folder; whether nothing is left of it.
+    fn remove_pod(&mut self, paths: &Paths, uid: &str, table: &[MountEntry]) -> bool {
+        if !mountinfo::at_or_below(table, &paths.volumes(uid)).is_empty() {
+            self.mounted.push(uid.to_owned());
+            return false;
+        }
+        let before = self.volume_errors.len();
+        self.remove_volumes(paths, uid);
+        if self.volume_errors.len() > before {
+            return false;
+        }
+        let before = self.removal_errors.len();
+        self.remove_rest(paths, uid);
+        self.removal_errors.len() == before
     }
-    let volumes = paths.volumes(uid);
-    for plugin in list(&volumes) {
-        for name in list(&volumes.join(&plugin)) {
-            let path = volumes.join(&plugin).join(name);
-            sys::fs::remove_dir(&path).map_err(|e| {
-                format!(
-                    "orphaned pod {uid:?} found, but failed to rmdir() volume at path {}: {}",
-                    path.display(),
-                    chain(&e.source)
-                )
-            })?;
+
+    fn remove_volumes(&mut self, paths: &Paths, uid: &str) {
+        let volumes = paths.volumes(uid);
+        for plugin in list(&volumes) {
+            for name in list(&volumes.join(&plugin)) {
+                let path = volumes.join(&plugin).join(name);
+                if let Err(e) = sys::fs::remove_dir(&path) {
+                    self.volume_errors.push(format!(
+                        "orphaned pod {uid:?} found, but failed to rmdir() volume at path {}: {}",
+                        path.display(),
+                        go_text(&e.source)
+                    ));
+                }
+            }
+        }
+        let top = paths.sub_paths(uid);
+        for volume in list(&top) {
+            for container in list(&top.join(&volume)) {
+                let folder = top.join(&volume).join(container);
+                for path in list(&folder).into_iter().map(|index| folder.join(index)) {
+                    // The place of a bind is a folder or a file, as what was bound.
+                    let removed = match path.is_dir() && !path.is_symlink() {
+                        true => sys::fs::remove_dir(&path),
+                        false => sys::fs::remove_file(&path),
+                    };
+                    if let Err(e) = removed {
+                        let (path, why) = (path.display(), go_text(&e.source));
+                        self.volume_errors.push(format!(
+                            "orphaned pod {uid:?} found, but failed to remove subpath at path {path}: remove {path}: {why}"
+                        ));
+                    }
+                }
+            }
+        }
+        if let Err(e) = remove_tree(paths.proc(), &volumes, Contents::DirsOnly) {
+            self.volume_errors.push(format!(
+                "orphaned pod {uid:?} found, but error occurred when trying to remove the volumes dir: {}",
+                chain(&e)
+            ));
         }
     }
-    crate::subpath::clean(&paths.sub_paths(uid), crate::subpath::Which::All)
-        .map_err(|e| format!("orphaned pod {uid:?} found, but failed to remove subPaths: {e}"))?;
-    remove_tree(paths.proc(), &volumes, Contents::DirsOnly).map_err(|e| {
-        format!(
-            "orphaned pod {uid:?} found, but error occurred when trying to remove the volumes dir: {}",
-            chain(&e)
-        )
-    })?;
-    remove_tree(paths.proc(), &pod, Contents::Everything).map_err(|e| {
-        format!(
-            "orphaned pod {uid:?} found, but error occurred when trying to remove the pod directory: {}",
-            chain(&e)
-        )
-    })
+
+    fn remove_rest(&mut self, paths: &Paths, uid: &str) {
+        let pod = paths.pod(uid);
+        for path in list(&pod).into_iter().map(|name| pod.join(name)) {
+            let removed = match path.is_dir() && !path.is_symlink() {
+                true => remove_tree(paths.proc(), &path, Contents::Everything),
+                false => sys::fs::remove_file(&path).map_err(Into::into),
+            };
+            if let Err(e) = removed {
+                self.removal_errors.push(format!(
+                    "orphaned pod {uid:?} found, but error occurred when trying to remove subdir {:?}: {}",
+                    path.display().to_string(),
+                    chain(&e)
+                ));
+            }
+        }
+        if let Err(e) = sys::fs::remove_dir(&pod) {
+            self.removal_errors.push(format!(
+                "orphaned pod {uid:?} found, but error occurred when trying to remove the pod directory: {}",
+                go_text(&e.source)
+            ));
+        }
+    }
 }
 
 fn list(dir: &Path) -> Vec<String> {
@@ -120,10 +174,21 @@ mod tests {
         std::fs::write(mount.join("precious"), "x").unwrap();
 
         let first = pass(&paths);
-        assert_eq!(first.seen, 3);
-        assert_eq!(first.kept.len(), 2, "{:?}", first.kept);
-        assert!(first.kept[0].starts_with("orphaned pod \"data\" found, but failed to rmdir()"));
-        assert_eq!(first.kept[1], "orphaned pod \"mounted\" found, but volumes are not cleaned up");
+        assert_eq!((first.seen, first.kept), (3, 2));
+        assert_eq!(first.mounted, ["mounted"]);
+        let volume = paths.volumes("data").join("kubernetes.io~empty-dir/v");
+        assert_eq!(
+            first.volume_errors[0],
+            format!(
+                "orphaned pod \"data\" found, but failed to rmdir() volume at path {}: directory not empty",
+                volume.display()
+            )
+        );
+        assert!(
+            first.volume_errors[1]
+                .starts_with("orphaned pod \"data\" found, but error occurred when trying to remove the volumes dir: ")
+        );
+        assert!(first.removal_errors.is_empty());
         assert_eq!(sys::fs::list_dir(paths.pods()).unwrap(), ["data", "known", "mounted"]);
         assert!(mount.join("precious").exists());
         assert!(paths.volumes("data").join("kubernetes.io~empty-dir/v/user").exists());

@@ -20,6 +20,11 @@ pub(crate) const SHOWN_AFTER: Duration = Duration::from_secs(10);
 /// Hung calls after which no new ones are started on any key.
 const MAX_HUNG: usize = 256;
 
+/// Whether an error tells of a call that does not come back.
+pub(crate) fn tells_of_quarantine(error: &str) -> bool {
+    error.contains("is quarantined")
+}
+
 /// Why a call gave no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PoolError {

@@ -4,6 +4,7 @@
 //! means "look again". Nothing here waits for a mount, a driver or the API server.
 
 mod books;
+mod leftovers;
 mod wait;
 
 pub(crate) use wait::WaitState;
@@ -21,9 +22,10 @@ use api::core::v1::Pod;
 use api::ids::{PodUid, VolumeName};
 use books::PodBook;
 use engine::volumes::{
-    Action, Actual, Backoffs, Desired, OpKey, Outcome, PlanView, VolumeSpec, plan,
+    Action, Actual, Backoffs, Desired, DesiredPod, DeviceState, OpKey, Outcome, PlanView,
+    VolumeSpec, plan,
 };
-use ports::{ObjectChange, PodMounts, PodsSnapshot, VolumeError};
+use ports::{ObjectChange, PodMounts, PodsSnapshot, VolumeError, Wait};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,6 +51,17 @@ pub(crate) enum Request {
     Mounted { uid: PodUid, reply: oneshot::Sender<Vec<(String, Arc<VolumeSpec>)>> },
     /// How far the pod's volumes are.
     Describe { pod: Arc<Pod>, reply: oneshot::Sender<WaitState> },
+    /// What every pod's volumes wait for, and what does not come back.
+    Explain { reply: oneshot::Sender<VolumeStory> },
+}
+
+/// What pods' volumes wait for.
+#[derive(Debug, Clone, Default)]
+pub struct VolumeStory {
+    /// By pod; only those that wait.
+    pub waits: BTreeMap<PodUid, Vec<Wait>>,
+    /// Everything that does not come back.
+    pub hung: Vec<String>,
 }
 
 /// What runs beside the loop.
@@ -87,6 +100,8 @@ pub(crate) struct VolumesTask {
     desired: Desired,
     actual: Actual,
     backoffs: Backoffs,
+    /// Why each operation failed that has not worked since.
+    errors: BTreeMap<OpKey, String>,
     pending: BTreeSet<OpKey>,
     steps: BTreeMap<OpKey, Step>,
     jobs: JoinSet<JobDone>,
@@ -103,7 +118,7 @@ pub(crate) struct VolumesTask {
     unexplained: Vec<Unexplained>,
     reported_attached: BTreeSet<VolumeName>,
     orphans_at: Instant,
-    orphans_told: Vec<String>,
+    orphans_told: orphans::Pass,
     /// Pods whose folders are being removed: nothing is set up for them meanwhile.
     removing: BTreeSet<PodUid>,
     node_at: Option<Instant>,
@@ -131,6 +146,7 @@ impl VolumesTask {
             desired: Desired::default(),
             actual: Actual::default(),
             backoffs: Backoffs::default(),
+            errors: BTreeMap::new(),
             pending: BTreeSet::new(),
             steps: BTreeMap::new(),
             jobs: JoinSet::new(),
@@ -143,7 +159,7 @@ impl VolumesTask {
             unexplained: Vec::new(),
             reported_attached: BTreeSet::new(),
             orphans_at: now,
-            orphans_told: Vec::new(),
+            orphans_told: orphans::Pass::default(),
             removing: BTreeSet::new(),
             node_at: None,
             recount: true,
@@ -245,6 +261,7 @@ impl VolumesTask {
                 pending: &self.pending,
                 backoffs: &self.backoffs,
                 may_unmount,
+                controller_attaches: self.env.config.controller_attaches,
                 reported_attached: &self.reported_attached,
             },
             now - self.start,
@@ -359,7 +376,12 @@ impl VolumesTask {
         self.steps.insert(key.clone(), step);
         let metrics = self.env.metrics.clone();
         let spec = self.spec_of(&action);
-        let name = counted_as(action.name(), spec.as_ref().is_some_and(|s| s.is_block()));
+        let name = match counted_as(action.name(), spec.as_ref().is_some_and(|s| s.is_block())) {
+            "verify_controller_attached_volume" if !self.env.config.controller_attaches => {
+                "volume_attach"
+            }
+            name => name,
+        };
         let plugin = spec.map(|s| label(&s)).unwrap_or_default();
         self.spawn(Job::Op(action, key), async move {
             let started = Instant::now();
@@ -396,9 +418,19 @@ impl VolumesTask {
                 Some(Box::pin(async move { ops::unmount(&env, &input).await }))
             }
             Action::UnmountDevice { volume } => {
-                let spec = Arc::clone(&self.actual.volumes.get(volume)?.spec);
+                let actual = self.actual.volumes.get(volume)?;
+                let (spec, device) = (Arc::clone(&actual.spec), actual.device);
                 let step = step.clone();
+                if device == DeviceState::NotMounted {
+                    return Some(Box::pin(async move { ops::detach(&env, &spec, &step).await }));
+                }
                 Some(Box::pin(async move { ops::unmount_device(&env, &spec, &step).await }))
+            }
+            Action::VerifyAttached { volume } if !self.env.config.controller_attaches => {
+                let wants = |(_, p): &(&PodUid, &DesiredPod)| p.volumes.contains_key(volume);
+                let (pod, _) = self.desired.pods.iter().find(wants)?;
+                let input = self.mount_input(volume, pod, step)?;
+                Some(Box::pin(async move { ops::attach(&env, &input).await }))
             }
             Action::VerifyAttached { volume } => {
                 let (volume, step) = (volume.clone(), step.clone());
@@ -420,6 +452,7 @@ impl VolumesTask {
             state: mount.map(|m| m.state),
             reconstructed: mount.is_some_and(|m| m.reconstructed),
             device: actual.map(|v| v.device).unwrap_or_default(),
+            device_path: actual.map(|v| v.device_path.clone()).unwrap_or_default(),
             others: actual.is_some_and(|v| v.pods.keys().any(|p| p != pod)),
             step: step.clone(),
         })
@@ -480,93 +513,26 @@ impl VolumesTask {
         self.pending.remove(&key);
         self.steps.remove(&key);
         match &report.error {
-            None => self.backoffs.succeeded(&key),
+            None => {
+                self.errors.remove(&key);
+                self.backoffs.succeeded(&key);
+            }
             Some(error) => {
                 let now = Instant::now() - self.start;
                 let wait = self.backoffs.failed(key.clone(), action.name(), now);
                 tracing::error!(operation = action.name(), volume = %key.volume(),
                     durationBeforeRetry = ?wait, err = error, "volume operation failed");
+                self.errors.insert(key.clone(), error.clone());
             }
         }
         self.actual.finish(action, &report.outcome, report.device);
         if let Some(volume) = self.actual.volumes.get_mut(action.volume()) {
             volume.size = report.size.or(volume.size);
+            if let Some(device) = report.device_path {
+                volume.device_path = device;
+            }
             volume.expansion_refused |= report.refused;
         }
-    }
-
-    fn clean_unexplained(&mut self) {
-        for left in std::mem::take(&mut self.unexplained) {
-            if self.books.contains_key(&left.pod) {
-                // A living pod's volume is left to the mount path.
-                continue;
-            }
-            let env = Arc::clone(&self.env);
-            let key = left.path.to_string_lossy().into_owned();
-            self.spawn(Job::ForceClean, async move {
-                let path = left.path.clone();
-                let cleaned = env
-                    .pool
-                    .run(&key, "force clean", NORMAL, move || reconstruct::force_clean(&path))
-                    .await;
-                let error = match cleaned {
-                    Ok(Ok(())) => None,
-                    Ok(Err(e)) => Some(e.to_string()),
-                    Err(e) => Some(e.to_string()),
-                };
-                env.metrics.forced.inc(&[]);
-                if let Some(err) = error {
-                    env.metrics.not_forced.inc(&[]);
-                    tracing::error!(path = %left.path.display(), err,
-                        "could not clean a volume that no plugin explains");
-                }
-                JobDone::ForceClean
-            });
-        }
-    }
-
-    /// Lists the folders of pods. Whose they are is asked afterwards: a pod that comes in between
-    /// is either not in the list, or known.
-    fn list_orphans(&mut self) {
-        let env = Arc::clone(&self.env);
-        self.spawn(Job::OrphanNames, async move {
-            let paths = env.paths.clone();
-            let listed =
-                env.pool.run("pods", "list pods", NORMAL, move || orphans::names(&paths)).await;
-            JobDone::OrphanNames(listed.ok().and_then(Result::ok).unwrap_or_default())
-        });
-    }
-
-    fn remove_orphans(&mut self, names: &[String]) {
-        let snapshot = self.pods.borrow().clone();
-        let in_use = |uid: &PodUid| {
-            snapshot.pods.contains_key(uid)
-                || self.books.contains_key(uid)
-                || self.actual.volumes.values().any(|volume| volume.pods.contains_key(uid))
-                || self.pending.iter().any(|key| matches!(key, OpKey::Pod(_, pod) if pod == uid))
-        };
-        let all = names.iter().map(|name| PodUid::from(name.as_str()));
-        self.removing = all.filter(|uid| !in_use(uid)).collect();
-        let (env, orphans) = (Arc::clone(&self.env), self.removing.clone());
-        self.spawn(Job::Orphans, async move {
-            let paths = env.paths.clone();
-            let pass = env
-                .pool
-                .run("pods", "clean orphans", NORMAL, move || orphans::clean(&paths, &orphans))
-                .await;
-            JobDone::Orphans(pass.ok().and_then(Result::ok))
-        });
-    }
-
-    /// One line per change of state, not per pass.
-    #[expect(clippy::cast_precision_loss, reason = "counts of folders are small")]
-    fn tell_orphans(&mut self, pass: orphans::Pass) {
-        self.env.metrics.orphans.set(&[], pass.seen as f64);
-        self.env.metrics.orphan_errors.set(&[], pass.kept.len() as f64);
-        for line in pass.kept.iter().filter(|l| !self.orphans_told.contains(l)) {
-            tracing::error!(reason = line, "orphaned pod directory kept");
-        }
-        self.orphans_told = pass.kept;
     }
 }
 

@@ -33,6 +33,11 @@ impl Backoffs {
         (entry.operation == operation && entry.until > now).then_some(entry.until)
     }
 
+    /// Until when the operation that failed last on `key` must wait.
+    pub fn waits_until(&self, key: &OpKey) -> Option<Duration> {
+        self.entries.get(key).map(|entry| entry.until)
+    }
+
     /// Notes a failure; returns how long the operation must wait.
     pub fn failed(&mut self, key: OpKey, operation: &'static str, now: Duration) -> Duration {
         let wait = match self.entries.get(&key) {

@@ -33,7 +33,7 @@ impl KubeletKind {
     pub fn program(self, parts: &Parts) -> anyhow::Result<PathBuf> {
         match self {
             KubeletKind::Go => parts.bin("kubelet-go"),
-            KubeletKind::Rubelet => rubelet(),
+            KubeletKind::Rubelet => rubelet_bin(),
         }
     }
 }
@@ -156,7 +156,7 @@ pub(super) fn lay_over(base: &mut Value, overlay: &Value) {
 }
 
 /// Our binary, built once per process so that a test never runs a stale one.
-fn rubelet() -> anyhow::Result<PathBuf> {
+pub fn rubelet_bin() -> anyhow::Result<PathBuf> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     if let Some(given) = std::env::var_os("RUBELET_BIN") {
         return Ok(given.into());

@@ -24,6 +24,8 @@ pub(super) struct PodBook {
     pub(super) released: bool,
     /// Its worker asked for its volumes.
     pub(super) asked: bool,
+    /// When its page was begun.
+    pub(super) since: Instant,
     /// It must be looked at.
     pub(super) dirty: bool,
     pub(super) resolving: bool,
@@ -42,6 +44,7 @@ impl PodBook {
             unseen: false,
             released: false,
             asked: false,
+            since: Instant::now(),
             dirty: true,
             resolving: false,
             again_at: None,
@@ -108,6 +111,7 @@ impl VolumesTask {
         for uid in gone {
             self.drop_pod(&uid);
         }
+        self.forget_failures();
     }
 
     /// Has another look at those of the pod's volumes that change while it runs.
@@ -186,6 +190,11 @@ impl VolumesTask {
                 let state = self.describe(&uid_of(&pod));
                 // The asker may have gone away.
                 drop(reply.send(state));
+            }
+            Request::Explain { reply } => {
+                let story = super::VolumeStory { waits: self.waits(), hung: self.quarantined() };
+                // The asker may have gone away.
+                drop(reply.send(story));
             }
         }
     }
@@ -330,7 +339,7 @@ impl VolumesTask {
     }
 
     /// Everything that does not come back: calls into the kernel, and drivers that do not answer.
-    fn quarantined(&self) -> Vec<String> {
+    pub(super) fn quarantined(&self) -> Vec<String> {
         let mut all = self.env.pool.quarantined();
         for (key, step) in &self.steps {
             let (what, since) = step.read();

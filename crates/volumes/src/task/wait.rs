@@ -1,10 +1,14 @@
 //! Who waits for a pod's volumes, and how a wait that ends badly is told.
 
 use super::VolumesTask;
-use api::ids::PodUid;
+use crate::pool::{SHOWN_AFTER, tells_of_quarantine};
+use api::ids::{PodUid, VolumeName};
 use engine::volumes::{MountState, OpKey, Plugin, VolumeSpec, used_volumes};
-use ports::{MountedVolume, PodMounts, VolumeError};
+use ports::{MountedVolume, PodMounts, VolumeError, Wait};
+use std::collections::BTreeMap;
+use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 /// Somebody waits for all volumes of a pod.
 #[derive(Debug)]
@@ -158,6 +162,80 @@ impl VolumesTask {
         state
     }
 
+    /// What every pod's volumes wait for.
+    pub(super) fn waits(&self) -> BTreeMap<PodUid, Vec<Wait>> {
+        let books = self.books.iter().filter(|(_, book)| !book.released);
+        let waits = books.map(|(uid, book)| {
+            let wanted = self.desired.pods.get(uid);
+            let missing = used_volumes(&book.pod).into_keys().filter_map(|name| {
+                let found =
+                    wanted.and_then(|d| d.volumes.iter().find(|(_, v)| v.names.contains(&name)));
+                let wait = match found {
+                    Some((unique, _)) if self.is_mounted(unique, uid) => return None,
+                    Some((unique, volume)) => self.volume_wait(uid, unique, volume.attachable),
+                    None => Wait {
+                        what: "finding out what it is".into(),
+                        next_try: book.again_at.map(|at| self.moment(at)),
+                        last_error: book.errors.iter().cloned().collect::<Vec<_>>().join("; "),
+                        ..Wait::default()
+                    },
+                };
+                let since = wait.since.unwrap_or_else(|| self.moment(book.since));
+                Some(Wait { who: format!("volume {name:?}"), since: Some(since), ..wait })
+            });
+            (uid.clone(), missing.collect::<Vec<_>>())
+        });
+        let mut waits: BTreeMap<PodUid, Vec<Wait>> = waits.filter(|(_, w)| !w.is_empty()).collect();
+        // What is being taken away and does not go.
+        for (key, step) in &self.steps {
+            let OpKey::Pod(volume, uid) = key else { continue };
+            let (what, since) = step.read();
+            if since >= SHOWN_AFTER && !self.desired.wants(volume, uid) {
+                let wait = self.under_way(what, since);
+                let wait = Wait { who: format!("volume {:?}", volume.to_string()), ..wait };
+                waits.entry(uid.clone()).or_default().push(wait);
+            }
+        }
+        waits
+    }
+
+    fn volume_wait(&self, uid: &PodUid, volume: &VolumeName, attachable: bool) -> Wait {
+        let keys = [OpKey::Pod(volume.clone(), uid.clone()), OpKey::Volume(volume.clone())];
+        let last_error = keys.iter().find_map(|key| self.errors.get(key)).cloned();
+        let last_error = last_error.unwrap_or_default();
+        if let Some(step) = keys.iter().find_map(|key| self.steps.get(key)) {
+            let (what, since) = step.read();
+            return Wait { last_error, ..self.under_way(what, since) };
+        }
+        let now = Instant::now() - self.start;
+        let until = keys.iter().filter_map(|key| self.backoffs.waits_until(key)).max();
+        let next_try = until.filter(|at| *at > now).map(|at| self.moment(self.start + at));
+        let attached = self.actual.volumes.get(volume).is_some_and(|v| v.attached);
+        let what = match (attachable && !attached, next_try) {
+            (true, None) => "the controller to attach it",
+            (_, Some(_)) => "the next try",
+            (false, None) => "its turn",
+        };
+        let hung = tells_of_quarantine(&last_error);
+        Wait { what: what.into(), next_try, last_error, hung, ..Wait::default() }
+    }
+
+    fn under_way(&self, what: String, since: Duration) -> Wait {
+        let began = self.moment(Instant::now() - since);
+        Wait { what, since: Some(began), hung: since >= SHOWN_AFTER, ..Wait::default() }
+    }
+
+    /// A moment of ours on the wall clock.
+    fn moment(&self, at: Instant) -> jiff::Timestamp {
+        let (wall, now) = (self.env.clock.now(), Instant::now());
+        let moment = if at >= now {
+            jiff::SignedDuration::try_from(at - now).and_then(|ahead| wall.checked_add(ahead))
+        } else {
+            jiff::SignedDuration::try_from(now - at).and_then(|past| wall.checked_sub(past))
+        };
+        moment.unwrap_or(wall)
+    }
+
     fn mounted_volume(&self, uid: &PodUid, spec: &VolumeSpec) -> MountedVolume {
         let host_owned = spec.plugin == Plugin::HostPath;
         let relabels = !matches!(spec.plugin, Plugin::HostPath | Plugin::Nfs | Plugin::Image);
@@ -166,6 +244,7 @@ impl VolumesTask {
                 || v.csi.as_ref().and_then(|c| c.read_only) == Some(true)
                 || v.iscsi.as_ref().and_then(|i| i.read_only) == Some(true)
                 || v.fc.as_ref().and_then(|f| f.read_only) == Some(true)
+                || v.flex_volume.as_ref().and_then(|f| f.read_only) == Some(true)
         });
         let gid = spec
             .as_persistent()

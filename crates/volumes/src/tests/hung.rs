@@ -80,6 +80,12 @@ async fn hung_mounts_are_named_and_twenty_other_pods_start_as_before() {
     // The wait of a stuck pod names what it waits for.
     let state = bed.handle.describe(&stuck[0]).await.unwrap();
     assert!(state.steps[0].contains("checking host path"), "{:?}", state.steps);
+    let story = bed.handle.explain().await;
+    assert_eq!((story.hung.len(), story.waits.len()), (20, 20));
+    let wait = &story.waits["stuck0"][0];
+    assert_eq!(wait.who, "volume \"h\"");
+    assert!(wait.hung && wait.what.contains("checking host path"), "{wait:?}");
+    assert!(wait.since.is_some() && wait.next_try.is_none(), "{wait:?}");
     // And so do an event, once the call is given up, and the metric.
     assert!(bed.registry.render().contains("rubelet_volume_quarantined_calls 20"));
     let told = || {
@@ -87,6 +93,9 @@ async fn hung_mounts_are_named_and_twenty_other_pods_start_as_before() {
         bed.events.all().iter().filter(|e| told(e)).count() >= 20
     };
     eventually_within(Duration::from_secs(100), "an event names each hung call", told).await;
+    let story = bed.handle.explain().await;
+    let wait = &story.waits["stuck0"][0];
+    assert!(wait.hung && wait.last_error.contains("is quarantined"), "{wait:?}");
     drop(silent);
 }
 

@@ -1,0 +1,115 @@
+//! What nobody wants any more: folders of unknown pods, volumes that no plugin explains, old failures.
+
+use super::{Job, JobDone, VolumesTask};
+use crate::orphans;
+use crate::pool::NORMAL;
+use crate::reconstruct;
+use api::ids::PodUid;
+use engine::volumes::OpKey;
+use std::sync::Arc;
+
+impl VolumesTask {
+    /// Drops the failures of volumes that nobody wants and nobody has.
+    pub(super) fn forget_failures(&mut self) {
+        let (desired, actual) = (&self.desired, &self.actual);
+        let kept = |key: &OpKey| match key {
+            OpKey::Volume(volume) => {
+                actual.volumes.contains_key(volume) || desired.wants_volume(volume)
+            }
+            OpKey::Pod(volume, pod) => {
+                desired.pods.contains_key(pod) || actual.mount(volume, pod).is_some()
+            }
+        };
+        self.backoffs.retain(kept);
+        self.errors.retain(|key, _| kept(key));
+    }
+
+    pub(super) fn clean_unexplained(&mut self) {
+        for left in std::mem::take(&mut self.unexplained) {
+            if self.books.contains_key(&left.pod) {
+                // A living pod's volume is left to the mount path.
+                continue;
+            }
+            let env = Arc::clone(&self.env);
+            let key = left.path.to_string_lossy().into_owned();
+            self.spawn(Job::ForceClean, async move {
+                let path = left.path.clone();
+                let cleaned = env
+                    .pool
+                    .run(&key, "force clean", NORMAL, move || reconstruct::force_clean(&path))
+                    .await;
+                let error = match cleaned {
+                    Ok(Ok(())) => None,
+                    Ok(Err(e)) => Some(e.to_string()),
+                    Err(e) => Some(e.to_string()),
+                };
+                env.metrics.forced.inc(&[]);
+                if let Some(err) = error {
+                    env.metrics.not_forced.inc(&[]);
+                    tracing::error!(path = %left.path.display(), err,
+                        "could not clean a volume that no plugin explains");
+                }
+                JobDone::ForceClean
+            });
+        }
+    }
+
+    /// Lists the folders of pods. Whose they are is asked afterwards: a pod that comes in between
+    /// is either not in the list, or known.
+    pub(super) fn list_orphans(&mut self) {
+        let env = Arc::clone(&self.env);
+        self.spawn(Job::OrphanNames, async move {
+            let paths = env.paths.clone();
+            let listed =
+                env.pool.run("pods", "list pods", NORMAL, move || orphans::names(&paths)).await;
+            JobDone::OrphanNames(listed.ok().and_then(Result::ok).unwrap_or_default())
+        });
+    }
+
+    pub(super) fn remove_orphans(&mut self, names: &[String]) {
+        let snapshot = self.pods.borrow().clone();
+        let in_use = |uid: &PodUid| {
+            snapshot.pods.contains_key(uid)
+                || self.books.contains_key(uid)
+                || self.actual.volumes.values().any(|volume| volume.pods.contains_key(uid))
+                || self.pending.iter().any(|key| matches!(key, OpKey::Pod(_, pod) if pod == uid))
+        };
+        let all = names.iter().map(|name| PodUid::from(name.as_str()));
+        self.removing = all.filter(|uid| !in_use(uid)).collect();
+        let (env, orphans) = (Arc::clone(&self.env), self.removing.clone());
+        self.spawn(Job::Orphans, async move {
+            let paths = env.paths.clone();
+            let pass = env
+                .pool
+                .run("pods", "clean orphans", NORMAL, move || orphans::clean(&paths, &orphans))
+                .await;
+            JobDone::Orphans(pass.ok().and_then(Result::ok))
+        });
+    }
+
+    /// One line per change of state, not per pass.
+    #[expect(clippy::cast_precision_loss, reason = "counts of folders are small")]
+    pub(super) fn tell_orphans(&mut self, pass: orphans::Pass) {
+        self.env.metrics.orphans.set(&[], pass.seen as f64);
+        self.env.metrics.orphan_errors.set(&[], pass.kept as f64);
+        if pass == self.orphans_told {
+            return;
+        }
+        for uid in &pass.mounted {
+            tracing::debug!(podUID = uid, "Orphaned pod found, but volumes are not cleaned up");
+        }
+        for errors in [&pass.volume_errors, &pass.removal_errors] {
+            if let Some(first) = errors.first() {
+                tracing::error!(
+                    err = first,
+                    numErrs = errors.len(),
+                    "There were many similar errors. Turn up verbosity to see them."
+                );
+            }
+            for err in errors {
+                tracing::trace!(err, "Orphan pod");
+            }
+        }
+        self.orphans_told = pass;
+    }
+}
