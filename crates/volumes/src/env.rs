@@ -5,6 +5,7 @@ use crate::config::VolumesConfig;
 use crate::csi::drivers::Drivers;
 use crate::metrics::VolumeMetrics;
 use crate::paths::Paths;
+use crate::plugins::flex::FlexDriver;
 use crate::pool::{Pool, PoolError};
 use api::core::v1::Pod;
 use engine::volumes::{AllocatableResources, Outcome};
@@ -12,7 +13,7 @@ use ports::{Clock, EventSeverity, EventTarget, Events, NodeEvent, NodeViews, Obj
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -31,8 +32,8 @@ pub(crate) struct Env {
     pub(crate) csi: Drivers,
     /// Certificates of pods.
     pub(crate) certificates: Certificates,
-    /// Flexvolume drivers that have answered, with the age of their programs.
-    pub(crate) flex_drivers: Mutex<BTreeMap<String, SystemTime>>,
+    /// Flexvolume drivers that have answered.
+    pub(crate) flex_drivers: Mutex<BTreeMap<String, FlexDriver>>,
     /// Whether this node has its `CSINode` object.
     pub(crate) csi_ready: watch::Sender<bool>,
 }

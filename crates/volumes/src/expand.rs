@@ -5,10 +5,11 @@ use crate::csi::client::CallError;
 use crate::csi::drivers::missing;
 use crate::env::{Env, StepError};
 use crate::host_tools;
-use crate::plugins::{MountInput, local};
+use crate::plugins::{MountInput, flex, local};
 use api::core::v1::{ObjectReference, PersistentVolumeClaim};
 use engine::volumes::{
-    Expansion, Outcome, Plugin, expansion, failed_patch, finished_patch, in_progress_patch,
+    Expansion, Outcome, Plugin, claim_size, expansion, failed_patch, finished_patch,
+    in_progress_patch,
 };
 use ports::{EventSeverity, EventTarget, NodeEvent};
 use proto::csi_v1 as pb;
@@ -39,7 +40,12 @@ pub(crate) async fn expand(env: &Env, input: &MountInput) -> Result<Grown, StepE
     let namespace = claim.metadata.namespace.clone().unwrap_or_default();
     let name = claim.metadata.name.clone().unwrap_or_default();
     // Only these plugins grow on the node; for others the size is what it is.
-    if !matches!(spec.plugin, Plugin::Csi | Plugin::Local) {
+    let grows = match &spec.plugin {
+        Plugin::Csi | Plugin::Local => true,
+        Plugin::Flex(driver) | Plugin::FlexAttached(driver) => flex::resizes(env, driver),
+        _ => false,
+    };
+    if !grows {
         return Ok(Grown::To(size));
     }
     input.step.enter("reading the claim for its size");
@@ -67,7 +73,7 @@ pub(crate) async fn expand(env: &Env, input: &MountInput) -> Result<Grown, StepE
         claim = patch(env, &claim, in_progress_patch(&claim)).await?;
     }
     input.step.enter("expanding the volume");
-    match ask_driver(env, input, size).await {
+    match ask_driver(env, input, (size, claim_size(&claim).unwrap_or_default())).await {
         Ok(()) => {}
         Err(Refusal::NotSupported(_)) if already_told || !follows => {
             return Ok(Grown::To(size));
@@ -108,9 +114,22 @@ enum Refusal {
     Failed(CallError),
 }
 
-async fn ask_driver(env: &Env, input: &MountInput, size: i64) -> Result<(), Refusal> {
-    if input.spec.plugin == Plugin::Local {
-        return grow_disk(env, input).await;
+async fn ask_driver(
+    env: &Env,
+    input: &MountInput,
+    (size, known): (i64, i64),
+) -> Result<(), Refusal> {
+    match &input.spec.plugin {
+        Plugin::Local => return grow_disk(env, input).await,
+        Plugin::Flex(driver) | Plugin::FlexAttached(driver) => {
+            let done = flex::expand(env, driver, input, (size, known)).await;
+            if done.map_err(Refusal::Missing)? || input.spec.is_block() {
+                return Ok(());
+            }
+            let target = flex::device_mount(env, driver, &input.spec.name);
+            return host_tools::grow(&input.device_path, &target).await.map_err(Refusal::Missing);
+        }
+        _ => {}
     }
     let source = csi::mount::source_of(input).map_err(Refusal::Missing)?;
     let driver = env

@@ -9,6 +9,7 @@ use crate::subpath::{self, Which};
 use api::core::v1::PersistentVolume;
 use api::ids::VolumeName;
 use engine::volumes::{DeviceState, Outcome, SpecSource, VolumeSpec, claim_size, volume_fits_node};
+use ports::EventSeverity;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -19,6 +20,8 @@ pub(crate) struct OpReport {
     pub(crate) outcome: Outcome,
     /// The device mount's state, if it was touched.
     pub(crate) device: Option<DeviceState>,
+    /// The device as which it was attached, if that was found out.
+    pub(crate) device_path: Option<String>,
     /// The size that is now known.
     pub(crate) size: Option<i64>,
     /// An expansion was refused for good while the volume is in use here.
@@ -30,7 +33,14 @@ pub(crate) struct OpReport {
 impl OpReport {
     /// All well.
     pub(crate) fn done() -> Self {
-        Self { outcome: Outcome::Done, device: None, size: None, refused: false, error: None }
+        Self {
+            outcome: Outcome::Done,
+            device: None,
+            device_path: None,
+            size: None,
+            refused: false,
+            error: None,
+        }
     }
 
     /// A failure.
@@ -234,8 +244,8 @@ pub(crate) async fn verify_attached(env: &Env, volume: &VolumeName, step: &Step)
     step.enter("reading the node object");
     let listed = match env.objects.node_now().await {
         Ok(node) => {
-            let attached = node.status.iter().flat_map(|s| s.volumes_attached.iter().flatten());
-            attached.into_iter().any(|v| v.name == volume.as_str())
+            let mut attached = node.status.iter().flat_map(|s| s.volumes_attached.iter().flatten());
+            attached.find(|v| v.name == volume.as_str()).map(|v| v.device_path.clone())
         }
         Err(e) => {
             return OpReport::failed(StepError::transient(format!(
@@ -243,13 +253,30 @@ pub(crate) async fn verify_attached(env: &Env, volume: &VolumeName, step: &Step)
             )));
         }
     };
-    if listed {
-        OpReport::done()
-    } else {
-        OpReport::failed(StepError::transient(format!(
+    match listed {
+        Some(device) => OpReport { device_path: Some(device), ..OpReport::done() },
+        None => OpReport::failed(StepError::transient(format!(
             "volume {volume:?} has not been added to the list of VolumesAttached in the node's status"
-        )))
+        ))),
     }
+}
+
+/// Attaches the volume to this node, where no controller does it; says so in an event.
+pub(crate) async fn attach(env: &Env, input: &MountInput) -> OpReport {
+    match plugins::attach(env, input).await {
+        Ok(device) => {
+            let name = &input.spec.name;
+            let message = format!("AttachVolume.Attach succeeded for volume {name:?} ");
+            env.emit(&input.pod, EventSeverity::Normal, "SuccessfulAttachVolume", message);
+            OpReport { device_path: Some(device), ..OpReport::done() }
+        }
+        Err(e) => fail(env, input, "FailedAttachVolume", "AttachVolume.Attach failed", None, e),
+    }
+}
+
+/// Detaches what this node attached.
+pub(crate) async fn detach(env: &Env, spec: &VolumeSpec, step: &Step) -> OpReport {
+    plugins::detach(env, spec, step).await.into()
 }
 
 pub(crate) fn fail(

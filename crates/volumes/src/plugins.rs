@@ -34,6 +34,8 @@ pub(crate) struct MountInput {
     pub(crate) reconstructed: bool,
     /// The shared device mount so far.
     pub(crate) device: DeviceState,
+    /// As which device it was attached.
+    pub(crate) device_path: String,
     /// Other pods have it mounted.
     pub(crate) others: bool,
     /// What is being done, for whoever waits.
@@ -70,8 +72,8 @@ pub(crate) struct Treatment {
 /// Finds out how a volume is to be treated.
 pub(crate) async fn treatment(env: &Env, spec: &VolumeSpec) -> Result<Treatment, StepError> {
     match &spec.plugin {
-        Plugin::Iscsi | Plugin::Fc => {
-            Ok(Treatment { attachable: env.config.controller_attaches, refresh: false })
+        Plugin::Iscsi | Plugin::Fc | Plugin::FlexAttached(_) => {
+            Ok(Treatment { attachable: true, refresh: false })
         }
         Plugin::Csi => {
             let inline = spec.as_inline().and_then(|v| v.csi.as_ref()).map(|c| c.driver.clone());
@@ -100,7 +102,9 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
         Plugin::Nfs => nfs::set_up(env, input).await,
         Plugin::Iscsi => iscsi::set_up(env, input).await,
         Plugin::Fc => fc::set_up(env, input).await,
-        Plugin::Flex(driver) => flex::set_up(env, driver, input).await,
+        Plugin::Flex(driver) | Plugin::FlexAttached(driver) => {
+            flex::set_up(env, driver, input).await
+        }
         Plugin::Image => Ok(()),
         Plugin::GitRepo => Err(StepError::settled(
             "git-repo volume plugin has been disabled; if necessary, it may be re-enabled by enabling the feature-gate `GitRepoVolumeDriver`",
@@ -121,7 +125,9 @@ pub(crate) async fn tear_down(env: &Env, input: &UnmountInput) -> Result<(), Ste
         Plugin::Csi => csi::mount::tear_down(env, input).await,
         Plugin::Local | Plugin::Iscsi | Plugin::Fc => local::tear_down(env, input).await,
         Plugin::Nfs => nfs::tear_down(env, input).await,
-        Plugin::Flex(driver) => flex::tear_down(env, driver, input).await,
+        Plugin::Flex(driver) | Plugin::FlexAttached(driver) => {
+            flex::tear_down(env, driver, input).await
+        }
         Plugin::HostPath | Plugin::Image | Plugin::GitRepo => Ok(()),
     }
 }
@@ -141,7 +147,27 @@ pub(crate) async fn wait_attached(env: &Env, input: &MountInput) -> Result<PathB
         Plugin::Csi => csi::mount::check_attached(env, input).await.map(|()| PathBuf::new()),
         Plugin::Iscsi => iscsi::attach(env, input).await,
         Plugin::Fc => fc::find(env, input).await,
+        Plugin::FlexAttached(driver) => flex::wait_attached(env, driver, input).await,
         _ => Ok(PathBuf::new()),
+    }
+}
+
+/// Attaches the volume to this node; gives the device, if it is known by now.
+pub(crate) async fn attach(env: &Env, input: &MountInput) -> Result<String, StepError> {
+    match &input.spec.plugin {
+        Plugin::Csi => {
+            Err(StepError::settled("attaching volumes from the kubelet is not supported"))
+        }
+        Plugin::FlexAttached(driver) => flex::attach(env, driver, input).await,
+        _ => Ok(String::new()),
+    }
+}
+
+/// Detaches the volume from this node.
+pub(crate) async fn detach(env: &Env, spec: &VolumeSpec, step: &Step) -> Result<(), StepError> {
+    match &spec.plugin {
+        Plugin::FlexAttached(driver) => flex::detach(env, driver, spec, step).await,
+        _ => Ok(()),
     }
 }
 
@@ -156,6 +182,7 @@ pub(crate) async fn mount_device(
         Plugin::Fc => fc::mount_device(env, input, device).await,
         Plugin::Csi => csi::mount::mount_device(env, input).await,
         Plugin::Local => local::mount_device(env, input).await,
+        Plugin::FlexAttached(driver) => flex::mount_device(env, driver, input, device).await,
         _ => Ok(()),
     }
 }
@@ -174,6 +201,7 @@ pub(crate) async fn unmount_device(
         Plugin::Csi => csi::mount::unmount_device(env, spec, step).await,
         Plugin::Iscsi => iscsi::unmount_device(env, spec, step).await,
         Plugin::Fc => fc::unmount_device(env, spec, step).await,
+        Plugin::FlexAttached(driver) => flex::unmount_device(env, driver, spec, step).await,
         _ => Ok(()),
     }
 }
@@ -214,6 +242,7 @@ pub(crate) fn device_mount_path(env: &Env, spec: &VolumeSpec) -> Option<PathBuf>
         Plugin::Local => Some(local::device_mount(env, &spec.name)),
         Plugin::Iscsi => iscsi::device_mount(env, spec),
         Plugin::Fc => fc::device_mount(env, spec),
+        Plugin::FlexAttached(driver) => Some(flex::device_mount(env, driver, &spec.name)),
         Plugin::Csi => {
             let (driver, handle) = csi::mount::storage_id(spec)?;
             Some(csi::mount::staging_path(env, &driver, &handle))

@@ -3,7 +3,7 @@
 use crate::csi::data::{VolumeNotes, remove_mount_dir, remove_unfinished};
 use crate::env::StepError;
 use crate::paths::Paths;
-use crate::plugins::{fc, iscsi};
+use crate::plugins::{fc, flex, iscsi};
 use api::core::v1::{ISCSIPersistentVolumeSource, PersistentVolume, PersistentVolumeSpec, Volume};
 use api::ids::{PodUid, VolumeName};
 use engine::volumes::{Plugin, SpecSource, VolumeSpec};
@@ -58,6 +58,10 @@ pub(crate) fn scan(paths: &Paths) -> Result<Remains, StepError> {
         }
     }
     scan_staged(paths, &mut remains)?;
+    for (driver, name) in flex::device_mounts(paths) {
+        let spec = VolumeSpec::found(Plugin::FlexAttached(driver), &name);
+        remains.devices.push(Arc::new(spec));
+    }
     Ok(remains)
 }
 
@@ -151,6 +155,13 @@ fn spec_of(
     path: &Path,
     block: bool,
 ) -> Option<VolumeSpec> {
+    let plugin = match plugin {
+        // The mount that pods share tells that its driver attaches.
+        Plugin::Flex(driver) if flex::has_device_mount(paths, &driver, name) => {
+            Plugin::FlexAttached(driver)
+        }
+        other => other,
+    };
     let mut spec = VolumeSpec::found(plugin, name);
     let volume_id = match &spec.plugin {
         Plugin::EmptyDir
@@ -159,7 +170,8 @@ fn spec_of(
         | Plugin::DownwardApi
         | Plugin::Projected
         | Plugin::Nfs
-        | Plugin::Flex(_) => None,
+        | Plugin::Flex(_)
+        | Plugin::FlexAttached(_) => None,
         Plugin::Local => Some(name.to_owned()),
         Plugin::Csi => {
             let dir = if block {

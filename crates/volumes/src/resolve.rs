@@ -65,7 +65,7 @@ async fn resolve_volume(
             None => VolumeSpec::inline(volume),
         };
         let spec = spec.ok_or_else(|| no_plugin(&volume.name))?;
-        known_driver(env, &spec).await?;
+        let spec = with_driver(env, spec).await?;
         check_mode(&volume.name, false, usage).map_err(|e| e.to_string())?;
         let treatment = treatment(env, &spec).await.map_err(|e| e.to_string())?;
         return Ok((spec, treatment, None));
@@ -98,18 +98,29 @@ async fn resolve_volume(
     let size = capacity(persistent.spec.as_ref().and_then(|s| s.capacity.as_ref()));
     let spec =
         VolumeSpec::persistent(persistent, object, read_only).ok_or_else(|| no_plugin(&pv_name))?;
-    known_driver(env, &spec).await?;
+    let spec = with_driver(env, spec).await?;
     check_mode(&volume.name, spec.is_block(), usage).map_err(|e| e.to_string())?;
     let treatment = treatment(env, &spec).await.map_err(|e| e.to_string())?;
     Ok((spec, treatment, size.filter(|_| !read_only)))
 }
 
-/// A flexvolume driver is a plugin only once its program is there and has answered.
-async fn known_driver(env: &Env, spec: &VolumeSpec) -> Result<(), String> {
-    match &spec.plugin {
-        Plugin::Flex(driver) if !flex::is_known(env, driver).await => Err(no_plugin(&spec.name)),
-        _ => Ok(()),
+/// A flexvolume driver is a plugin only once its program is there and has answered; it says whether it
+/// attaches.
+async fn with_driver(env: &Env, spec: VolumeSpec) -> Result<VolumeSpec, String> {
+    let Plugin::Flex(driver) = &spec.plugin else { return Ok(spec) };
+    let known = flex::driver(env, driver).await.ok_or_else(|| no_plugin(&spec.name))?;
+    if !known.attaches {
+        return Ok(spec);
     }
+    // Its answer counts only if it is an error; the name is the volume's own, as upstream has it.
+    let name = &spec.name;
+    flex::ask_name(env, driver, &spec).await.map_err(|e| {
+        format!(
+            "failed to GetUniqueVolumeNameFromSpec for volumeSpec {name:?} using volume plugin {driver:?} err=failed to GetVolumeName from volumePlugin for volumeSpec {name:?} err={e}"
+        )
+    })?;
+    let plugin = Plugin::FlexAttached(driver.clone());
+    Ok(VolumeSpec { plugin, ..spec })
 }
 
 fn no_plugin(spec: &str) -> String {

@@ -2,6 +2,7 @@
 
 use crate::csi;
 use crate::env::Env;
+use crate::plugins::flex;
 use crate::pool::{NORMAL, Patience};
 use api::ids::PodUid;
 use engine::volumes::{Plugin, SpecSource, VolumeSpec};
@@ -50,6 +51,11 @@ pub(crate) async fn measure(
 ) -> Vec<VolumeUsage> {
     let mut usages = Vec::new();
     for (name, spec) in volumes {
+        if let Plugin::Flex(driver) | Plugin::FlexAttached(driver) = &spec.plugin
+            && !flex::has_metrics(env, driver)
+        {
+            continue;
+        }
         let path = match spec.plugin {
             Plugin::Csi if spec.is_block() => csi::block::global_map(env, &spec.name).join(uid),
             _ => env.paths.container_source(uid, &spec),

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// One operation.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
-    /// Ask whether the controller has attached the volume.
+    /// Ask whether the controller has attached the volume; without one, attach it.
     VerifyAttached {
         /// The volume.
         volume: VolumeName,
@@ -35,7 +35,7 @@ pub enum Action {
         /// Of this pod.
         pod: PodUid,
     },
-    /// Tear down the shared device mount.
+    /// Tear down the shared device mount; if it is gone, detach what the node attached.
     UnmountDevice {
         /// The volume.
         volume: VolumeName,
@@ -98,6 +98,8 @@ pub struct PlanView<'a> {
     /// Whether anything may be unmounted: every pod has been seen once, and what was found on
     /// disk has been checked.
     pub may_unmount: bool,
+    /// Whether a controller attaches volumes; if not, the node does it.
+    pub controller_attaches: bool,
     /// Volumes that the controller reports as attached to this node.
     pub reported_attached: &'a BTreeSet<VolumeName>,
 }
@@ -159,7 +161,9 @@ impl Planner<'_> {
                     }
                     Action::Expand { volume: name.clone(), pod: pod.clone() }
                 } else if volume.attachable && !actual.is_some_and(|v| v.attached) {
-                    if !self.view.reported_attached.contains(name) {
+                    let waits = self.view.controller_attaches
+                        && !self.view.reported_attached.contains(name);
+                    if waits {
                         continue;
                     }
                     Action::VerifyAttached { volume: name.clone() }
@@ -176,7 +180,8 @@ impl Planner<'_> {
             if !volume.pods.is_empty() || self.view.desired.wants_volume(name) {
                 continue;
             }
-            let action = if volume.device == DeviceState::NotMounted {
+            let ours = !self.view.controller_attaches && volume.attachable && volume.attached;
+            let action = if volume.device == DeviceState::NotMounted && !ours {
                 Action::Forget { volume: name.clone() }
             } else {
                 Action::UnmountDevice { volume: name.clone() }
@@ -248,6 +253,7 @@ mod tests {
                 pending: &BTreeSet::new(),
                 backoffs: &Backoffs::default(),
                 may_unmount,
+                controller_attaches: true,
                 reported_attached: &["attached".into()].into(),
             },
             Duration::ZERO,
@@ -297,6 +303,36 @@ mod tests {
     fn an_attachable_volume_waits_for_the_controller() {
         let wanted = desired("p", Want::Mount, Plugin::Csi, true);
         assert_eq!(actions(&wanted, &Actual::default(), true), []);
+    }
+
+    #[test]
+    fn without_a_controller_the_node_attaches_and_detaches() {
+        let attached = |desired: &Desired, actual: &Actual| {
+            let view = PlanView {
+                desired,
+                actual,
+                pending: &BTreeSet::new(),
+                backoffs: &Backoffs::default(),
+                may_unmount: true,
+                controller_attaches: false,
+                reported_attached: &BTreeSet::new(),
+            };
+            plan(&view, Duration::ZERO).actions
+        };
+        let wanted = desired("p", Want::Mount, Plugin::FlexAttached("v/d".into()), true);
+        let mut actual = Actual::default();
+        let attach = Action::VerifyAttached { volume: "v".into() };
+        assert_eq!(attached(&wanted, &actual), std::slice::from_ref(&attach));
+        actual.begin(&attach, &wanted);
+        actual.finish(&attach, &Outcome::Done, None);
+        let detach = Action::UnmountDevice { volume: "v".into() };
+        assert_eq!(attached(&Desired::default(), &actual), std::slice::from_ref(&detach));
+        actual.finish(&detach, &Outcome::Final, None);
+        actual.finish(&detach, &Outcome::Done, None);
+        assert_eq!(attached(&Desired::default(), &actual), std::slice::from_ref(&detach));
+        actual.finish(&detach, &Outcome::Done, None);
+        let forget = Action::Forget { volume: "v".into() };
+        assert_eq!(attached(&Desired::default(), &actual), std::slice::from_ref(&forget));
     }
 
     #[test]

@@ -109,6 +109,7 @@ impl World {
                 pending: &pending,
                 backoffs: &self.backoffs,
                 may_unmount: true,
+                controller_attaches: true,
                 reported_attached: &reported,
             },
             self.now,

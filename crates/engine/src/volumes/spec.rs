@@ -33,6 +33,8 @@ pub enum Plugin {
     GitRepo,
     /// An executable driver, `vendor/driver`.
     Flex(String),
+    /// The same, of a driver whose volumes are attached before they are mounted.
+    FlexAttached(String),
     /// A CSI driver.
     Csi,
 }
@@ -53,7 +55,7 @@ impl Plugin {
             Self::Fc => "kubernetes.io/fc",
             Self::Image => "kubernetes.io/image",
             Self::GitRepo => "kubernetes.io/git-repo",
-            Self::Flex(driver) => driver,
+            Self::Flex(driver) | Self::FlexAttached(driver) => driver,
             Self::Csi => "kubernetes.io/csi",
         }
     }
@@ -243,7 +245,7 @@ impl VolumeSpec {
     pub fn is_device_mountable(&self) -> bool {
         match self.plugin {
             Plugin::Csi => self.as_persistent().is_some() || self.found_id().is_some(),
-            Plugin::Local | Plugin::Iscsi | Plugin::Fc => true,
+            Plugin::Local | Plugin::Iscsi | Plugin::Fc | Plugin::FlexAttached(_) => true,
             _ => false,
         }
     }
@@ -258,7 +260,7 @@ impl VolumeSpec {
                 let csi = self.as_persistent()?.spec.as_ref()?.csi.as_ref()?;
                 Some(format!("{}^{}", csi.driver, csi.volume_handle))
             }
-            Plugin::Local => Some(self.name.clone()),
+            Plugin::Local | Plugin::FlexAttached(_) => Some(self.name.clone()),
             Plugin::Iscsi => {
                 let from_pv = self.as_persistent().and_then(|v| v.spec.as_ref()?.iscsi.as_ref());
                 let inline = self.as_inline().and_then(|v| v.iscsi.as_ref());

@@ -264,6 +264,9 @@ impl Actual {
                 }
             },
             Action::UnmountDevice { .. } => {
+                // With nothing mounted it was detached.
+                let detached = entry.device == DeviceState::NotMounted && entry.attachable;
+                entry.attached &= !(detached && *outcome == Outcome::Done);
                 entry.device = match outcome {
                     Outcome::Done => DeviceState::NotMounted,
                     _ => DeviceState::Uncertain,

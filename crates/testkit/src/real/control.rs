@@ -39,6 +39,8 @@ pub struct ControlPlaneOptions {
     pub aggregator: bool,
     /// Names of users without any rights that get a token.
     pub users: Vec<String>,
+    /// More arguments of the API server.
+    pub api_server_args: Vec<String>,
 }
 
 impl Default for ControlPlaneOptions {
@@ -54,6 +56,7 @@ impl Default for ControlPlaneOptions {
             signing_duration: String::new(),
             controller_manager_args: Vec::new(),
             users: Vec::new(),
+            api_server_args: Vec::new(),
         }
     }
 }
@@ -210,6 +213,12 @@ impl ControlPlane {
             },
             "authorization": {"mode": "Webhook"},
         })
+    }
+
+    /// A folder for whoever works beside the control plane; it goes with it.
+    pub fn folder(&self, name: &str) -> anyhow::Result<PathBuf> {
+        let marker = self.slot.write(&format!("{name}/.made"), "")?;
+        marker.parent().map(PathBuf::from).context("a file without a folder")
     }
 
     /// The API server's port on loopback.
@@ -369,5 +378,6 @@ fn start_api_server(
         let list = options.disabled_admission.join(",");
         command.arg(format!("--disable-admission-plugins={list}"));
     }
+    command.args(&options.api_server_args);
     Service::start(slot, "kube-apiserver", command)
 }

@@ -5,6 +5,7 @@ use super::{Bed, pod};
 use ports::{PodLife, Volumes};
 use serde_json::json;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
 
 const DRIVER: &str = r#"#!/bin/sh
 echo "$*" >> "$(dirname "$0")/calls"
@@ -50,4 +51,95 @@ async fn a_driver_mounts_and_unmounts_and_an_unknown_one_is_no_plugin() {
     ] {
         assert!(mounted.contains(part), "{mounted}");
     }
+}
+
+const ATTACHING: &str = r#"#!/bin/sh
+echo "$*" >> "$(dirname "$0")/calls"
+case "$1" in
+init) echo '{"status": "Success"}' ;;
+attach) echo '{"status": "Success", "device": "/dev/own"}' ;;
+waitforattach) echo "{\"status\": \"Success\", \"device\": \"$2\"}" ;;
+mountdevice) mount -t tmpfs -o size=64k flex "$2" && echo '{"status": "Success"}' ;;
+unmountdevice) umount "$2" && echo '{"status": "Success"}' ;;
+detach) echo '{"status": "Success"}' ;;
+*) echo '{"status": "Not supported"}' ;;
+esac
+"#;
+
+fn install(bed: &Bed) -> std::path::PathBuf {
+    let folder = bed.root.join("exec/example.com~disk");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("disk"), ATTACHING).unwrap();
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(folder.join("disk"), mode).unwrap();
+    folder
+}
+
+/// The commands, each with its first argument unless that is JSON.
+fn calls(folder: &std::path::Path, root: &std::path::Path) -> Vec<String> {
+    let text = std::fs::read_to_string(folder.join("calls")).unwrap();
+    let root = root.to_string_lossy().into_owned();
+    let short = |line: &str| line.split('{').next().unwrap().trim().replace(&root, "");
+    text.lines().map(short).collect()
+}
+
+#[tokio::test]
+async fn an_attaching_driver_waits_for_the_controller_and_shares_one_mount() {
+    let mut bed =
+        Bed::with("flex-attach", |config, root| config.volume_plugin_dir = root.join("exec"));
+    let folder = install(&bed);
+    let p = pod("u", json!([{"name": "v", "flexVolume": {"driver": "example.com/disk"}}]));
+    bed.show(&[(&p, PodLife::Syncing)]);
+    let waiting = bed.handle.clone();
+    let asked = Arc::clone(&p);
+    let wait = tokio::spawn(async move { waiting.wait_ready(&asked).await });
+    eventually("reported in use", || {
+        bed.handle.facts().in_use.as_deref() == Some(&["example.com/disk/v".to_owned()])
+    })
+    .await;
+    assert!(!wait.is_finished());
+    bed.attach(&["example.com/disk/v"]);
+    let mounts = wait.await.unwrap().unwrap();
+    let path = bed.pod_dir("u").join("volumes/example.com~disk/v");
+    assert_eq!(mounts["v"].host_path, path);
+    assert_eq!(bed.mounts().len(), 2, "the shared one and the pod's");
+    // A restart takes over both.
+    bed.restart().await;
+    bed.ready(&p).await;
+    bed.end(&p).await;
+    eventually("unmounted", || bed.mounts().is_empty()).await;
+    let global = "/kubelet/plugins/kubernetes.io/flexvolume/example.com/disk/mounts/v";
+    let inside = "/kubelet/pods/u/volumes/example.com~disk/v";
+    eventually("forgotten", || bed.handle.facts().in_use.as_deref() == Some(&[])).await;
+    assert!(!bed.root.join(&global[1..]).exists());
+    let seen = calls(&folder, &bed.root);
+    assert_eq!(seen.first().map(String::as_str), Some("init"));
+    let mounted = format!("mountdevice {global}");
+    let unmounted = format!("unmountdevice {global}");
+    for wanted in ["getvolumename", "waitforattach", &mounted, &format!("mount {inside}")] {
+        assert!(seen.iter().any(|line| line == wanted), "{wanted}: {seen:?}");
+    }
+    assert_eq!(seen.iter().filter(|line| **line == mounted).count(), 1, "{seen:?}");
+    assert_eq!(seen.last(), Some(&unmounted));
+    assert!(!seen.iter().any(|line| line.starts_with("attach") || line.starts_with("detach")));
+}
+
+#[tokio::test]
+async fn without_a_controller_the_node_attaches_and_detaches() {
+    let bed = Bed::with("flex-own", |config, root| {
+        config.volume_plugin_dir = root.join("exec");
+        config.controller_attaches = false;
+    });
+    let folder = install(&bed);
+    let p = pod("u", json!([{"name": "v", "flexVolume": {"driver": "example.com/disk"}}]));
+    bed.show(&[(&p, PodLife::Syncing)]);
+    bed.ready(&p).await;
+    let told = "SuccessfulAttachVolume: AttachVolume.Attach succeeded for volume \"v\" ";
+    assert!(bed.events.all().iter().any(|e| e == told), "{:?}", bed.events.all());
+    bed.end(&p).await;
+    eventually("detached", || calls(&folder, &bed.root).last().unwrap() == "detach v node").await;
+    let seen = calls(&folder, &bed.root);
+    assert!(seen.contains(&"waitforattach /dev/own".to_owned()), "{seen:?}");
+    assert_eq!(seen.iter().filter(|line| line.starts_with("detach")).count(), 1);
+    assert!(bed.mounts().is_empty());
 }
