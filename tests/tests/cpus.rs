@@ -238,6 +238,46 @@ fn the_runtime_is_asked_for_the_same_cpus_as_by_the_go_kubelet() {
     assert_eq!(ours, go);
 }
 
+/// What a pod with resources of its own gets: its containers' CPUs and memory nodes, and both state files
+/// without the pod's id and the sums over it.
+fn given_to_a_pod(kind: KubeletKind) -> Value {
+    let mut options = options();
+    options.config["featureGates"] = json!({ "PodLevelResourceManagers": true });
+    options.config["topologyManagerScope"] = json!("pod");
+    let node = TestNode::builder().options(options).kubelet(kind).start().unwrap();
+    let mut whole = pod("first", None);
+    let amounts = json!({ "cpu": "1", "memory": "64Mi" });
+    whole["spec"]["resources"] = json!({ "requests": amounts, "limits": amounts });
+    let container = &mut whole["spec"]["containers"][0];
+    container["resources"] = json!({});
+    let mut second = container.clone();
+    second["name"] = json!("second");
+    whole["spec"]["containers"].as_array_mut().unwrap().push(second);
+    node.add_manifest("whole.json", &whole.to_string()).unwrap();
+    let given = ["first", "second"].map(|name| {
+        let id = node.wait_running(name, START).unwrap();
+        (cpus_of(&node, &id), cgroup_file(&node, &id, "cpuset.mems"))
+    });
+    let files = ["cpu_manager_state", "memory_manager_state"].map(|name| {
+        let text = state(&node, name);
+        let whole: Value = serde_json::from_str(&text).unwrap();
+        let uid = whole["podEntries"].as_object().and_then(|all| all.keys().next());
+        let text = text.replace(uid.map_or("none", |uid| uid.as_str()), "uid");
+        let mut shown: Value = serde_json::from_str(&text).unwrap();
+        shown["checksum"] = Value::Null;
+        shown
+    });
+    json!({ "given": given, "files": files })
+}
+
+#[test]
+fn a_pod_with_resources_of_its_own_gets_what_the_go_kubelet_gives() {
+    let (go, ours) = (given_to_a_pod(KubeletKind::Go), given_to_a_pod(KubeletKind::Rubelet));
+    assert_eq!(ours, go);
+    assert_eq!(ours["given"], json!([["1", "0"], ["1", "0"]]));
+    assert!(ours["files"][0]["podEntries"]["uid"].is_object(), "{ours}");
+}
+
 /// The log of a kubelet that must not start.
 fn refusal(node: &mut TestNode, kind: KubeletKind) -> String {
     node.launch_kubelet(kind).unwrap();

@@ -132,6 +132,12 @@ fn a_disk_that_runs_short_is_rid_of_unused_images_before_any_pod_goes() {
     assert!(left.contains(PINNED), "{left:?}");
     assert!(used_percent(&node) < 40, "{:?}", space(&node));
     eventually(PATIENCE, "they are counted", || collected(&node) >= Some(4)).unwrap();
+    let (_, page) = node.kubelet_get("/stats/summary").unwrap();
+    let summary: Value = serde_json::from_str(&page).unwrap();
+    let (fs, runtime) = (&summary["node"]["fs"], &summary["node"]["runtime"]);
+    assert_eq!(runtime["imageFs"]["capacityBytes"], space(&node).0, "a disk of its own");
+    assert_eq!(runtime["containerFs"], runtime["imageFs"]);
+    assert_ne!(fs["capacityBytes"], runtime["imageFs"]["capacityBytes"]);
     node.stop_kubelet();
 }
 
