@@ -15,6 +15,7 @@
 
 mod drivers;
 mod health;
+mod link;
 mod metrics;
 mod prepare;
 mod provider;

@@ -1,6 +1,7 @@
 //! Drivers: several instances of one may be there during an update; the newest that is connected is used.
 
 use super::Claims;
+use super::link::Link;
 use crate::lock;
 use async_trait::async_trait;
 use ports::{OnExit, PluginHandler, PluginInfo};
@@ -20,7 +21,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
 const CALL: Duration = Duration::from_secs(45);
@@ -61,24 +61,8 @@ pub(super) struct Instance {
     pub(super) driver: String,
     pub(super) endpoint: PathBuf,
     version: Version,
-    state: Mutex<Connected>,
+    pub(super) link: Link,
     pub(super) token: CancellationToken,
-}
-
-#[derive(Debug)]
-struct Connected {
-    channel: Channel,
-    now: bool,
-}
-
-impl Instance {
-    pub(super) fn channel(&self) -> Channel {
-        lock(&self.state).channel.clone()
-    }
-
-    fn is_connected(&self) -> bool {
-        lock(&self.state).now
-    }
 }
 
 impl Claims {
@@ -86,14 +70,14 @@ impl Claims {
     pub(super) fn driver(&self, name: &str) -> Result<Arc<Instance>, String> {
         let instances = lock(&self.inner.drivers.instances);
         let all = instances.get(name).map(Vec::as_slice).unwrap_or_default();
-        let connected = all.iter().rev().find(|instance| instance.is_connected());
+        let connected = all.iter().rev().find(|instance| instance.link.is_up());
         let chosen = connected.or_else(|| all.last()).cloned();
         chosen.ok_or_else(|| format!("DRA driver {name} is not registered"))
     }
 
     fn is_usable(&self, name: &str) -> bool {
         let instances = lock(&self.inner.drivers.instances);
-        instances.get(name).is_some_and(|all| all.iter().any(|instance| instance.is_connected()))
+        instances.get(name).is_some_and(|all| all.iter().any(|instance| instance.link.is_up()))
     }
 
     fn add_driver(&self, plugin: &PluginInfo, version: Version) -> Result<(), String> {
@@ -101,7 +85,7 @@ impl Claims {
             driver: plugin.name.clone(),
             endpoint: plugin.endpoint.clone(),
             version,
-            state: Mutex::new(Connected { channel: sockets::lazy(&plugin.endpoint), now: false }),
+            link: Link::new(&plugin.endpoint),
             token: self.inner.deps.tasks.token().child_token(),
         });
         {
@@ -149,18 +133,7 @@ impl Claims {
     async fn stay_connected(self, instance: Arc<Instance>) {
         let mut wait = FIRST_RETRY;
         loop {
-            let once = async {
-                if let Ok((channel, mut state)) = sockets::watched(&instance.endpoint).await {
-                    *lock(&instance.state) = Connected { channel, now: true };
-                    self.mind_slices(&instance.driver);
-                    // An error means that the channel is gone altogether.
-                    let _ = state.wait_for(|connected| !connected).await;
-                    lock(&instance.state).now = false;
-                    self.mind_slices(&instance.driver);
-                    return true;
-                }
-                false
-            };
+            let once = instance.link.hold(|| self.mind_slices(&instance.driver));
             tokio::select! {
                 () = instance.token.cancelled() => return, // cancel-safe: nothing is left to book
                 was_connected = once => { // cancel-safe: a connection that is dropped is closed
@@ -169,6 +142,7 @@ impl Claims {
             }
             tokio::select! {
                 () = instance.token.cancelled() => return, // cancel-safe: a token
+                () = instance.link.wanted() => {} // cancel-safe: a permit stays
                 () = tokio::time::sleep(wait) => {} // cancel-safe: a pause
             }
         }
@@ -195,9 +169,9 @@ impl Claims {
         instance: &Instance,
         request: NodePrepareResourcesRequest,
     ) -> Result<NodePrepareResourcesResponse, String> {
-        let channel = instance.channel();
         let method = instance.version.method("NodePrepareResources");
         let answer = async {
+            let channel = instance.link.channel().await?;
             match instance.version {
                 Version::V1 => DraPluginClient::new(channel).node_prepare_resources(request).await,
                 Version::V1beta1 => {
@@ -217,9 +191,9 @@ impl Claims {
         instance: &Instance,
         request: NodeUnprepareResourcesRequest,
     ) -> Result<NodeUnprepareResourcesResponse, String> {
-        let channel = instance.channel();
         let method = instance.version.method("NodeUnprepareResources");
         let answer = async {
+            let channel = instance.link.channel().await?;
             match instance.version {
                 Version::V1 => {
                     DraPluginClient::new(channel).node_unprepare_resources(request).await

@@ -31,9 +31,12 @@ impl Claims {
     }
 
     async fn listen(&self, instance: &Instance) {
-        let mut client = DraResourceHealthClient::new(instance.channel());
         let request = wire::NodeWatchResourcesRequest {};
-        let mut reports = match client.node_watch_resources(request).await {
+        let asked = async {
+            let channel = instance.link.channel().await?;
+            DraResourceHealthClient::new(channel).node_watch_resources(request).await
+        };
+        let mut reports = match asked.await {
             Ok(reports) => reports.into_inner(),
             Err(status) => {
                 tracing::debug!(err = %status, driver = instance.driver, "Failed to establish WatchResources stream, will retry");

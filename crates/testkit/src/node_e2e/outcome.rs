@@ -74,7 +74,11 @@ impl Lane {
     #[must_use]
     pub fn flags(self) -> &'static [&'static str] {
         match self {
-            Lane::RuntimeProxy => &["--cri-proxy-enabled=true"],
+            Lane::RuntimeProxy => &[
+                "--cri-proxy-enabled=true",
+                "--feature-gates=CRIListStreaming=true,ImageVolumeWithDigest=true",
+                "--service-feature-gates=ImageVolumeWithDigest=true",
+            ],
             Lane::Standalone => &["--standalone-mode=true"],
             _ => &[],
         }
