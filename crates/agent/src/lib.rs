@@ -148,10 +148,6 @@ async fn run_with(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<End
     )?;
     let mut signal = std::pin::pin!(lifecycle::signalled());
     let health_metrics = Arc::new(server::HealthMetrics::new(SystemClock.now().as_second()));
-    if let Some(address) = config.server.healthz {
-        let health = server::health::serve(address, Arc::clone(&health_metrics), tasks.clone());
-        tasks.spawn("health", OnExit::Fine, health);
-    }
     let mut contention: futures::future::BoxFuture<'_, ()> = Box::pin(std::future::pending());
     let mut _lock = None;
     if let Some(file) = &config.node.lock_file {
@@ -162,13 +158,18 @@ async fn run_with(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<End
     }
     let started = tokio::select! {
         // A start that is given up leaves tasks behind; the caller ends them.
-        started = wire::start(config, logs, health_metrics, tasks) => started?,
+        started = wire::start(config, logs, Arc::clone(&health_metrics), tasks) => started?,
         // Cancel-safe: the signal is seen once and ends everything.
         signalled = &mut signal => {
             signalled.map_err(AgentError::Signals)?;
             return Ok(Ending::Signal);
         }
     };
+    // Last, as upstream: whoever sees it healthy finds every other socket open.
+    if let Some(address) = config.server.healthz {
+        let health = server::health::serve(address, health_metrics, tasks.clone());
+        tasks.spawn("health", OnExit::Fine, health);
+    }
     if let Some(socket) = variable("NOTIFY_SOCKET") {
         if let Err(error) = sys::systemd::notify(&socket, "READY=1") {
             tracing::debug!(err = %error, "service manager not notified");
