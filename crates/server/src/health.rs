@@ -1,4 +1,4 @@
-//! The plain health port (10248): `/healthz` and `/healthz/ping`, answered from the first moment.
+//! The plain health port (10248): `/healthz` and `/healthz/ping`, opened once everything else is.
 //!
 //! Promises: never blocks on anything; a port that is taken is retried every five seconds and is
 //! never fatal. The checks of the sync loop and the log live on the HTTPS port.

@@ -53,8 +53,6 @@ const ELSEWHERE: &[&str] = &[
     "\"Reconnect::",
     "\"error: connection error",
     "\"returning response future",
-    // On purpose: ours serves health from its first moment, upstream once everything runs.
-    "\"Failed to start healthz server\"",
     // On purpose: ours asks for new certificates once the runtime has answered.
     "\"Loaded a new CA Bundle and Verifier\"",
     "\"Starting controller\"",

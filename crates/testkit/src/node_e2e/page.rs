@@ -70,8 +70,8 @@ pub fn write_page() -> anyhow::Result<PathBuf> {
         for found in &differences {
             let reason = reasons.get(found.spec.as_str()).unwrap_or(&"not looked into yet");
             let spec = found.spec.replace('|', "\\|");
-            let (before, now) = (found.go.as_str(), found.now.as_str());
-            writeln!(lists, "| {spec} | {before} | {now} | {reason} |")?;
+            let before = go.get(&found.spec).map_or("not run", |outcome| outcome.verdict.as_str());
+            writeln!(lists, "| {spec} | {before} | {} | {reason} |", found.now.as_str())?;
         }
         let both: Vec<&String> = go
             .iter()
