@@ -6,7 +6,15 @@ use engine::cgroup::Driver;
 use proto::cri_v1::CgroupDriver as RuntimeDriver;
 use std::sync::Arc;
 use std::time::Duration;
+use telemetry::metrics::{Desc, Registry};
 
+/// The release with which a runtime that cannot tell its cgroup driver stops working.
+const LAST_WITHOUT_CONFIG: &str = "1.37.0";
+const LOSING_SUPPORT: Desc = Desc::alpha(
+    "kubelet_cri_losing_support",
+    "the Kubernetes version that the currently running CRI implementation will lose support on if not upgraded.",
+)
+.labels(&["version"]);
 const DRIVER_TRIES: u32 = 3;
 const DRIVER_PAUSE: Duration = Duration::from_secs(2);
 
@@ -54,6 +62,7 @@ pub(crate) async fn connect(
 pub(crate) async fn cgroup_driver(
     client: &RuntimeClient,
     configured: Driver,
+    registry: &Registry,
 ) -> Result<Driver, RuntimeError> {
     let mut tries = 0;
     let answer = loop {
@@ -64,6 +73,7 @@ pub(crate) async fn cgroup_driver(
                 tracing::info!(
                     "CRI implementation should be updated to support RuntimeConfig. Falling back to using cgroupDriver from kubelet config."
                 );
+                tell_outdated(registry);
                 return Ok(configured);
             }
             Err(error) if tries >= DRIVER_TRIES => {
@@ -83,9 +93,28 @@ pub(crate) async fn cgroup_driver(
     }
 }
 
+/// Shows until which release the runtime will do; the family is there for such a runtime alone.
+fn tell_outdated(registry: &Registry) {
+    registry.gauge(LOSING_SUPPORT).set(&[LAST_WITHOUT_CONFIG], 1.0);
+}
+
 /// Whether user namespaces work together with the host's network; a runtime that does not answer
 /// cannot do it.
 pub(crate) async fn user_namespaces_on_host_network(client: &RuntimeClient) -> bool {
     let status = client.status(false).await;
     status.is_ok_and(|s| s.features.is_some_and(|f| f.user_namespaces_host_network))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outdated_runtime_shows_until_when_it_is_supported() {
+        let registry = Registry::new();
+        assert!(!registry.render().contains("kubelet_cri_losing_support"));
+        tell_outdated(&registry);
+        let page = registry.render();
+        assert!(page.contains("kubelet_cri_losing_support{version=\"1.37.0\"} 1\n"), "{page}");
+    }
 }

@@ -88,7 +88,7 @@ async fn start_all(
     let mut host = Host::read(config, &roots)?;
     traces::start(config, &host.hostname, tasks);
     let client = runtime::connect(config, Arc::new(RuntimeOperations::new(&registry))).await?;
-    let driver = runtime::cgroup_driver(&client, configured_driver(config)).await?;
+    let driver = runtime::cgroup_driver(&client, configured_driver(config), &registry).await?;
     good(config.faults.reserved.as_ref())?;
     let thresholds = protect::thresholds(config)?;
     good(config.faults.construction.as_ref())?;
