@@ -266,7 +266,11 @@ impl RuntimeClient {
                     );
                     self.streams_lists(service).store(false, Ordering::Relaxed);
                 }
-                other => return other,
+                Err(err) => {
+                    tracing::error!(err = %err, "{} recv failed", err.call().name());
+                    return Err(err);
+                }
+                listed => return listed,
             }
         }
         plain.await
