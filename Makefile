@@ -74,11 +74,11 @@ server-compare: parts
 	cargo build --package rubelet
 	ASKS=$${ASKS:-5000} cargo test --package tests --test server_compare -- --nocapture
 
-## make config-compare  give the Go kubelet and rubelet the same command lines and files; CASES=n, SEED=n
+## make config-compare  give the Go kubelet and rubelet the same command lines and files; CASES=n, STARTED=n, SEED=n
 .PHONY: config-compare
 config-compare: parts
 	cargo build --package rubelet
-	CASES=$${CASES:-3000} cargo test --package tests --test config_compare -- --nocapture
+	CASES=$${CASES:-3000} STARTED=$${STARTED:-300} cargo test --package tests --test config_compare -- --nocapture --test-threads=1
 
 ## make access-test  every route by every method and every caller, reviewed by a real API server; KUBELET=go
 .PHONY: access-test

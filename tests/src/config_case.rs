@@ -3,7 +3,8 @@
 //! A [`Case`] is what is handed in; [`Bench`] runs one kubelet on it in namespaces of its own;
 //! [`Answer`] is what can be compared: exit code, printed text, notices, log lines, the fatal
 //! error, flags as shown, and the settings in force. A good configuration ends at the runtime's
-//! socket, which is not there.
+//! socket, which is not there; on a [`Stage`] there is one, and what is found to be wrong only with
+//! a runtime can be compared as well.
 
 mod answer;
 mod bench;
@@ -13,11 +14,15 @@ mod fields;
 mod lines;
 mod pools;
 mod related;
+mod settings;
+mod stage;
 
 pub use answer::{Answer, differences};
 pub use bench::Bench;
 pub use chance::Dice;
 pub use lines::make;
+pub use settings::make as make_for_runtime;
+pub use stage::Stage;
 
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;

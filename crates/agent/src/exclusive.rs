@@ -17,7 +17,7 @@ use resources::cpus::{ContainerCpus, CpuPolicy, Cpus};
 use resources::memory::{Memory, MemoryPolicy};
 use resources::placement::{Placed, PlacementConfig, Provider, Scope};
 use resources::pod_resources::ExclusiveSets;
-use resources::{CpusAndMemory, PlacementMetrics, machine};
+use resources::{CpusAndMemory, PlacementMetrics, StateError, machine};
 use std::sync::Arc;
 use sys::topology::MachineTopology;
 use telemetry::metrics::Registry;
@@ -59,10 +59,11 @@ impl Exclusive {
         let known = known_containers(client).await;
         let dir = &config.dirs.root;
         let kinds = if pod_level(config) { Entries::Pods } else { Entries::Containers };
-        let cpus = Cpus::start(cpu_policy, (dir, kinds), &known, metrics.clone())
-            .map_err(|e| refused(&e))?;
+        let unusable = |cause: StateError| AgentError::ContainerManager(cause.to_string());
+        let cpus =
+            Cpus::start(cpu_policy, (dir, kinds), &known, metrics.clone()).map_err(unusable)?;
         let memory =
-            Memory::start(memory_policy, (dir, kinds), metrics.clone()).map_err(|e| refused(&e))?;
+            Memory::start(memory_policy, (dir, kinds), metrics.clone()).map_err(unusable)?;
         let numa_nodes = machine.nodes.iter().map(|node| node.id).collect();
         Ok(Self { cpus, memory, policy, numa_nodes, metrics })
     }
@@ -116,6 +117,26 @@ impl Exclusive {
         let run = self.cpus.clone().run(period, pods, Box::new(Runtime(client)), tasks.token());
         tasks.spawn("cpu-reconcile", OnExit::Fine, run);
     }
+}
+
+/// Whether the configured policies can be had on this machine; nothing is read or written.
+pub(crate) fn check(
+    config: &Config,
+    host: &Host,
+    machine: &MachineTopology,
+) -> Result<(), AgentError> {
+    let kind = policy_kind(config.resources.topology_policy);
+    let options = &config.resources.topology_policy_options;
+    Policy::new(kind, machine::numa(machine), options)
+        .map_err(|e| AgentError::Placement(e.to_string()))?;
+    let kept = kept_from_pods(config, host);
+    if let CpuPolicy::Static(setup) = cpu_policy(config, machine, &kept, kind)? {
+        Cpus::check(*setup).map_err(|e| AgentError::Placement(e.to_string()))?;
+    }
+    if let MemoryPolicy::Static(setup) = memory_policy(config, machine, &kept)? {
+        Memory::check(setup).map_err(|e| AgentError::Placement(e.to_string()))?;
+    }
+    Ok(())
 }
 
 /// Whether CPUs and memory are given out to pods with resources of their own.

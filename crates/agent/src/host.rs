@@ -34,11 +34,6 @@ pub enum HostError {
     /// The host name is empty.
     #[error("empty hostname is invalid")]
     NoHostname,
-    /// Swap is on and `failSwapOn` forbids it.
-    #[error(
-        "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false"
-    )]
-    SwapOn,
 }
 
 impl Host {
@@ -53,9 +48,6 @@ impl Host {
         let hostname = hostname.trim().to_lowercase();
         if hostname.is_empty() {
             return Err(HostError::NoHostname);
-        }
-        if config.pods.fail_swap_on && swap_is_on(roots) {
-            return Err(HostError::SwapOn);
         }
         let swap_controller = if cgroups.is_v2() {
             let own = own_cgroup(roots);

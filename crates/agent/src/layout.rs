@@ -1,32 +1,48 @@
 //! The folders that must be there before anything runs (spec: initializeModules).
 
+use crate::registries;
 use ports::Roots;
-use std::path::PathBuf;
-use sys::fs::FsError;
+use std::path::{Path, PathBuf};
 
-/// Makes the folders with upstream's modes. Existing ones are left as they are.
-pub(crate) fn make(roots: &Roots, checkpoints: bool) -> Result<(), FsError> {
-    for (path, mode) in folders(roots, checkpoints) {
-        sys::fs::create_dir_all(&path, mode)?;
+/// Makes the folders with upstream's modes. Existing ones are left as they are. A fault is upstream's
+/// text (kubelet: `setupDataDirs`).
+pub(crate) fn make(roots: &Roots, checkpoints: bool) -> Result<(), String> {
+    for (what, path, mode) in folders(roots, checkpoints) {
+        make_all(&path, mode).map_err(|fault| format!("{what}: {fault}"))?;
     }
     Ok(())
 }
 
-fn folders(roots: &Roots, checkpoints: bool) -> Vec<(PathBuf, u32)> {
+/// Makes a folder and those above it; what stands in the way is named as Go names it.
+pub(crate) fn make_all(path: &Path, mode: u32) -> Result<(), String> {
+    let failed = |path: &Path, why: &str| format!("mkdir {}: {why}", path.display());
+    let in_the_way = path.ancestors().find(|above| std::fs::metadata(above).is_ok());
+    if let Some(found) = in_the_way.filter(|found| !found.is_dir()) {
+        return Err(failed(found, "not a directory"));
+    }
+    sys::fs::create_dir_all(path, mode)
+        .map_err(|error| failed(path, &registries::go_error(&error.source)))
+}
+
+fn folders(roots: &Roots, checkpoints: bool) -> Vec<(String, PathBuf, u32)> {
     let root = &roots.kubelet;
+    let quoted = |path: &Path| units::strconv::quote(&path.to_string_lossy());
+    let creating = |what: &str| format!("error creating {what} directory");
+    let logs = format!("{} {}", creating("pod logs root"), quoted(&roots.pod_logs));
+    let links = format!("failed to create directory {}", quoted(&roots.container_logs));
     let mut folders = vec![
-        (root.clone(), 0o750),
-        (roots.pod_logs.clone(), 0o750),
-        (root.join("pods"), 0o750),
-        (root.join("plugins"), 0o750),
-        (root.join("plugins_registry"), 0o750),
-        (root.join("pod-resources"), 0o750),
-        (roots.container_logs.clone(), 0o755),
-        (roots.rubelet(), 0o700),
+        (creating("root"), root.clone(), 0o750),
+        (logs, roots.pod_logs.clone(), 0o750),
+        (creating("pods"), root.join("pods"), 0o750),
+        (creating("plugins"), root.join("plugins"), 0o750),
+        (creating("plugins registry"), root.join("plugins_registry"), 0o750),
+        (creating("podresources"), root.join("pod-resources"), 0o750),
     ];
     if checkpoints {
-        folders.push((root.join("checkpoints"), 0o700));
+        folders.push((creating("checkpoint"), root.join("checkpoints"), 0o700));
     }
+    folders.push((links, roots.container_logs.clone(), 0o755));
+    folders.push((creating("rubelet"), roots.rubelet(), 0o700));
     folders
 }
 
@@ -49,11 +65,7 @@ mod tests {
         let mode = |path: PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(roots.kubelet.join("plugins_registry")), 0o750);
         assert_eq!(mode(roots.kubelet.join("checkpoints")), 0o700);
-        sys::removal::remove_tree(
-            std::path::Path::new("/proc"),
-            &base,
-            sys::removal::Contents::Everything,
-        )
-        .unwrap();
+        sys::removal::remove_tree(Path::new("/proc"), &base, sys::removal::Contents::Everything)
+            .unwrap();
     }
 }

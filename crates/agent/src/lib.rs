@@ -18,6 +18,8 @@ mod layout;
 mod lifecycle;
 mod placement;
 mod protect;
+mod refusals;
+mod registries;
 mod runtime;
 mod settings;
 mod traces;
@@ -73,7 +75,7 @@ pub enum AgentError {
     #[error("{0}")]
     Placement(String),
     /// The node's resources: reservation, kernel settings, enforcement.
-    #[error("Failed to start ContainerManager: {0}")]
+    #[error("{0}")]
     ContainerManager(String),
     /// A setting that is found to be wrong once the runtime has answered.
     #[error("{0}")]
@@ -88,8 +90,14 @@ pub enum AgentError {
     #[error(transparent)]
     Images(#[from] pods::images::ImagesError),
     /// Credential provider plugins.
-    #[error(transparent)]
-    Providers(#[from] pods::images::ProviderLoadError),
+    #[error("{0}")]
+    Providers(String),
+    /// A folder that must be there cannot be made.
+    #[error("{0}")]
+    Folders(String),
+    /// Nobody can be listened to.
+    #[error("{0}")]
+    Listen(String),
     /// Log rotation.
     #[error(transparent)]
     Logs(#[from] pods::logs::LogRotationError),
@@ -110,6 +118,24 @@ pub enum AgentError {
     Task(String),
 }
 
+impl AgentError {
+    /// What is logged at the end, and the error with it: upstream ends most starts with one line and
+    /// some in the middle of their work, with a line of their own.
+    pub fn last_line(&self) -> (&'static str, String) {
+        let message = match self {
+            Self::ContainerManager(_) => "Failed to start ContainerManager",
+            Self::Providers(_) => "Failed to register CRI auth plugins",
+            Self::Folders(_) => "Failed to initialize internal modules",
+            Self::Listen(_) => "Failed to listen and serve",
+            _ => {
+                let chain = telemetry::Chain(self);
+                return ("command failed", format!("failed to run Kubelet: {chain}"));
+            }
+        };
+        (message, self.to_string())
+    }
+}
+
 /// A new certificate for this host, signed by itself, and its key; PEM.
 pub fn self_signed_pair(host: &str) -> Result<(String, String), server::tls::TlsError> {
     server::tls::self_signed_pair(host, SystemClock.now().as_second())
@@ -124,12 +150,17 @@ pub fn explain_socket(root: &std::path::Path) -> std::path::PathBuf {
 /// How long tasks may take to end. What they leave undone is done after the next start.
 const SHUTDOWN: Duration = Duration::from_secs(10);
 
+/// How long the tasks of a start that failed are waited for.
+const GIVE_UP: Duration = Duration::from_secs(1);
+
 /// Runs the agent until a signal, lock contention or a fatal fault ends it.
 pub async fn run(config: Config, logs: LogHandle) -> Result<(), AgentError> {
     let tasks = Tasks::new();
     let outcome = run_with(&config, logs, &tasks).await;
-    let late = tasks.shutdown_within(SHUTDOWN).await;
-    if !late.is_empty() {
+    // What a start that failed has begun has nothing to finish, and may wait for what never came.
+    let patience = if outcome.is_ok() { SHUTDOWN } else { GIVE_UP };
+    let late = tasks.shutdown_within(patience).await;
+    if !late.is_empty() && outcome.is_ok() {
         tracing::error!(tasks = ?late, "ending without tasks that did not end in time");
     }
     match outcome? {

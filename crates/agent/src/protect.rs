@@ -4,11 +4,12 @@ use crate::AgentError;
 use crate::host::Host;
 use config::Config;
 use engine::cgroup::{CgroupName, Driver, Tree};
-use engine::eviction::{GracePolicy, Threshold, ThresholdConfig};
+use engine::eviction::{GracePolicy, Threshold, ThresholdConfig, ThresholdError};
 use engine::shutdown::{PriorityPeriod, periods};
 use node::{AlarmPlaces, EvictionConfig, ShutdownConfig};
 use pods::ViewHealth;
 use ports::Roots;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use sys::kmsg::KernelLog;
 use tokio::sync::watch;
@@ -16,8 +17,21 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use units::GoDuration;
 
+/// Checks the hard thresholds, which upstream reads with the reservations, before all others.
+pub(crate) fn hard_thresholds(config: &Config) -> Result<(), ThresholdError> {
+    let none = BTreeMap::new();
+    let hard = ThresholdConfig {
+        hard: &config.eviction.hard,
+        soft: &none,
+        soft_grace: &none,
+        min_reclaim: &none,
+        enforce_pods: false,
+    };
+    hard.parse().map(drop)
+}
+
 /// The thresholds as configured; a fault ends the start, as upstream.
-pub(crate) fn thresholds(config: &Config) -> Result<Vec<Threshold>, AgentError> {
+pub(crate) fn thresholds(config: &Config) -> Result<Vec<Threshold>, ThresholdError> {
     let eviction = &config.eviction;
     let resources = &config.resources;
     let all = ThresholdConfig {
@@ -27,7 +41,7 @@ pub(crate) fn thresholds(config: &Config) -> Result<Vec<Threshold>, AgentError> 
         min_reclaim: &eviction.minimum_reclaim,
         enforce_pods: resources.enforcement.pods && !resources.ignore_eviction_in_allocatable,
     };
-    Ok(all.parse()?)
+    all.parse()
 }
 
 /// Settings of the eviction loop.

@@ -1,12 +1,12 @@
 //! Upkeep of what pods leave on the machine: image collection and log rotation; and what pods need of
-//! it: the plugins that know registries, user ids. And of our own memory.
+//! it: user ids. And of our own memory.
 
 use crate::AgentError;
 use config::Config;
 use cri::RuntimeClient;
 use engine::image::gc::GcPolicy;
 use jiff::SignedDuration;
-use pods::images::{ImageGc, Images, ProviderSetup, load_providers};
+use pods::images::{ImageGc, Images};
 use pods::logs::{LogRotation, LogRotationConfig};
 use pods::{UsernsConfig, host_ids};
 use ports::{Clock, OnExit, Roots, Tasks};
@@ -16,12 +16,6 @@ use telemetry::Chain;
 use telemetry::metrics::Registry;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-
-/// Credential provider plugins as configured. A fault ends the start, as upstream.
-pub(crate) fn providers(config: &Config) -> Result<Option<ProviderSetup>, AgentError> {
-    let setup = config.image_pulls.credential_providers.as_ref();
-    Ok(setup.map(|p| load_providers(&p.config, &p.bin_dir)).transpose()?)
-}
 
 /// The ids of pods with their own users.
 pub(crate) fn user_namespaces(config: &Config, roots: &Roots) -> Result<UsernsConfig, AgentError> {

@@ -6,9 +6,11 @@ use crate::explain::Story;
 use crate::host::{Host, configured_driver};
 use crate::idle_metrics;
 use crate::placement::{self, Placing, PlacingDeps};
+use crate::refusals::{self, Accepted};
 use crate::watchdog::Check;
 use crate::{
-    AgentError, allocatable, iptables, layout, protect, runtime, settings, traces, upkeep,
+    AgentError, allocatable, iptables, layout, protect, registries, runtime, settings, traces,
+    upkeep,
 };
 use config::Config;
 use cri::{RuntimeClient, RuntimeOperations};
@@ -69,11 +71,6 @@ pub(crate) fn start<'a>(
     Box::pin(start_all(config, logs, health, tasks))
 }
 
-/// Ends the start for a fault that was found in the settings.
-fn good(fault: Option<&String>) -> Result<(), AgentError> {
-    fault.map_or(Ok(()), |fault| Err(AgentError::Setting(fault.clone())))
-}
-
 async fn start_all(
     config: &Config,
     logs: LogHandle,
@@ -89,13 +86,12 @@ async fn start_all(
     traces::start(config, &host.hostname, tasks);
     let client = runtime::connect(config, Arc::new(RuntimeOperations::new(&registry))).await?;
     let driver = runtime::cgroup_driver(&client, configured_driver(config), &registry).await?;
-    good(config.faults.reserved.as_ref())?;
-    let thresholds = protect::thresholds(config)?;
-    good(config.faults.construction.as_ref())?;
+    let Accepted { thresholds, providers } = refusals::check(config, &host, &roots)?;
     let host_network_users = config.gates.enabled("UserNamespacesHostNetworkSupport")
         && runtime::user_namespaces_on_host_network(&client).await;
     host.declared_features = settings::declared_features(config, host_network_users);
-    layout::make(&roots, config.gates.enabled("ContainerCheckpoint"))?;
+    let checkpoints = config.gates.enabled("ContainerCheckpoint");
+    layout::make(&roots, checkpoints).map_err(AgentError::Folders)?;
     share_root(&roots);
     own_process(config, &roots);
 
@@ -188,7 +184,7 @@ async fn start_all(
     );
     node.measure(&registry);
     let images = Images::start(
-        ImagesConfig { providers: upkeep::providers(config)?, ..settings::images(config) },
+        ImagesConfig { providers, ..settings::images(config) },
         ImagesDeps {
             calls: Arc::new(client.clone()),
             objects: Arc::clone(&cluster.objects),
@@ -198,7 +194,16 @@ async fn start_all(
             metrics: ImageMetrics::new(&registry),
         },
     )
-    .await?;
+    .await
+    .map_err(|error| match &error {
+        pods::images::ImagesError::Records(folder) => {
+            let fault = layout::make_all(&folder.path, 0o700).err().unwrap_or_default();
+            AgentError::Setting(format!(
+                "failed to create kubelet: failed to setup the FSPullRecordsAccessor: {fault}"
+            ))
+        }
+        pods::images::ImagesError::Blocking(_) => AgentError::Images(error),
+    })?;
     let collector = upkeep::start(config, &images, &client, &clock, &registry, tasks)?;
     let runtime_name = runtime_name(&client).await;
     let pods = pods::start(
@@ -325,7 +330,15 @@ async fn start_all(
         clock,
         tasks: tasks.clone(),
     };
-    server::start(server_settings, certificate, deps, cluster.reviews, tasks).await?;
+    server::start(server_settings, certificate, deps, cluster.reviews, tasks).await.map_err(
+        |error| match error {
+            server::ServerError::Listen { address, source } => AgentError::Listen(format!(
+                "listen tcp {address}: bind: {}",
+                registries::go_error(&source)
+            )),
+            other => AgentError::Server(other),
+        },
+    )?;
     if config.node.make_iptables_util_chains {
         tasks.spawn("iptables", OnExit::Fine, iptables::run(tasks.token()));
     }

@@ -105,6 +105,10 @@ pub fn decode(data: &[u8]) -> Result<CredentialProviderConfig, String> {
         .and_then(|rest| rest.strip_prefix('/'))
         .filter(|version| ["v1", "v1beta1", "v1alpha1"].contains(version));
     let known = version.is_some() && found.kind == "CredentialProviderConfig";
+    let others = ["KubeletConfiguration", "SerializedNodeConfigSource"];
+    if version == Some("v1beta1") && others.contains(&found.kind.as_str()) {
+        return Err(format!("failed to decode {} (wrong Kind)", quote(&found.kind)));
+    }
     if !known {
         return Err(format!(
             "no kind {} is registered for version {} in scheme \"pkg/runtime/scheme.go:111\"",

@@ -6,6 +6,7 @@
 //! Promises: built only from a validated configuration; what validation leaves to start-up
 //! (reserved maps, addresses, log sizes) is checked here, with upstream's texts.
 
+mod faults;
 mod parse;
 mod sections;
 mod tls;
@@ -19,7 +20,7 @@ pub use sections::{
 };
 pub use tls::TlsVersion;
 
-pub(crate) use parse::caller_fault;
+pub(crate) use faults::caller_fault;
 
 use crate::flags::{KubeletFlags, VersionRequest};
 use crate::gates::Gates;
@@ -93,15 +94,31 @@ pub struct StartFaults {
     pub callers: Option<String>,
     /// In the resources that are kept from pods.
     pub reserved: Option<String>,
-    /// In what the agent is built of, after the eviction thresholds.
+    /// In the shares that are kept for better pods, after the hard eviction thresholds.
+    pub qos: Option<String>,
+    /// In what the agent is built of, after the placement of exclusive resources.
     pub construction: Option<String>,
+    /// In what it is built of later, after all eviction thresholds.
+    pub parts: Option<String>,
+    /// In the collection of containers, after the plugins that know registries.
+    pub collection: Option<String>,
+    /// In the address to listen on, which is found last.
+    pub address: Option<String>,
 }
 
 impl StartFaults {
     /// The one that comes first.
     pub fn first(&self) -> Option<&String> {
-        let later = self.reserved.as_ref().or(self.construction.as_ref());
-        self.callers.as_ref().or(later)
+        let all = [
+            &self.callers,
+            &self.reserved,
+            &self.qos,
+            &self.construction,
+            &self.parts,
+            &self.collection,
+            &self.address,
+        ];
+        all.into_iter().find_map(Option::as_ref)
     }
 }
 
@@ -132,12 +149,18 @@ impl Config {
         let resources = parse::resources(k, &flags, &gates, reservations);
         let certificate = parse::Certificate { self_signed, tls_min_version };
         let (container_logs, log_fault) = parse::container_logs(k);
-        let (server, address_fault) = parse::server(k, certificate);
-        let construction = qos
-            .err()
-            .or_else(|| parse::construction_fault(k, &flags))
-            .or(log_fault)
-            .or(address_fault);
+        let (server, address) = parse::server(k, certificate);
+        let construction =
+            faults::node_ip_fault(&flags).or_else(|| faults::construction_fault(k, &flags));
+        let found = StartFaults {
+            callers: None,
+            reserved,
+            qos: qos.err(),
+            construction,
+            parts: faults::parts_fault(k, &flags).or(log_fault),
+            collection: faults::collection_fault(&flags),
+            address,
+        };
         let config = Self {
             version,
             dirs: parse::dirs(k, &flags),
@@ -157,7 +180,7 @@ impl Config {
             container_logs,
             shutdown: parse::shutdown(k),
             tracing: k.tracing.as_ref().map(parse::tracing),
-            faults: StartFaults { callers: None, reserved, construction },
+            faults: found,
             kubelet,
             flags,
             gates,

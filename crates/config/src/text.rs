@@ -10,7 +10,7 @@ pub(crate) fn compact_json(value: &Value) -> String {
 
 /// Several faults as one text: equal ones once, `[a, b]` when there are two or more
 /// (apimachinery: `utilerrors.NewAggregate`).
-pub(crate) fn aggregate(faults: &[String]) -> String {
+pub fn aggregate(faults: &[String]) -> String {
     let mut seen = BTreeSet::new();
     let distinct: Vec<&str> =
         faults.iter().map(String::as_str).filter(|fault| seen.insert(*fault)).collect();

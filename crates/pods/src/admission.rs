@@ -15,7 +15,7 @@ use api::core::v1::{Node, Pod};
 use api::machinery::api::resource::Quantity as ApiQuantity;
 use engine::admission::preempt::Victims;
 use engine::admission::resize::ResizePolicy;
-use engine::admission::sysctl::{NotNamespaced, SysctlPolicy};
+use engine::admission::sysctl::{SysctlFault, SysctlPolicy};
 use engine::admission::{
     self as rules, AdmissionView, Pressure, Rejection, Verdict, after_placement, before_placement,
     fresh_node_may_help,
@@ -69,7 +69,7 @@ pub(crate) enum Admitted {
 }
 
 impl Admission {
-    pub(crate) fn new(config: AdmissionConfig, roots: &Roots) -> Result<Self, NotNamespaced> {
+    pub(crate) fn new(config: AdmissionConfig, roots: &Roots) -> Result<Self, SysctlFault> {
         let sysctls = SysctlPolicy::new(kernel(roots), &config.allowed_unsafe_sysctls)?;
         Ok(Self {
             config: rules::AdmissionConfig {

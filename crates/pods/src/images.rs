@@ -29,7 +29,7 @@ pub use calls::ImageCalls;
 pub use credentials::DockerConfigPlaces;
 pub use gc::{ImageFs, ImageFsSpace, ImageGc, ImageGcError};
 pub use metrics::ImageMetrics;
-pub use providers::{ProviderLoadError, ProviderSetup, load_providers};
+pub use providers::ProviderSetup;
 pub use pull::PullProgress;
 
 use api::core::v1::Pod;

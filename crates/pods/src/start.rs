@@ -24,7 +24,7 @@ use crate::status::publisher::PublisherTask;
 use crate::userns::UserNamespaces;
 use crate::view::{ViewHandle, ViewTask};
 use api::core::v1::Pod;
-use engine::admission::sysctl::NotNamespaced;
+use engine::admission::sysctl::SysctlFault;
 use engine::pod::life::LifeConfig;
 use ports::{OnExit, PodSource, Tasks};
 use std::collections::BTreeSet;
@@ -41,11 +41,11 @@ pub enum PodsError {
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     /// User namespaces of pods.
-    #[error(transparent)]
+    #[error("failed to create kubelet: create user namespace manager")]
     Userns(#[from] crate::userns::UsernsStartError),
     /// `allowedUnsafeSysctls` names something that pods cannot have of their own.
     #[error(transparent)]
-    Sysctl(#[from] NotNamespaced),
+    Sysctl(#[from] SysctlFault),
 }
 
 /// Starts the pod subsystem. Reads the checkpoints first; a damaged one stops the start.

@@ -76,6 +76,11 @@ impl Held {
 }
 
 impl Cpus {
+    /// Whether the policy can work like this; nothing is read or written.
+    pub fn check(setup: CpuSetup) -> Result<(), StateError> {
+        StaticCpus::new(setup).map(drop).map_err(|e| StateError::Policy(e.0))
+    }
+
     /// Goes on from the file in `dir`, or begins; `known` are the containers that run already.
     pub fn start(
         policy: CpuPolicy,

@@ -71,6 +71,11 @@ impl Held {
 }
 
 impl Memory {
+    /// Whether the policy can work like this; nothing is read or written.
+    pub fn check(setup: MemorySetup) -> Result<(), StateError> {
+        StaticMemory::new(setup).map(drop).map_err(|e| StateError::Policy(e.0))
+    }
+
     /// Goes on from the file in `dir`, or begins.
     pub fn start(
         policy: MemoryPolicy,

@@ -68,20 +68,21 @@ fn main() -> ExitCode {
     if let (Command::Config, Some(effective)) = (command, &effective) {
         let _ = print(&show::effective(effective, form));
     }
+    let failed = |error: String| ("command failed", error);
     let finished = match (result, command) {
-        (Err(error), _) => Err(error.to_string()),
-        (Ok(Request::Print(text)), _) => print(&text),
+        (Err(error), _) => Err(failed(error.to_string())),
+        (Ok(Request::Print(text)), _) => print(&text).map_err(failed),
         (Ok(Request::Leave(code)), _) => return ExitCode::from(code),
         (Ok(Request::Run(_)), Command::Config | Command::Check | Command::Explain) => Ok(()),
         (Ok(Request::Run(config)), Command::Run) => match &config.faults.callers {
-            Some(fault) => Err(format!("failed to run Kubelet: {fault}")),
+            Some(fault) => Err(failed(format!("failed to run Kubelet: {fault}"))),
             None => run(*config, handle),
         },
     };
     match finished {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!(err = error, "command failed");
+        Err((message, error)) => {
+            tracing::error!(err = error, "{message}");
             ExitCode::FAILURE
         }
     }
@@ -96,7 +97,11 @@ enum Command {
     Explain,
 }
 
-fn run(config: config::Config, logs: telemetry::log::LogHandle) -> Result<(), String> {
+/// Runs the agent; what is logged at the end if it fails.
+fn run(
+    config: config::Config,
+    logs: telemetry::log::LogHandle,
+) -> Result<(), (&'static str, String)> {
     sys::heap::limit_arenas();
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -104,11 +109,11 @@ fn run(config: config::Config, logs: telemetry::log::LogHandle) -> Result<(), St
         .max_blocking_threads(MAX_BLOCKING)
         .enable_all()
         .build()
-        .map_err(|e| format!("failed to run Kubelet: {e}"))?;
+        .map_err(|e| ("command failed", format!("failed to run Kubelet: {e}")))?;
     let outcome = runtime.block_on(Box::pin(agent::run(config, logs)));
     // A call that hangs in the kernel must not keep the process.
     runtime.shutdown_timeout(LAST_CALLS);
-    outcome.map_err(|e| format!("failed to run Kubelet: {}", telemetry::Chain(&e)))
+    outcome.map_err(|e| e.last_line())
 }
 
 /// Checks settings and machine; the exit code says whether pods can run.

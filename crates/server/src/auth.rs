@@ -6,9 +6,11 @@
 
 mod cache;
 mod metrics;
+mod plain;
 mod x509;
 
 pub use metrics::AuthMetrics;
+pub(crate) use plain::{is_modern, proves_its_key};
 pub use x509::ClientAuthorities;
 
 use crate::route;

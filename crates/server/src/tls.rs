@@ -4,6 +4,7 @@
 //! certificate is used at once; a client certificate is asked for but judged by `auth`, as
 //! upstream does, so that a bad one never breaks the handshake itself.
 
+use crate::auth::{is_modern, proves_its_key};
 use arc_swap::ArcSwapOption;
 use rustls::crypto::CryptoProvider;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
@@ -203,6 +204,58 @@ pub fn server_config(
     Ok(config)
 }
 
+/// What is wrong with a PEM pair, as Go says it; `None` for one that can be served with.
+pub fn pair_fault(certificate: &[u8], key: &[u8]) -> Option<String> {
+    let labels = |pem: &[u8]| -> Vec<String> {
+        let text = String::from_utf8_lossy(pem).into_owned();
+        let begins = text.lines().filter_map(|line| line.strip_prefix("-----BEGIN "));
+        begins.filter_map(|rest| rest.trim_end().strip_suffix("-----")).map(str::to_owned).collect()
+    };
+    let shown = |labels: &[String]| format!("[{}]", labels.join(" "));
+    let is_key = |label: &String| label == "PRIVATE KEY" || label.ends_with(" PRIVATE KEY");
+    let found = labels(certificate);
+    if !found.iter().any(|label| label == "CERTIFICATE") {
+        return Some(match found.as_slice() {
+            [] => "tls: failed to find any PEM data in certificate input".to_owned(),
+            [only] if is_key(only) => "tls: failed to find certificate PEM data in certificate \
+                 input, but did find a private key; PEM inputs may have been switched"
+                .to_owned(),
+            many => format!(
+                "tls: failed to find \"CERTIFICATE\" PEM block in certificate input after skipping \
+                 PEM blocks of the following types: {}",
+                shown(many)
+            ),
+        });
+    }
+    let found = labels(key);
+    if !found.iter().any(is_key) {
+        return Some(match found.as_slice() {
+            [] => "tls: failed to find any PEM data in key input".to_owned(),
+            [only] if only == "CERTIFICATE" => {
+                "tls: found a certificate rather than a key in the PEM for the private key"
+                    .to_owned()
+            }
+            many => format!(
+                "tls: failed to find PEM block with type ending in \"PRIVATE KEY\" in key input \
+                 after skipping PEM blocks of the following types: {}",
+                shown(many)
+            ),
+        });
+    }
+    let leaf = CertificateDer::pem_slice_iter(certificate).next().and_then(Result::ok);
+    if leaf.is_none_or(|leaf| x509_parser::parse_x509_certificate(&leaf).is_err()) {
+        return Some("x509: malformed certificate".to_owned());
+    }
+    let parsed = PrivateKeyDer::from_pem_slice(key).ok();
+    if parsed.is_none_or(|key| provider().key_provider.load_private_key(key).is_err()) {
+        return Some("tls: failed to parse private key".to_owned());
+    }
+    let pair = ServingCertificate::default();
+    pair.install(certificate, key)
+        .err()
+        .map(|_mismatch| "tls: private key does not match public key".to_owned())
+}
+
 /// Takes any client certificate whose key is proven; trust is decided by `auth`.
 #[derive(Debug)]
 struct AskOnly(Arc<CryptoProvider>);
@@ -233,6 +286,7 @@ impl ClientCertVerifier for AskOnly {
     ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
         let algorithms = &self.0.signature_verification_algorithms;
         rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
+            .or_else(|_| proves_its_key(message, certificate, signature, algorithms))
     }
 
     fn verify_tls13_signature(
@@ -242,7 +296,12 @@ impl ClientCertVerifier for AskOnly {
         signature: &DigitallySignedStruct,
     ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
         let algorithms = &self.0.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms).or_else(
+            |error| match is_modern(signature.scheme) {
+                true => proves_its_key(message, certificate, signature, algorithms),
+                false => Err(error),
+            },
+        )
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

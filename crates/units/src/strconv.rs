@@ -1,6 +1,7 @@
 //! Go's `strconv`: numbers, booleans and quoted strings with Go's error texts.
 
 use std::fmt::Write;
+use std::net::IpAddr;
 
 /// A failed conversion; prints as Go's `*strconv.NumError`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -71,14 +72,73 @@ pub fn parse_bool(text: &str) -> Result<bool, NumError> {
     }
 }
 
-/// `strconv.ParseFloat(text, 32)`, decimal forms only.
+/// An address whose numbers may have leading zeros (k8s.io/utils: `ParseIPSloppy`).
+pub fn parse_ip(text: &str) -> Option<IpAddr> {
+    let bare = |part: &str| -> String {
+        let digits = part.trim_start_matches('0');
+        if digits.is_empty() && !part.is_empty() { "0".to_owned() } else { digits.to_owned() }
+    };
+    // In an IPv6 address only the embedded IPv4 part has dots.
+    let (head, tail) = text
+        .rsplit_once(':')
+        .map_or(("", text), |(_, tail)| (&text[..text.len() - tail.len()], tail));
+    let plain: Vec<String> = tail.split('.').map(bare).collect();
+    let strict = text.parse().ok();
+    let sloppy = || format!("{head}{}", plain.join(".")).parse().ok();
+    strict.or_else(|| tail.contains('.').then(sloppy).flatten())
+}
+
+/// `strconv.ParseFloat(text, 32)`.
 pub fn parse_float32(text: &str) -> Result<f32, NumError> {
-    let value: f32 = text.parse().map_err(|_| fail("ParseFloat", text, NumFault::Syntax))?;
+    let syntax = || fail("ParseFloat", text, NumFault::Syntax);
+    let bare = text.trim_start_matches(['+', '-']);
+    let sign = &text[..text.len() - bare.len()];
+    if sign.len() > 1 {
+        return Err(syntax());
+    }
+    if text.contains('_') && !underscores_ok(text) {
+        return Err(syntax());
+    }
+    let digits: String = bare.chars().filter(|c| *c != '_').collect();
+    if let Some(hex) = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
+        let value = hex_float(hex).ok_or_else(syntax)?;
+        #[expect(clippy::cast_possible_truncation, reason = "rounded to the type asked for")]
+        let value = value as f32;
+        if value.is_infinite() {
+            return Err(fail("ParseFloat", text, NumFault::Range));
+        }
+        return Ok(if sign == "-" { -value } else { value });
+    }
+    let value: f32 = format!("{sign}{digits}").parse().map_err(|_| syntax())?;
     let spelled_out = text.bytes().any(|b| matches!(b, b'i' | b'I' | b'n' | b'N'));
     if value.is_infinite() && !spelled_out {
         return Err(fail("ParseFloat", text, NumFault::Range));
     }
     Ok(value)
+}
+
+/// A hexadecimal number with its binary exponent, without prefix and sign: `1.8p3`.
+fn hex_float(text: &str) -> Option<f64> {
+    let (mantissa, exponent) = text.split_once(['p', 'P'])?;
+    let exponent = exponent.strip_prefix('+').unwrap_or(exponent);
+    let digits = exponent.strip_prefix('-').unwrap_or(exponent);
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let mut exponent: i32 =
+        exponent.parse().unwrap_or(if exponent.starts_with('-') { -10_000 } else { 10_000 });
+    let (whole, part) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    if whole.is_empty() && part.is_empty() {
+        return None;
+    }
+    let mut value = 0.0_f64;
+    for digit in whole.chars().chain(part.chars()) {
+        value = value * 16.0 + f64::from(digit.to_digit(16)?);
+    }
+    exponent = exponent.saturating_sub(4 * i32::try_from(part.len()).ok()?);
+    // In two steps, neither of which leaves the range before the other comes.
+    let half = exponent / 2;
+    Some(value * 2.0_f64.powi(half) * 2.0_f64.powi(exponent - half))
 }
 
 fn magnitude(text: &str, base: u32) -> Result<u64, NumFault> {
@@ -122,11 +182,22 @@ fn prefixed(text: &str) -> (&str, u32) {
 
 /// Underscores may only stand between digits (or after the base prefix).
 fn underscores_ok(text: &str) -> bool {
-    let body = match text.get(..2).map(str::to_ascii_lowercase).as_deref() {
-        Some("0x" | "0b" | "0o") => &text[1..],
-        _ => text,
-    };
-    !body.starts_with('_') && !body.ends_with('_') && !body.contains("__")
+    let bare = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let prefix = bare.get(..2).map(str::to_ascii_lowercase);
+    let prefixed = matches!(prefix.as_deref(), Some("0x" | "0b" | "0o"));
+    let hex = prefix.as_deref() == Some("0x");
+    // A prefix counts as a digit; an underscore stands between two digits.
+    let (mut digit, mut open) = (prefixed, false);
+    for byte in bare.bytes().skip(if prefixed { 2 } else { 0 }) {
+        let is_digit = byte.is_ascii_digit() || hex && byte.is_ascii_hexdigit();
+        match byte {
+            b'_' if !digit => return false,
+            b'_' => (digit, open) = (false, true),
+            _ if !is_digit && open => return false,
+            _ => (digit, open) = (is_digit, false),
+        }
+    }
+    !open
 }
 
 /// `%v`: a float in its shortest form, with an exponent below 1e-4 and from 1e6 on.
@@ -257,6 +328,28 @@ fn quote_text(text: &str, quoted: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn floats_may_be_hexadecimal_and_digits_grouped() {
+        assert_eq!(parse_float32("0x1p1"), Ok(2.0));
+        assert_eq!(parse_float32("-0x1.8p+3"), Ok(-12.0));
+        assert_eq!(parse_float32("1_0.5"), Ok(10.5));
+        for bad in ["0x1", "0xp1", "1__0", "_1", "1_", "1_.5", "0x1p", "--1", "+-1", ""] {
+            assert!(parse_float32(bad).is_err(), "{bad}");
+        }
+        assert_eq!(parse_float32("0x1p999").unwrap_err().reason, NumFault::Range);
+    }
+
+    #[test]
+    fn addresses_may_have_leading_zeros() {
+        let shown = |text: &str| parse_ip(text).map(|ip| ip.to_string()).unwrap_or_default();
+        assert_eq!(shown("01.002.3.04"), "1.2.3.4");
+        assert_eq!(shown("::ffff:01.2.3.4"), "::ffff:1.2.3.4");
+        assert_eq!(shown("::1"), "::1");
+        for bad in ["", "1.2.3", "1.2.3.256", "1..2.3", "localhost", "1.2.3.4.5", "a.b.c.d"] {
+            assert_eq!(shown(bad), "", "{bad}");
+        }
+    }
 
     #[test]
     fn integers_are_read_in_every_base_go_takes() {

@@ -106,6 +106,18 @@ impl Answer {
         answer
     }
 
+    /// Only how it ended: a kubelet with a runtime has much to say on the way, each in its words.
+    #[must_use]
+    pub fn read_end(code: Option<Option<i32>>, out: &str, err: &str) -> Answer {
+        let whole = Answer::read(code, out, err);
+        let mut end = Answer { code: whole.code, fatal: whole.fatal, ..Answer::default() };
+        if end.fatal.is_empty() && end.code != Some(0) {
+            let last = whole.lines.into_iter().rfind(|line| line.starts_with(['E', 'F']));
+            end.fatal = last.unwrap_or_default();
+        }
+        end
+    }
+
     fn take(&mut self, severity: char, text: String) {
         if let Some(flag) = text.strip_prefix("FLAG: ") {
             // Headers may be secret: ours shows none.

@@ -1,5 +1,8 @@
 //! Runs a kubelet on a case: own network, own mounts, a working folder of its own, an end to
 //! waiting.
+//!
+//! Without a runtime a good configuration ends at the socket that is not there ([`Bench`]); with one
+//! it goes on until the kubelet says that it runs ([`super::Stage`]).
 
 use super::{Answer, COMMON, Case};
 use anyhow::{Context, ensure};
@@ -8,10 +11,13 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A kubelet that has not ended by then is taken to be running.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a kubelet that says it runs may still find that it cannot: its listeners fail apart.
+const AFTERMATH: Duration = Duration::from_millis(700);
 
 /// A place to run kubelets one after the other.
 #[derive(Debug)]
@@ -26,8 +32,13 @@ const PREPARE: &str = "mount -t tmpfs tmpfs /mnt && mount -t tmpfs tmpfs /run &&
 impl Bench {
     /// Makes the namespaces.
     pub fn new() -> anyhow::Result<Bench> {
+        Bench::with(PREPARE)
+    }
+
+    /// Makes the namespaces, prepared by this script.
+    pub(super) fn with(prepare: &str) -> anyhow::Result<Bench> {
         let mut holder = Command::new("unshare")
-            .args(["--net", "--mount", "--propagation", "private", "sh", "-c", PREPARE])
+            .args(["--net", "--mount", "--propagation", "private", "sh", "-c", prepare])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -72,36 +83,62 @@ impl Bench {
 
     /// What this program makes of the case.
     pub fn ask(&self, program: &Path, case: &Case) -> anyhow::Result<Answer> {
+        let args: Vec<&str> = COMMON.into_iter().collect();
+        let ran = self.run(program, &args, case, &[])?;
+        Ok(Answer::read(ran.code, &ran.out, &ran.err))
+    }
+
+    /// Runs this program until it ends, says one of these words or tries our patience.
+    pub(super) fn run(
+        &self,
+        program: &Path,
+        args: &[&str],
+        case: &Case,
+        running: &[&str],
+    ) -> anyhow::Result<Ran> {
         self.lay_out(case)?;
         let mut child = Command::new("nsenter")
             .arg(format!("--net=/proc/{}/ns/net", self.holder.id()))
             .arg(format!("--mount=/proc/{}/ns/mnt", self.holder.id()))
             .args(["--wdns=/mnt", "--"])
             .arg(program)
-            .args(COMMON)
+            .args(args)
             .args(&case.args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .context("nsenter")?;
-        let out = collect(child.stdout.take());
-        let err = collect(child.stderr.take());
+        let out = Collected::from(child.stdout.take());
+        let err = Collected::from(child.stderr.take());
         let start = Instant::now();
-        let status = loop {
+        let mut said = None;
+        let code = loop {
             if let Some(status) = child.try_wait()? {
-                break Some(status);
+                break Some(status.code());
             }
-            if start.elapsed() > PATIENCE {
+            if said.is_none() && running.iter().any(|words| err.has(words)) {
+                said = Some(Instant::now());
+            }
+            let patience = start.elapsed() > PATIENCE;
+            if patience || said.is_some_and(|at: Instant| at.elapsed() > AFTERMATH) {
                 child.kill()?;
                 child.wait()?;
                 break None;
             }
             std::thread::sleep(Duration::from_millis(5));
         };
-        let (out, err) = (out.join().unwrap_or_default(), err.join().unwrap_or_default());
-        Ok(Answer::read(status.map(|status| status.code()), &out, &err))
+        Ok(Ran { code, out: out.whole(), err: err.whole() })
     }
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub(super) struct Ran {
+    /// The exit code of one that ended by itself.
+    pub(super) code: Option<Option<i32>>,
+    pub(super) out: String,
+    pub(super) err: String,
 }
 
 impl Drop for Bench {
@@ -112,12 +149,35 @@ impl Drop for Bench {
     }
 }
 
-fn collect<R: Read + Send + 'static>(stream: Option<R>) -> std::thread::JoinHandle<String> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        if let Some(mut stream) = stream {
-            let _ = stream.read_to_end(&mut bytes);
-        }
-        String::from_utf8_lossy(&bytes).into_owned()
-    })
+/// What a program writes, while it does.
+struct Collected {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    reader: std::thread::JoinHandle<()>,
+}
+
+impl Collected {
+    fn from<R: Read + Send + 'static>(stream: Option<R>) -> Collected {
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let shared = Arc::clone(&bytes);
+        let reader = std::thread::spawn(move || {
+            let Some(mut stream) = stream else { return };
+            let mut piece = [0; 16 * 1024];
+            while let Ok(got @ 1..) = stream.read(&mut piece) {
+                let mut all = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                all.extend_from_slice(&piece[..got]);
+            }
+        });
+        Collected { bytes, reader }
+    }
+
+    fn has(&self, words: &str) -> bool {
+        let all = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        all.windows(words.len()).any(|window| window == words.as_bytes())
+    }
+
+    fn whole(self) -> String {
+        let _ = self.reader.join();
+        let all = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&all).into_owned()
+    }
 }

@@ -272,7 +272,7 @@ fn drop_ins(dice: &mut Dice) -> Case {
     case
 }
 
-fn providers(dice: &mut Dice) -> Case {
+pub(super) fn providers(dice: &mut Dice) -> Case {
     let mut case = Case::default();
     let config = if dice.once_in(6) {
         dice.of(&["p", "none", "", "bin", "empty", "/mnt/p.yaml"])

@@ -337,7 +337,27 @@ fn kubeadm_understands_the_version() {
 
 #[test]
 fn late_faults_are_told_before_anything_starts() {
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 14] = [
+        (
+            &["--node-ip=1.2.3.4,5.6.7.8"],
+            "bad --node-ip \"1.2.3.4,5.6.7.8\": must contain either a single IP or a dual-stack pair of IPs",
+        ),
+        (
+            &["--node-ip=01.2.3.4,::"],
+            "bad --node-ip \"01.2.3.4,::\": dual-stack node IP cannot include '0.0.0.0' or '::'",
+        ),
+        (
+            &["--node-ip=1.2.3.4,::1", "--cloud-provider=aws"],
+            "bad --node-ip \"1.2.3.4,::1\": dual-stack not supported in this configuration",
+        ),
+        (
+            &["--minimum-container-ttl-duration=-1s"],
+            "failed to create kubelet: invalid minimum garbage collection age: -1s",
+        ),
+        (
+            &["--qos-reserved=cpu=1%", "--sync-frequency=0"],
+            "--qos-reserved value failed to parse: cannot reserve \"cpu\" resource",
+        ),
         (&["--sync-frequency=0"], "failed to create kubelet: invalid sync frequency 0"),
         (&["--root-dir="], "failed to create kubelet: invalid root directory \"\""),
         (

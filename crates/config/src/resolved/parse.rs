@@ -8,18 +8,15 @@ use super::sections::{
     TopologyScope, Tracing, Webhook, span,
 };
 use super::tls::TlsVersion;
-use crate::ConfigFiles;
 use crate::flags::KubeletFlags;
 use crate::gates::Gates;
-use crate::kubeconfig;
 use crate::kubelet::{self, KubeletConfiguration};
-use crate::log::LogLine;
 use crate::text::clean_path;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
-use units::strconv::quote;
+use units::strconv::{parse_ip, quote};
 use units::{CpuSet, Format, Quantity};
 
 fn path(text: &str) -> Option<PathBuf> {
@@ -103,7 +100,11 @@ pub(super) fn server(k: &KubeletConfiguration, tls: Certificate) -> (Server, Opt
     let authentication = &k.authentication;
     // A bad address of the health endpoint is no reason not to run.
     let healthz_port = u16::try_from(k.healthz_port.unwrap_or(0)).unwrap_or(0);
-    let healthz = ip(&k.healthz_bind_address).ok().filter(|_| healthz_port > 0);
+    let healthz = match k.healthz_bind_address.as_str() {
+        "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
+        text => ip(text).ok(),
+    };
+    let healthz = healthz.filter(|_| healthz_port > 0);
     let server = Server {
         healthz: healthz.map(|ip| SocketAddr::new(ip, healthz_port)),
         https: if enabled { at(&k.address, k.port) } else { None },
@@ -144,17 +145,8 @@ fn ip(text: &str) -> Result<IpAddr, String> {
     if text.is_empty() {
         return Ok(Ipv4Addr::UNSPECIFIED.into());
     }
-    if text == "localhost" {
-        return Ok(Ipv4Addr::LOCALHOST.into());
-    }
-    let stripped: Vec<&str> = text
-        .split('.')
-        .map(|part| part.trim_start_matches('0'))
-        .map(|part| if part.is_empty() { "0" } else { part })
-        .collect();
-    text.parse()
-        .or_else(|_| stripped.join(".").parse())
-        .map_err(|_| format!("listen tcp: address {}: not an IP address", quote(text)))
+    // Upstream has no address then, and looks up the name of nothing.
+    parse_ip(text).ok_or_else(|| "listen tcp: lookup <nil>: no such host".to_owned())
 }
 
 pub(super) fn api(k: &KubeletConfiguration, flags: &KubeletFlags) -> Option<ApiClient> {
@@ -508,93 +500,4 @@ pub(super) fn tracing(tracing: &kubelet::Tracing) -> Tracing {
         endpoint: tracing.endpoint.clone().unwrap_or_else(|| "localhost:4317".to_owned()),
         sampling_rate_per_million: count(tracing.sampling_rate_per_million.unwrap_or(0)),
     }
-}
-
-/// The first fault of what upstream checks before it asks the runtime: the lock file, the name of
-/// the host, the client of the API server, authentication and authorization.
-pub(crate) fn caller_fault(
-    k: &KubeletConfiguration,
-    flags: &KubeletFlags,
-    files: &dyn ConfigFiles,
-    lines: &mut Vec<LogLine>,
-) -> Option<String> {
-    if flags.exit_on_lock_contention && flags.lock_file.is_empty() {
-        return Some("cannot exit on lock file contention: no lock file specified".to_owned());
-    }
-    if !flags.hostname_override.is_empty() && flags.hostname_override.trim().is_empty() {
-        return Some("empty hostname is invalid".to_owned());
-    }
-    let no_client = flags.kubeconfig.is_empty();
-    if !no_client {
-        let (path, rotate) = (flags.kubeconfig.as_str(), k.rotate_certificates);
-        // With a bootstrap the file may yet have to be written.
-        let fault = match flags.bootstrap_kubeconfig.as_str() {
-            "" => kubeconfig::fault(files, path, rotate),
-            bootstrap => {
-                let (line, fault) = kubeconfig::bootstrap_fault(files, (bootstrap, path), rotate);
-                lines.extend(line);
-                fault
-            }
-        };
-        if fault.is_some() {
-            return fault;
-        }
-    }
-    let authority = &k.authentication.x509.client_ca_file;
-    if !authority.is_empty() {
-        match files.read(authority) {
-            Err(error) => return Some(error),
-            Ok(bundle) if bundle.is_empty() => {
-                return Some("missing content for CA bundle \"client-ca-bundle\"".to_owned());
-            }
-            Ok(bundle) if !has_certificate(&bundle) => {
-                let name = quote(&format!("client-ca-bundle::{authority}"));
-                return Some(format!(
-                    "error loading CA bundle for {name}: data does not contain any valid RSA or \
-                     ECDSA certificates"
-                ));
-            }
-            Ok(_) => {}
-        }
-    }
-    if no_client && k.authentication.webhook.enabled.unwrap_or(true) {
-        return Some("no client provided, cannot use webhook authentication".to_owned());
-    }
-    match k.authorization.mode.as_str() {
-        "AlwaysAllow" => None,
-        "Webhook" if no_client => {
-            Some("no client provided, cannot use webhook authorization".to_owned())
-        }
-        "Webhook" => None,
-        "" => Some("no authorization mode specified".to_owned()),
-        other => Some(format!("unknown authorization mode {other}")),
-    }
-}
-
-/// Whether there is a certificate in PEM form; what is inside is for others.
-fn has_certificate(bundle: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(bundle);
-    let begin = text.find("-----BEGIN CERTIFICATE-----");
-    begin.is_some_and(|at| text[at..].contains("-----END CERTIFICATE-----"))
-}
-
-/// What upstream checks while it builds its main object.
-pub(super) fn construction_fault(k: &KubeletConfiguration, flags: &KubeletFlags) -> Option<String> {
-    let strategy = k.config_map_and_secret_change_detection_strategy.as_str();
-    let construction = if flags.root_dir.is_empty() {
-        "invalid root directory \"\"".to_owned()
-    } else if k.sync_frequency.as_nanos() <= 0 {
-        format!("invalid sync frequency {}", k.sync_frequency.as_nanos())
-    } else if !["", "external"].contains(&flags.cloud_provider.as_str()) {
-        format!(
-            "cloud provider {} was specified, but built-in cloud providers are disabled. Please \
-             set --cloud-provider=external and migrate to an external cloud provider",
-            quote(&flags.cloud_provider)
-        )
-    } else if !flags.kubeconfig.is_empty() && !["Get", "Cache", "Watch"].contains(&strategy) {
-        format!("unknown configmap and secret manager mode: {strategy}")
-    } else {
-        return None;
-    };
-    Some(format!("failed to create kubelet: {construction}"))
 }

@@ -16,14 +16,49 @@ pub struct SysctlPolicy {
     allowed: Vec<String>,
 }
 
-/// A configured sysctl that belongs to no namespace.
+/// A configured sysctl that cannot be allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the sysctls {0:?} are not known to be namespaced")]
-pub struct NotNamespaced(pub String);
+pub enum SysctlFault {
+    /// It is not the name of a sysctl, nor the beginning of names.
+    #[error(
+        "sysctl {} must have at most {MAX_LENGTH} characters and match regex {PATTERN}",
+        units::strconv::quote(.0)
+    )]
+    Malformed(String),
+    /// It belongs to no namespace.
+    #[error("the sysctls {} are not known to be namespaced", units::strconv::quote(.0))]
+    NotNamespaced(String),
+}
+
+const MAX_LENGTH: usize = 253;
+/// Names, or beginnings of names before `*`, as upstream shows what is allowed.
+const PATTERN: &str = r"([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*([a-z0-9][-_a-z0-9]*)?[a-z0-9*]";
+
+/// Whether a text matches [`PATTERN`].
+fn is_pattern(text: &str) -> bool {
+    let letter = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let inner = |b: &u8| letter(b) || matches!(b, b'-' | b'_');
+    let whole = |segment: &str| {
+        let bytes = segment.as_bytes();
+        bytes.first().is_some_and(letter)
+            && bytes.last().is_some_and(letter)
+            && bytes.iter().all(inner)
+    };
+    let mut segments: Vec<&str> = text.split(['.', '/']).collect();
+    let last = segments.pop().unwrap_or_default();
+    let ends = last.strip_suffix('*').map_or_else(
+        || last.as_bytes().first().is_some_and(letter) && whole(last),
+        |start| {
+            start.is_empty()
+                || start.as_bytes().first().is_some_and(letter) && start.bytes().all(|b| inner(&b))
+        },
+    );
+    text.len() <= MAX_LENGTH && ends && segments.into_iter().all(whole)
+}
 
 impl SysctlPolicy {
     /// The safe sysctls of this kernel (major, minor) and those the operator allows (exact, or a prefix before `*`).
-    pub fn new(kernel: (u32, u32), unsafe_allowed: &[String]) -> Result<Self, NotNamespaced> {
+    pub fn new(kernel: (u32, u32), unsafe_allowed: &[String]) -> Result<Self, SysctlFault> {
         let safe = [
             ("kernel.shm_rmid_forced", (0, 0)),
             ("net.ipv4.ip_local_port_range", (0, 0)),
@@ -44,8 +79,14 @@ impl SysctlPolicy {
             .map(|(name, _)| name.to_owned())
             .collect();
         for name in unsafe_allowed {
-            let name = normalise(name.trim());
-            namespace(&name).ok_or_else(|| NotNamespaced(name.clone()))?;
+            if !is_pattern(name) {
+                return Err(SysctlFault::Malformed(name.clone()));
+            }
+            let name = normalise(name);
+            let start = name.split('*').next().unwrap_or_default();
+            if namespace(start).is_none() {
+                return Err(SysctlFault::NotNamespaced(start.to_owned()));
+            }
             allowed.push(name);
         }
         Ok(Self { allowed })
@@ -101,8 +142,11 @@ pub(super) fn check(policy: &SysctlPolicy, pod: &Pod) -> Result<(), Rejection> {
 
 /// The namespace that a sysctl (in dot form) belongs to.
 pub(crate) fn namespace(name: &str) -> Option<Namespace> {
-    const IPC: [&str; 8] = [
+    const IPC: [&str; 10] = [
         "kernel.sem",
+        // Beginnings of the names below.
+        "kernel.shm",
+        "kernel.msg",
         "kernel.shmall",
         "kernel.shmmax",
         "kernel.shmmni",
@@ -114,9 +158,6 @@ pub(crate) fn namespace(name: &str) -> Option<Namespace> {
     if name.starts_with("net.") {
         return Some(Namespace::Net);
     }
-    let ipc = IPC.contains(&name)
-        || name == "kernel.shm*"
-        || name == "kernel.msg*"
-        || name.starts_with("fs.mqueue.");
+    let ipc = IPC.contains(&name) || name.starts_with("fs.mqueue.");
     ipc.then_some(Namespace::Ipc)
 }

@@ -303,7 +303,18 @@ fn only_allowed_sysctls_pass() {
     let mut old = Desk::new(with_sysctl("a", "net.ipv4.tcp_rmem"));
     old.config.sysctls = SysctlPolicy::new((4, 14), &[]).unwrap();
     assert!(old.text().contains("not allowlisted"), "too old a kernel");
-    assert!(SysctlPolicy::new((5, 10), &["vm.swappiness".to_owned()]).is_err());
+    let fault =
+        |name: &str| SysctlPolicy::new((5, 10), &[name.to_owned()]).unwrap_err().to_string();
+    assert_eq!(fault("vm.swappi*"), "the sysctls \"vm.swappi\" are not known to be namespaced");
+    for name in ["", "K.x", "net..x", "net.core.*x", "x y", "-net.x", "net.x_", "kernel.msg**"] {
+        assert!(
+            fault(name).contains(" must have at most 253 characters and match regex "),
+            "{name}"
+        );
+    }
+    for name in ["kernel.sem*", "kernel.shm", "net/core/somaxconn", "fs.mqueue.*", "net.a_*"] {
+        assert!(SysctlPolicy::new((5, 10), &[name.to_owned()]).is_ok(), "{name}");
+    }
     assert_eq!(normalise("net/ipv4/conf/eth0.5/rp_filter"), "net.ipv4.conf.eth0/5.rp_filter");
     assert_eq!(normalise("net.ipv4.conf.eth0/5.rp_filter"), "net.ipv4.conf.eth0/5.rp_filter");
 }

@@ -65,6 +65,14 @@ fn thresholds_are_read_as_upstream_reads_them() {
             "grace period must be specified for the soft eviction threshold memory.available",
         ),
         (
+            parse(&[], &[("memory.available", "1Gi"), ("x", "1")], &[("y", "1s")], &[("z", "1")]),
+            "unsupported eviction signal x",
+        ),
+        (
+            parse(&[], &[("memory.available", "1Gi")], &[], &[("z", "1")]),
+            "unsupported eviction signal z",
+        ),
+        (
             parse(&[("memory.available", "0")], &[], &[], &[]),
             "eviction threshold memory.available must be positive: 0",
         ),

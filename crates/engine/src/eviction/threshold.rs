@@ -200,6 +200,7 @@ impl ThresholdConfig<'_> {
     /// All thresholds: hard, soft, then those derived for pods' memory.
     pub fn parse(&self) -> Result<Vec<Threshold>, ThresholdError> {
         let mut all = values(self.hard)?;
+        let soft = values(self.soft)?;
         let mut graces = BTreeMap::new();
         for (signal, text) in self.soft_grace {
             let signal = Signal::parse(signal)?;
@@ -208,15 +209,18 @@ impl ThresholdConfig<'_> {
                 grace.to_std().ok_or_else(|| ThresholdError::NegativeGrace(text.clone()))?;
             graces.insert(signal, grace);
         }
-        for mut threshold in values(self.soft)? {
+        let mut reclaims = Vec::new();
+        for (signal, text) in self.min_reclaim {
+            let signal = Signal::parse(signal)?;
+            reclaims.push((signal, reclaim_value(signal, text)?));
+        }
+        for mut threshold in soft {
             let name = threshold.signal.as_str();
             threshold.grace =
                 *graces.get(&threshold.signal).ok_or(ThresholdError::NoGrace(name))?;
             all.push(threshold);
         }
-        for (signal, text) in self.min_reclaim {
-            let signal = Signal::parse(signal)?;
-            let value = reclaim_value(signal, text)?;
+        for (signal, value) in reclaims {
             for threshold in all.iter_mut().filter(|t| t.signal == signal) {
                 threshold.min_reclaim = Some(value);
             }

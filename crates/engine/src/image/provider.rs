@@ -1,65 +1,38 @@
-//! Credential provider plugins: their configuration, what is said to them and what they answer.
+//! Credential provider plugins: what is said to them and what they answer.
 //!
 //! Upstream: `pkg/credentialprovider/plugin`. Running a plugin is the executor's part.
 
 use super::keyring::{DockerConfig, DockerEntry, hex};
-use crate::request::names::qualified_name_faults;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 use units::GoDuration;
 
 const GROUP: &str = "credentialprovider.kubelet.k8s.io";
 const V1: &str = "credentialprovider.kubelet.k8s.io/v1";
-const VERSIONS: [&str; 3] = [
-    "credentialprovider.kubelet.k8s.io/v1",
-    "credentialprovider.kubelet.k8s.io/v1alpha1",
-    "credentialprovider.kubelet.k8s.io/v1beta1",
-];
-
-/// One `CredentialProviderConfig` file.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct ProviderFile {
-    /// `kubelet.config.k8s.io/{v1alpha1,v1beta1,v1}`.
-    pub api_version: String,
-    /// `CredentialProviderConfig`.
-    pub kind: String,
-    /// The plugins.
-    #[serde(default)]
-    pub providers: Vec<ProviderConfig>,
-}
-
 /// One plugin.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ProviderConfig {
     /// Name of the executable.
-    #[serde(default)]
     pub name: String,
     /// Images it is asked about.
-    #[serde(default)]
     pub match_images: Vec<String>,
     /// How long answers are kept unless they say so themselves.
     pub default_cache_duration: Option<GoDuration>,
     /// Version of request and response.
-    #[serde(default)]
     pub api_version: String,
     /// Arguments.
-    #[serde(default)]
     pub args: Vec<String>,
     /// Additional environment.
-    #[serde(default)]
     pub env: Vec<ExecEnv>,
     /// Set when the plugin gets service account tokens.
     pub token_attributes: Option<TokenAttributes>,
 }
 
 /// A variable for a plugin.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecEnv {
     /// Its name.
     pub name: String,
@@ -68,159 +41,18 @@ pub struct ExecEnv {
 }
 
 /// How service account tokens are given to a plugin.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenAttributes {
     /// Audience of the token.
-    #[serde(default)]
     pub service_account_token_audience: String,
     /// `ServiceAccount` or `Token`.
-    #[serde(default)]
     pub cache_type: String,
     /// Pods without a service account are not asked about.
     pub require_service_account: Option<bool>,
     /// Annotations the service account must have.
-    #[serde(default)]
     pub required_service_account_annotation_keys: Vec<String>,
     /// Annotations passed on when it has them.
-    #[serde(default)]
     pub optional_service_account_annotation_keys: Vec<String>,
-}
-
-/// Joins files into one list of plugins; the error is upstream's text.
-pub fn merge(files: Vec<ProviderFile>) -> Result<Vec<ProviderConfig>, String> {
-    let mut seen = BTreeSet::new();
-    let mut all = Vec::new();
-    for file in files {
-        if file.kind != "CredentialProviderConfig" {
-            return Err(format!("failed to decode {:?} (wrong Kind)", file.kind));
-        }
-        let version = file.api_version.strip_prefix("kubelet.config.k8s.io/");
-        if !version.is_some_and(|v| ["v1alpha1", "v1beta1", "v1"].contains(&v)) {
-            return Err(format!(
-                "failed to decode CredentialProviderConfig, unexpected Group: {}",
-                file.api_version.split('/').next().unwrap_or_default()
-            ));
-        }
-        for provider in file.providers {
-            if !seen.insert(provider.name.clone()) {
-                return Err(format!(
-                    "duplicate provider name {:?} found in configuration file(s)",
-                    provider.name
-                ));
-            }
-            all.push(provider);
-        }
-    }
-    Ok(all)
-}
-
-/// Every fault of the plugins' configuration.
-pub fn validate(providers: &[ProviderConfig]) -> Vec<String> {
-    let mut faults = Vec::new();
-    if providers.is_empty() {
-        faults
-            .push("providers: Required value: at least 1 item in plugins is required".to_string());
-    }
-    for provider in providers {
-        let name = &provider.name;
-        let mut invalid_name =
-            |why: &str| faults.push(format!("providers.name: Invalid value: {name:?}: {why}"));
-        if name.contains('/') {
-            invalid_name("provider name cannot contain '/'");
-        }
-        if name.contains(' ') {
-            invalid_name("provider name cannot contain spaces");
-        }
-        if name == "." || name == ".." {
-            invalid_name(&format!("provider name cannot be '{name}'"));
-        }
-        if provider.api_version.is_empty() {
-            faults.push("providers.apiVersion: Required value".into());
-        } else if !VERSIONS.contains(&provider.api_version.as_str()) {
-            let known: Vec<String> = VERSIONS.iter().map(|v| format!("{v:?}")).collect();
-            faults.push(format!(
-                "providers.apiVersion: Unsupported value: {:?}: supported values: {}",
-                provider.api_version,
-                known.join(", ")
-            ));
-        }
-        if provider.match_images.is_empty() {
-            faults.push(
-                "providers.matchImages: Required value: at least 1 item in matchImages is required"
-                    .into(),
-            );
-        }
-        match provider.default_cache_duration {
-            None => faults.push("providers.defaultCacheDuration: Required value".into()),
-            Some(duration) if duration.as_nanos() < 0 => faults.push(format!(
-                "providers.defaultCacheDuration: Invalid value: {duration}: must be greater than \
-                 or equal to 0"
-            )),
-            Some(_) => {}
-        }
-        if let Some(attributes) = &provider.token_attributes {
-            validate_token(provider, attributes, &mut faults);
-        }
-    }
-    faults
-}
-
-fn validate_token(
-    provider: &ProviderConfig,
-    attributes: &TokenAttributes,
-    faults: &mut Vec<String>,
-) {
-    const AT: &str = "providers.tokenAttributes";
-    if attributes.service_account_token_audience.is_empty() {
-        faults.push(format!("{AT}.serviceAccountTokenAudience: Required value"));
-    }
-    if attributes.require_service_account.is_none() {
-        faults.push(format!("{AT}.requireServiceAccount: Required value"));
-    }
-    if provider.api_version != V1 {
-        faults.push(format!(
-            "{AT}: Forbidden: tokenAttributes is only supported for {V1} API version"
-        ));
-    }
-    let required = &attributes.required_service_account_annotation_keys;
-    let optional = &attributes.optional_service_account_annotation_keys;
-    if attributes.require_service_account == Some(false) && !required.is_empty() {
-        faults.push(format!(
-            "{AT}.requiredServiceAccountAnnotationKeys: Forbidden: requireServiceAccount cannot be \
-             false when requiredServiceAccountAnnotationKeys is set"
-        ));
-    }
-    for (field, keys) in [
-        ("requiredServiceAccountAnnotationKeys", required),
-        ("optionalServiceAccountAnnotationKeys", optional),
-    ] {
-        let mut seen = BTreeSet::new();
-        for key in keys {
-            for fault in qualified_name_faults(&key.to_lowercase()) {
-                faults.push(format!("{AT}.{field}: Invalid value: {key:?}: {fault}"));
-            }
-            if !seen.insert(key) {
-                faults.push(format!("{AT}.{field}: Duplicate value: {key:?}"));
-            }
-        }
-    }
-    if required.iter().any(|k| optional.contains(k)) {
-        faults.push(format!(
-            "{AT}: Invalid value: annotation keys cannot be both required and optional"
-        ));
-    }
-    match attributes.cache_type.as_str() {
-        "ServiceAccount" | "Token" => {}
-        "" => faults.push(format!(
-            "{AT}.cacheType: Required value: cacheType is required to be set when tokenAttributes \
-             is specified. Supported values are: ServiceAccount, Token"
-        )),
-        other => faults.push(format!(
-            "{AT}.cacheType: Unsupported value: {other:?}: supported values: \"ServiceAccount\", \
-             \"Token\""
-        )),
-    }
 }
 
 /// The service account a request is made for.

@@ -9,13 +9,10 @@ use super::ensure::Inner;
 use super::metrics::ImageMetrics;
 use engine::image::keyring::{Coordinates, CredentialSource, DockerConfig, Keyring, matches_image};
 use engine::image::provider::{
-    AccountFacts, ProviderConfig, ProviderFile, cache_keys, flight_key, merge, read_response,
-    request_json, validate,
+    AccountFacts, ProviderConfig, cache_keys, flight_key, read_response, request_json,
 };
-use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -27,91 +24,15 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Life time asked for service account tokens; the API server's default.
 const TOKEN_SECONDS: i64 = 3600;
 
-/// Why plugins cannot be set up. Ends the process at start, as upstream.
-#[derive(Debug, thiserror::Error)]
-pub enum ProviderLoadError {
-    /// The folder of executables is not there.
-    #[error("plugin binary directory {} did not exist", .0.display())]
-    NoBinaries(PathBuf),
-    /// An executable is not there.
-    #[error("plugin binary executable {} did not exist", .0.display())]
-    NoExecutable(PathBuf),
-    /// No file in a configuration folder.
-    #[error("no configuration files found in directory {:?}", .0.display().to_string())]
-    NoFiles(PathBuf),
-    /// A file cannot be read.
-    #[error("unable to access path")]
-    File(#[from] sys::fs::FsError),
-    /// A file cannot be understood.
-    #[error("error decoding config {:?}: {why}", path.display().to_string())]
-    Decode {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        why: String,
-    },
-    /// The files do not fit together.
-    #[error("{0}")]
-    Merge(String),
-    /// The configuration is wrong; all faults.
-    #[error("failed to validate credential provider config: {}", .0.join(", "))]
-    Invalid(Vec<String>),
-}
-
-/// Plugins as configured.
+/// Plugins as configured; who reads the configuration has checked it.
 #[derive(Debug, Clone)]
 pub struct ProviderSetup {
-    providers: Vec<ProviderConfig>,
-    bin_dir: PathBuf,
-    hash: String,
-}
-
-/// Reads the configuration (a file, or a folder of `.json`, `.yaml` and `.yml` files) and checks that
-/// every plugin can be run. Blocking.
-pub fn load_providers(config: &Path, bin_dir: &Path) -> Result<ProviderSetup, ProviderLoadError> {
-    if !sys::fs::try_exists(bin_dir)? {
-        return Err(ProviderLoadError::NoBinaries(bin_dir.into()));
-    }
-    let mut paths = vec![config.to_owned()];
-    if config.is_dir() {
-        let wanted = |name: &String| {
-            let extension = Path::new(name).extension().and_then(|e| e.to_str());
-            extension.is_some_and(|e| ["json", "yaml", "yml"].contains(&e))
-        };
-        let names = sys::fs::list_dir(config)?;
-        paths = names.iter().filter(|n| wanted(n)).map(|n| config.join(n)).collect();
-        paths.retain(|p| !p.is_dir());
-        if paths.is_empty() {
-            return Err(ProviderLoadError::NoFiles(config.into()));
-        }
-    }
-    let mut hasher = Sha256::new();
-    let mut files = Vec::new();
-    for path in paths {
-        let text = sys::fs::read_to_string(&path)?;
-        hasher.update((text.len() as u64).to_be_bytes());
-        hasher.update(text.as_bytes());
-        let file: ProviderFile = units::yaml::read_either(text.as_bytes())
-            .map_err(|e| e.to_string())
-            .and_then(|value| serde_json::from_value(value).map_err(|e| e.to_string()))
-            .map_err(|why| ProviderLoadError::Decode { path, why })?;
-        files.push(file);
-    }
-    let providers = merge(files).map_err(ProviderLoadError::Merge)?;
-    let faults = validate(&providers);
-    if !faults.is_empty() {
-        return Err(ProviderLoadError::Invalid(faults));
-    }
-    for provider in &providers {
-        let path = bin_dir.join(&provider.name);
-        let executable = std::fs::metadata(&path)
-            .is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
-        if !executable {
-            return Err(ProviderLoadError::NoExecutable(path));
-        }
-    }
-    let hex: String = hasher.finalize().iter().map(|b| format!("{b:02x}")).collect();
-    Ok(ProviderSetup { providers, bin_dir: bin_dir.into(), hash: format!("sha256:{hex}") })
+    /// The plugins, in order.
+    pub providers: Vec<ProviderConfig>,
+    /// Where their programs are.
+    pub bin_dir: PathBuf,
+    /// A digest of the configuration's files, for a metric.
+    pub hash: String,
 }
 
 /// The plugins at work.

@@ -10,6 +10,7 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use x509_parser::x509::X509Name;
 
 /// The client CA bundle, re-read when its file changes.
 #[derive(Debug)]
@@ -21,6 +22,7 @@ pub struct ClientAuthorities {
 #[derive(Debug)]
 struct VerifierBox {
     bundle: Vec<u8>,
+    certificates: Vec<CertificateDer<'static>>,
     verifier: Arc<dyn ClientCertVerifier>,
 }
 
@@ -45,9 +47,11 @@ impl ClientAuthorities {
             return Ok(());
         }
         let mut roots = RootCertStore::empty();
+        let mut certificates = Vec::new();
         for certificate in CertificateDer::pem_slice_iter(&bundle) {
             let certificate =
                 certificate.map_err(|e| format!("client CA file {}: {e}", self.file.display()))?;
+            certificates.push(certificate.clone());
             roots
                 .add(certificate)
                 .map_err(|e| format!("client CA file {}: {e}", self.file.display()))?;
@@ -58,7 +62,7 @@ impl ClientAuthorities {
         let verifier = WebPkiClientVerifier::builder(Arc::new(roots))
             .build()
             .map_err(|e| format!("client CA file {}: {e}", self.file.display()))?;
-        self.verifier.store(Some(Arc::new(VerifierBox { bundle, verifier })));
+        self.verifier.store(Some(Arc::new(VerifierBox { bundle, certificates, verifier })));
         Ok(())
     }
 
@@ -71,14 +75,20 @@ impl ClientAuthorities {
         let Some((leaf, intermediates)) = chain.split_first() else { return Ok(None) };
         let verifier = self.verifier.load();
         let Some(known) = verifier.as_ref() else { return Ok(None) };
-        known
-            .verifier
-            .verify_client_cert(leaf, intermediates, UnixTime::now())
-            .map_err(|e| e.to_string())?;
+        let now = UnixTime::now();
+        if let Err(error) = known.verifier.verify_client_cert(leaf, intermediates, now) {
+            let algorithms =
+                rustls::crypto::ring::default_provider().signature_verification_algorithms;
+            let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+            if !super::plain::is_good(leaf, &known.certificates, &algorithms, seconds) {
+                return Err(error.to_string());
+            }
+        }
         let (_, certificate) =
             x509_parser::parse_x509_certificate(leaf).map_err(|e| e.to_string())?;
         let subject = certificate.subject();
-        let name = subject.iter_common_name().next().and_then(|cn| cn.as_str().ok());
+        // Of several the last, as Go reads them.
+        let name = subject.iter_common_name().last().and_then(|cn| cn.as_str().ok());
         let Some(name) = name.filter(|n| !n.is_empty()) else { return Ok(None) };
         let groups = subject.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_owned));
         let fingerprint = ring::digest::digest(&ring::digest::SHA256, leaf);
@@ -91,7 +101,7 @@ impl ClientAuthorities {
         };
         let user = UserInfo {
             name: name.to_owned(),
-            uid: String::new(),
+            uid: uid(subject)?,
             groups: groups.collect(),
             extra: BTreeMap::from([(
                 "authentication.kubernetes.io/credential-id".to_owned(),
@@ -99,5 +109,22 @@ impl ClientAuthorities {
             )]),
         };
         Ok(Some((user, left)))
+    }
+}
+
+/// The user's UID, if the certificate names one (apiserver: `parseUIDFromCert`).
+fn uid(subject: &X509Name<'_>) -> Result<String, String> {
+    const UID: &str = "1.3.6.1.4.1.57683.2";
+    let named = subject.iter_attributes().filter(|part| part.attr_type().to_id_string() == UID);
+    let mut found = Vec::new();
+    for part in named {
+        let text = part.as_str().map_err(|_| "unable to parse UID into a string".to_owned())?;
+        found.push(text.to_owned());
+    }
+    match found.as_slice() {
+        [] => Ok(String::new()),
+        [only] if only.is_empty() => Err("UID cannot be an empty string".to_owned()),
+        [only] => Ok(only.clone()),
+        many => Err(format!("expected 1 UID, but found multiple: [{}]", many.join(" "))),
     }
 }

@@ -124,38 +124,3 @@ fn annotations_are_required_or_passed_when_present() {
     assert_eq!(of(&[("need", "1"), ("may", "2")]), Some(2));
     assert_eq!(of(&[("may", "2")]), None);
 }
-
-#[test]
-fn every_fault_of_a_configuration_is_named() {
-    assert_eq!(
-        validate(&[provider("v1"), ProviderConfig { name: "q".into(), ..with_token("Token") }]),
-        Vec::<String>::new()
-    );
-    let mut bad = with_token("Odd");
-    bad.name = "a/b c".into();
-    bad.api_version = format!("{GROUP}/v1beta1");
-    bad.match_images.clear();
-    bad.default_cache_duration = None;
-    let faults = validate(&[bad]);
-    assert_eq!(faults.len(), 6, "{faults:#?}");
-    assert_eq!(validate(&[]).len(), 1);
-}
-
-#[test]
-fn files_are_merged_and_names_must_differ() {
-    let file = |kind: &str, name: &str| {
-        let json = format!(
-            "{{\"apiVersion\":\"kubelet.config.k8s.io/v1\",\"kind\":\"{kind}\",\"providers\":[\
-             {{\"name\":\"{name}\",\"apiVersion\":\"{V1}\",\"matchImages\":[\"r.io\"],\
-             \"defaultCacheDuration\":\"1m\"}}]}}"
-        );
-        serde_json::from_str::<ProviderFile>(&json).unwrap()
-    };
-    let good = "CredentialProviderConfig";
-    assert_eq!(merge(vec![file(good, "a"), file(good, "b")]).unwrap().len(), 2);
-    assert_eq!(
-        merge(vec![file(good, "a"), file(good, "a")]).unwrap_err(),
-        "duplicate provider name \"a\" found in configuration file(s)"
-    );
-    assert!(merge(vec![file("Odd", "a")]).is_err());
-}

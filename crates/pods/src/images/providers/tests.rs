@@ -1,6 +1,8 @@
 //! Plugins as real programs.
 
 use super::*;
+use engine::image::provider::ExecEnv;
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -23,15 +25,20 @@ impl Folder {
         let path = self.0.join("plug");
         std::fs::write(&path, text).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let config = self.0.join("config.yaml");
-        std::fs::write(
-            &config,
-            "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders:\n\
-             - name: plug\n  matchImages: ['*.r.io']\n  defaultCacheDuration: 10m\n  \
-             apiVersion: credentialprovider.kubelet.k8s.io/v1\n  env: [{name: A, value: b}]\n",
-        )
-        .unwrap();
-        load_providers(&config, &self.0).unwrap()
+        let provider = ProviderConfig {
+            name: "plug".to_owned(),
+            match_images: vec!["*.r.io".to_owned()],
+            default_cache_duration: Some("10m".parse().unwrap()),
+            api_version: "credentialprovider.kubelet.k8s.io/v1".to_owned(),
+            args: Vec::new(),
+            env: vec![ExecEnv { name: "A".to_owned(), value: "b".to_owned() }],
+            token_attributes: None,
+        };
+        ProviderSetup {
+            providers: vec![provider],
+            bin_dir: self.0.clone(),
+            hash: "sha256:0".to_owned(),
+        }
     }
 
     fn asked(&self) -> usize {
@@ -88,21 +95,4 @@ async fn a_failing_plugin_is_named_and_counted() {
         "error execing credential provider plugin plug for image a.r.io/x: exit status 3: why\n"
     );
     assert!((metrics.plugin_errors.with(&["plug"]).get() - 1.0).abs() < f64::EPSILON);
-}
-
-#[test]
-fn plugins_must_exist_and_files_must_fit() {
-    let folder = Folder::new();
-    let config = folder.0.join("config.yaml");
-    folder.plugin("{}", 0);
-    let load =
-        |config: &Path| load_providers(config, &folder.0).map(drop).map_err(|e| e.to_string());
-    assert_eq!(load(&config), Ok(()));
-    let empty = folder.0.join("empty");
-    std::fs::create_dir(&empty).unwrap();
-    assert!(load(&empty).unwrap_err().starts_with("no configuration files found in directory"));
-    std::fs::remove_file(folder.0.join("plug")).unwrap();
-    assert!(load(&config).unwrap_err().ends_with("plug did not exist"));
-    std::fs::write(&config, "apiVersion: kubelet.config.k8s.io/v1\nkind: Odd\nwrong: 1\n").unwrap();
-    assert!(load(&config).unwrap_err().starts_with("error decoding config"));
 }

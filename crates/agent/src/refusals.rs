@@ -1,0 +1,120 @@
+//! What ends a start although the runtime has answered, in upstream's order and words, before
+//! anything is made or started.
+//!
+//! Deliberately absent: what shows only while something starts (cgroups, listeners, checkpoints).
+
+use crate::host::{Host, swap_is_on};
+use crate::{AgentError, exclusive, protect, registries, upkeep};
+use config::Config;
+use config::resolved::SwapBehavior;
+use engine::admission::sysctl::SysctlPolicy;
+use engine::eviction::Threshold;
+use pods::images::ProviderSetup;
+use ports::Roots;
+use std::path::Path;
+use units::CpuSet;
+
+/// What was read on the way.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    /// All eviction thresholds.
+    pub(crate) thresholds: Vec<Threshold>,
+    /// The plugins that know registries.
+    pub(crate) providers: Option<ProviderSetup>,
+}
+
+/// Ends the start for a fault that was found in the settings.
+fn good(fault: Option<&String>) -> Result<(), AgentError> {
+    fault.map_or(Ok(()), |fault| refuse(fault.clone()))
+}
+
+fn refuse<T>(fault: String) -> Result<T, AgentError> {
+    Err(AgentError::Setting(fault))
+}
+
+/// A fault in what upstream builds its main object of.
+fn unbuilt<T>(fault: impl std::fmt::Display) -> Result<T, AgentError> {
+    refuse(format!("failed to create kubelet: {fault}"))
+}
+
+/// Everything that a configuration can be refused for.
+pub(crate) fn check(config: &Config, host: &Host, roots: &Roots) -> Result<Accepted, AgentError> {
+    let faults = &config.faults;
+    let machine = sys::topology::read(&roots.sys, &roots.proc)?;
+    let cores = machine.nodes.iter().flat_map(|node| &node.cores);
+    let online: CpuSet = cores.flat_map(|core| core.threads.iter().copied()).collect();
+    let reserved = &config.resources.reservations.cpus;
+    if !reserved.is_subset(&online) {
+        let given = &config.kubelet.reserved_system_cpus;
+        return refuse(format!("reserved-cpus: {given} is not a subset of online-cpus: {online}"));
+    }
+    good(faults.reserved.as_ref())?;
+    if !config.resources.ignore_eviction_in_allocatable {
+        protect::hard_thresholds(config)?;
+    }
+    good(faults.qos.as_ref())?;
+    let limited = config.pods.swap_behavior == SwapBehavior::LimitedSwap;
+    if limited && !host.cgroups.is_v2() {
+        return refuse(
+            "swap feature is enabled and LimitedSwap but it is only supported with cgroupv2"
+                .to_owned(),
+        );
+    }
+    if config.pods.fail_swap_on && swap_is_on(roots) {
+        return refuse(
+            "running with swap on is not supported, please disable swap or set --fail-swap-on \
+             flag to false"
+                .to_owned(),
+        );
+    }
+    exclusive::check(config, host, &machine)?;
+    good(faults.construction.as_ref())?;
+    let thresholds = match protect::thresholds(config) {
+        Ok(thresholds) => thresholds,
+        Err(fault) => return unbuilt(fault),
+    };
+    good(faults.parts.as_ref())?;
+    let providers = registries::load(config).map_err(AgentError::Providers)?;
+    good(faults.collection.as_ref())?;
+    if let (Some(crt), Some(key)) =
+        (&config.server.tls_cert_file, &config.server.tls_private_key_file)
+        && !config.server.server_tls_bootstrap
+    {
+        let reloaded = config.gates.enabled("ReloadKubeletServerCertificateFile");
+        if let Err(why) = certificate(crt, key, reloaded) {
+            return unbuilt(why);
+        }
+    }
+    // Which are safe depends on the kernel, but not which can be allowed.
+    if let Err(fault) = SysctlPolicy::new((0, 0), &config.pods.allowed_unsafe_sysctls) {
+        return unbuilt(fault);
+    }
+    upkeep::user_namespaces(config, roots)?;
+    if let Some(fault) = &faults.address {
+        return Err(AgentError::Listen(fault.clone()));
+    }
+    Ok(Accepted { thresholds, providers })
+}
+
+/// Whether a pair of files can be served with; a pair that is read again is read by another part.
+fn certificate(crt: &Path, key: &Path, reloaded: bool) -> Result<(), String> {
+    let failed = |why: String| match reloaded {
+        true => format!(
+            "failed to initialize file based certificate manager: unable to set up dynamic \
+             certificate manager for kubelet server cert files: {why}"
+        ),
+        false => format!("failed to load certificate: {why}"),
+    };
+    let read = |path: &Path| {
+        sys::fs::read(path).map_err(|error| {
+            let why = registries::go_error(&error.source);
+            failed(format!("open {}: {why}", path.display()))
+        })
+    };
+    let (crt, key) = (read(crt)?, read(key)?);
+    if reloaded && (crt.is_empty() || key.is_empty()) {
+        let name = "kubelet-server-cert-files";
+        return Err(failed(format!("missing content for serving cert \"{name}\"")));
+    }
+    server::tls::pair_fault(&crt, &key).map_or(Ok(()), |why| Err(failed(why)))
+}
