@@ -23,6 +23,13 @@ const SETTLED: Duration = Duration::from_secs(10);
 /// Of how many cgroups the files stay open: each takes a page of the kernel's memory.
 const FILES_OF: usize = 512;
 
+/// The same for a process that may have so many files open: most of them are for others.
+fn files_of(limit: u64) -> usize {
+    /// Folders and files of one cgroup, and as much again for others.
+    const SHARE: u64 = 64;
+    usize::try_from(limit / SHARE).map_or(FILES_OF, |most| most.min(FILES_OF))
+}
+
 /// All cgroups that are held open.
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
@@ -259,7 +266,8 @@ impl Watched {
     /// The cgroup at a path, opened if it was not.
     fn at(&mut self, config: &StatsConfig, path: &str) -> Option<&mut Held> {
         if !self.held.contains_key(path) {
-            let hold = if self.held.len() < FILES_OF { Hold::Files } else { Hold::Folders };
+            let most = files_of(sys::process::open_files_limit());
+            let hold = if self.held.len() < most { Hold::Files } else { Hold::Folders };
             self.held.insert(path.to_owned(), Held::open(config, path, hold)?);
         }
         self.held.get_mut(path)
@@ -297,6 +305,12 @@ fn swap_used(config: &StatsConfig) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn few_files_are_held_where_few_may_be_open() {
+        assert_eq!((files_of(1_000_000), files_of(u64::MAX)), (FILES_OF, FILES_OF));
+        assert_eq!((files_of(1024), files_of(0)), (16, 0));
+    }
 
     #[test]
     fn settings_are_read_again_after_a_change_after_a_minute_and_while_young() {

@@ -43,6 +43,11 @@ pub fn set_open_files_limit(limit: u64) -> io::Result<()> {
     rustix::process::setrlimit(Resource::Nofile, rlimit).map_err(Into::into)
 }
 
+/// How many files this process may have open.
+pub fn open_files_limit() -> u64 {
+    rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
 /// Writes our own OOM score adjustment.
 pub fn set_own_oom_score(proc_root: &Path, score: i32) -> Result<(), FsError> {
     crate::fs::write(proc_root.join("self/oom_score_adj"), score.to_string())

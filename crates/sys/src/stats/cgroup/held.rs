@@ -8,6 +8,7 @@
 use super::{CgroupUsage, v1, v2};
 use crate::cgroup::Cgroups;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir};
+use rustix::io::Errno;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -217,14 +218,23 @@ impl Files<'_> {
     /// A file without its last line break; `None` if it is not there.
     pub(super) fn text(&mut self, controller: Controller, file: &str) -> Option<&str> {
         let open = self.folders.file(controller, file)?;
-        whole(self.buffer, &open)
+        whole(self.buffer, &open).ok()
     }
 
     /// The same of a file that stays open for the next look.
     pub(super) fn held(&mut self, controller: Controller, file: &'static str) -> Option<&str> {
+        self.try_held(controller, file)?.ok()
+    }
+
+    /// The same, telling a file that is not there from one that cannot be read.
+    fn try_held(
+        &mut self,
+        controller: Controller,
+        file: &'static str,
+    ) -> Option<rustix::io::Result<&str>> {
         let Self { folders, held, buffer } = self;
         if held.hold == Hold::Folders {
-            return whole(buffer, &folders.file(controller, file)?);
+            return Some(whole(buffer, &folders.file(controller, file)?));
         }
         let index = match held.files.iter().position(|(name, _)| *name == file) {
             Some(index) => index,
@@ -233,7 +243,7 @@ impl Files<'_> {
                 held.files.len() - 1
             }
         };
-        whole(buffer, held.files.get(index)?.1.as_ref()?)
+        Some(whole(buffer, held.files.get(index)?.1.as_ref()?))
     }
 
     /// The one number of a file.
@@ -260,7 +270,12 @@ impl Files<'_> {
         const LIST: &str = "cgroup.procs";
         let has_cpu = self.folders.of(Controller::Cpu).is_some();
         let controller = if has_cpu { Controller::Cpu } else { Controller::Cpuacct };
-        let procs = self.held(controller, LIST)?.to_owned();
+        let procs = match self.try_held(controller, LIST)? {
+            Ok(list) => list.to_owned(),
+            Err(Errno::NODEV) => return None,
+            // That of a threaded cgroup cannot be read.
+            Err(_) => String::new(),
+        };
         Some((u64::try_from(procs.lines().count()).unwrap_or(u64::MAX), procs))
     }
 }
@@ -278,19 +293,20 @@ impl Held {
     }
 }
 
-/// Everything that a file has, from its start, without its last line break.
-fn whole<'a>(buffer: &'a mut Vec<u8>, open: &OwnedFd) -> Option<&'a str> {
+/// Everything that a file has, from its start, without its last line break; nothing if it is no text.
+fn whole<'a>(buffer: &'a mut Vec<u8>, open: &OwnedFd) -> rustix::io::Result<&'a str> {
     let mut filled = 0;
     loop {
         if buffer.len() < filled + ROOM {
             buffer.resize(filled + ROOM, 0);
         }
-        let at = u64::try_from(filled).ok()?;
-        let read = rustix::io::pread(open, buffer.get_mut(filled..)?, at).ok()?;
+        let room = buffer.get_mut(filled..).unwrap_or_default();
+        let read = rustix::io::pread(open, room, u64::try_from(filled).unwrap_or(u64::MAX))?;
         filled += read;
         if read < FULL_READ {
             break;
         }
     }
-    std::str::from_utf8(buffer.get(..filled)?).ok().map(str::trim_end)
+    let text = std::str::from_utf8(buffer.get(..filled).unwrap_or_default()).unwrap_or_default();
+    Ok(text.trim_end())
 }
