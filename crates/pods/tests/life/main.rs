@@ -278,7 +278,7 @@ async fn a_broken_manifest_is_named_while_the_others_run() {
     world.eventually("good one", |w| w.running("main") == 1).await;
     let faults = agent.pods.manifest_faults().borrow().clone();
     let (path, reason) = faults.iter().next().unwrap();
-    assert!(path.ends_with("a.yaml") && reason.starts_with("line 3"), "{faults:?}");
+    assert!(path.ends_with("a.yaml") && reason.starts_with("yaml: line 2: "), "{faults:?}");
     agent.crash().await;
 }
 
