@@ -9,6 +9,7 @@
 pub(crate) mod grpc;
 pub(crate) mod http;
 pub(crate) mod tcp;
+mod texts;
 pub(crate) mod url;
 
 /// How one probe run ended.

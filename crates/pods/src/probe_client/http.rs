@@ -1,8 +1,8 @@
 //! HTTP(S) for probes, hooks and the URL source.
 
 use super::ProbeAnswer;
-use super::tcp;
 use super::url::HttpTarget;
+use super::{tcp, texts};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
@@ -145,9 +145,11 @@ impl HttpClient {
             plain_answer: false,
         };
         let stream = tcp::dial(&target.host, target.dial_port()).await.map_err(failed)?;
+        let ends = texts::ends_of(&stream);
         let request = request(target, headers).map_err(HttpError::Request)?;
         if !target.is_tls() {
-            return exchange(TokioIo::new(stream), request, target, max_body, excess).await;
+            return exchange(TokioIo::new(stream), request, (target, &ends), max_body, excess)
+                .await;
         }
         let name = rustls_pki_types::ServerName::try_from(target.host.clone())
             .map_err(|e| failed(e.to_string()))?;
@@ -157,11 +159,11 @@ impl HttpClient {
             let cause = if plain_answer {
                 "http: server gave HTTP response to HTTPS client".to_owned()
             } else {
-                format!("tls: {error}")
+                texts::handshake(&error, &ends)
             };
             HttpError::Transport { url: target.to_string(), cause, plain_answer }
         })?;
-        exchange(TokioIo::new(stream), request, target, max_body, excess).await
+        exchange(TokioIo::new(stream), request, (target, &ends), max_body, excess).await
     }
 }
 
@@ -269,7 +271,7 @@ fn request(
 async fn exchange<T>(
     io: TokioIo<T>,
     request: hyper::Request<Empty<Bytes>>,
-    target: &HttpTarget,
+    (target, ends): (&HttpTarget, &str),
     max_body: usize,
     excess: Excess,
 ) -> Result<(u16, HeaderMap, Vec<u8>), HttpError>
@@ -285,13 +287,14 @@ where
         .title_case_headers(true)
         .handshake::<_, Empty<Bytes>>(io)
         .await
-        .map_err(|e| failed(go_text(&e)))?;
+        .map_err(|e| failed(texts::exchange(&e, ends)))?;
     let talk = async {
-        let response = sender.send_request(request).await.map_err(|e| failed(go_text(&e)))?;
+        let response =
+            sender.send_request(request).await.map_err(|e| failed(texts::exchange(&e, ends)))?;
         let (parts, mut body) = response.into_parts();
         let mut read = Vec::new();
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|e| HttpError::Body(go_text(&e)))?;
+            let frame = frame.map_err(|e| HttpError::Body(texts::exchange(&e, ends)))?;
             let Ok(data) = frame.into_data() else { continue };
             let room = max_body.saturating_sub(read.len());
             read.extend_from_slice(data.get(..room).unwrap_or(&data));
@@ -315,19 +318,6 @@ where
         result = talk => result, // both arms are dropped together: nothing is reused
         () = drive => Err(failed("EOF".to_owned())),
     }
-}
-
-fn go_text(error: &hyper::Error) -> String {
-    if error.is_incomplete_message() || error.is_closed() {
-        return "EOF".to_owned();
-    }
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text = cause.to_string();
-        source = cause.source();
-    }
-    if text.contains("reset by peer") { "read: connection reset by peer".to_owned() } else { text }
 }
 
 fn is_plain_answer(error: &std::io::Error) -> bool {
@@ -444,6 +434,28 @@ mod tests {
 
     fn target(port: u16, path: &str) -> HttpTarget {
         HttpTarget::parse(&format!("http://127.0.0.1:{port}{path}")).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_handshake_that_fails_is_told_in_gos_words() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        #[expect(clippy::disallowed_methods, reason = "a test server")]
+        let server = tokio::spawn(async move {
+            // An alert of the kind "handshake failure", then nothing at all.
+            for answer in [&[21, 3, 3, 0, 2, 2, 40][..], &[]] {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut hello = vec![0; 4096];
+                assert!(stream.read(&mut hello).await.unwrap() > 0);
+                stream.write_all(answer).await.unwrap();
+            }
+        });
+        let target = HttpTarget::parse(&format!("https://127.0.0.1:{port}/")).unwrap();
+        for cause in ["remote error: tls: handshake failure", "EOF"] {
+            let answer = probe(&target, &HeaderMap::new(), Duration::from_secs(30)).await;
+            assert_eq!(answer, ProbeAnswer::Failure(format!("Get \"{target}\": {cause}")));
+        }
+        server.await.unwrap();
     }
 
     #[tokio::test]

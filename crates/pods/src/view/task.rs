@@ -34,7 +34,7 @@ pub struct ViewConfig {
 impl Default for ViewConfig {
     fn default() -> Self {
         Self {
-            audit_with_events: Duration::from_secs(60),
+            audit_with_events: Duration::from_secs(30),
             audit_without_events: Duration::from_secs(1),
             look_limit: Duration::from_secs(30),
             use_events: true,

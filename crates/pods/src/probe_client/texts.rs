@@ -1,0 +1,69 @@
+//! What Go says of connections that fail.
+
+/// Both ends of a connection, as Go names them.
+pub(super) fn ends_of(stream: &tokio::net::TcpStream) -> String {
+    match (stream.local_addr(), stream.peer_addr()) {
+        (Ok(own), Ok(other)) => format!("tcp {own}->{other}"),
+        _ => "tcp".to_owned(),
+    }
+}
+
+fn reset(ends: &str) -> String {
+    format!("read {ends}: read: connection reset by peer")
+}
+
+/// What Go says of a handshake that failed.
+pub(super) fn handshake(error: &std::io::Error, ends: &str) -> String {
+    let alert = match error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>()) {
+        Some(rustls::Error::AlertReceived(alert)) => Some(*alert),
+        _ => None,
+    };
+    match (alert, error.kind()) {
+        (Some(alert), _) => format!("remote error: tls: {}", go_alert(alert)),
+        (_, std::io::ErrorKind::UnexpectedEof) => "EOF".to_owned(),
+        (_, std::io::ErrorKind::ConnectionReset) => reset(ends),
+        _ => format!("tls: {error}"),
+    }
+}
+
+fn go_alert(alert: rustls::AlertDescription) -> String {
+    use rustls::AlertDescription as Alert;
+    let text = match alert {
+        Alert::UnexpectedMessage => "unexpected message",
+        Alert::BadRecordMac => "bad record MAC",
+        Alert::HandshakeFailure => "handshake failure",
+        Alert::BadCertificate => "bad certificate",
+        Alert::UnsupportedCertificate => "unsupported certificate",
+        Alert::CertificateRevoked => "revoked certificate",
+        Alert::CertificateExpired => "expired certificate",
+        Alert::CertificateUnknown => "unknown certificate",
+        Alert::IllegalParameter => "illegal parameter",
+        Alert::UnknownCA => "unknown certificate authority",
+        Alert::AccessDenied => "access denied",
+        Alert::DecodeError => "error decoding message",
+        Alert::DecryptError => "error decrypting message",
+        Alert::ProtocolVersion => "protocol version not supported",
+        Alert::InsufficientSecurity => "insufficient security level",
+        Alert::InternalError => "internal error",
+        Alert::MissingExtension => "missing extension",
+        Alert::UnrecognisedName => "unrecognized name",
+        Alert::CertificateRequired => "certificate required",
+        Alert::NoApplicationProtocol => "no application protocol",
+        other => return format!("alert({})", u8::from(other)),
+    };
+    text.to_owned()
+}
+
+/// What Go says of a request that failed.
+pub(super) fn exchange(error: &hyper::Error, ends: &str) -> String {
+    if error.is_incomplete_message() || error.is_closed() {
+        return "EOF".to_owned();
+    }
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text = cause.to_string();
+        source = cause.source();
+    }
+    if text.contains("reset by peer") { reset(ends) } else { text }
+}
