@@ -51,6 +51,7 @@ pub(crate) fn measure(runtime: &Runtime, pods: usize) -> anyhow::Result<Floor> {
     ensure!(starts.len() == pods, "{} of {pods} pods were taken down", starts.len());
     runtime.block_on(async {
         remove_all(&client).await?;
+        crate::rest()?;
         let (batch, first) = all(&client, &starts).await?;
         let one = again(&client, first).await?;
         Ok(Floor { batch, one })
