@@ -1,6 +1,5 @@
 //! The folders that must be there before anything runs (spec: initializeModules).
 
-use crate::registries;
 use ports::Roots;
 use std::path::{Path, PathBuf};
 
@@ -21,7 +20,7 @@ pub(crate) fn make_all(path: &Path, mode: u32) -> Result<(), String> {
         return Err(failed(found, "not a directory"));
     }
     sys::fs::create_dir_all(path, mode)
-        .map_err(|error| failed(path, &registries::go_error(&error.source)))
+        .map_err(|error| failed(path, &units::errno::go_text(&error.source)))
 }
 
 fn folders(roots: &Roots, checkpoints: bool) -> Vec<(String, PathBuf, u32)> {

@@ -107,7 +107,7 @@ fn certificate(crt: &Path, key: &Path, reloaded: bool) -> Result<(), String> {
     };
     let read = |path: &Path| {
         sys::fs::read(path).map_err(|error| {
-            let why = registries::go_error(&error.source);
+            let why = units::errno::go_text(&error.source);
             failed(format!("open {}: {why}", path.display()))
         })
     };

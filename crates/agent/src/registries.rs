@@ -9,6 +9,7 @@ use sha2::{Digest as _, Sha256};
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use units::errno::go_text;
 use units::strconv::quote;
 
 /// The plugins as configured; `None` without any. A fault is upstream's text.
@@ -16,7 +17,7 @@ pub(crate) fn load(config: &Config) -> Result<Option<ProviderSetup>, String> {
     let Some(places) = &config.image_pulls.credential_providers else { return Ok(None) };
     let bin_dir = places.bin_dir.display();
     if let Err(error) = std::fs::metadata(&places.bin_dir) {
-        let why = go_error(&error);
+        let why = go_text(&error);
         return Err(match error.kind() {
             io::ErrorKind::NotFound => format!("plugin binary directory {bin_dir} did not exist"),
             _ => format!("error inspecting binary directory {bin_dir}: stat {bin_dir}: {why}"),
@@ -43,7 +44,7 @@ fn read(path: &Path) -> Result<(CredentialProviderConfig, String), String> {
     }
     let shown = quote(&path.to_string_lossy());
     let metadata = std::fs::metadata(path).map_err(|error| {
-        let why = go_error(&error);
+        let why = go_text(&error);
         format!("unable to access path {shown}: stat {}: {why}", path.display())
     })?;
     let files = if metadata.is_dir() { files_of(path)? } else { vec![path.to_owned()] };
@@ -52,7 +53,7 @@ fn read(path: &Path) -> Result<(CredentialProviderConfig, String), String> {
     for file in files {
         let shown = quote(&file.to_string_lossy());
         let bytes = sys::fs::read(&file).map_err(|error| {
-            let (why, path) = (go_error(&error.source), file.display());
+            let (why, path) = (go_text(&error.source), file.display());
             format!("unable to read file {shown}: open {path}: {why}")
         })?;
         hasher.update((bytes.len() as u64).to_be_bytes());
@@ -69,7 +70,7 @@ fn read(path: &Path) -> Result<(CredentialProviderConfig, String), String> {
 fn files_of(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let shown = quote(&folder.to_string_lossy());
     let names = sys::fs::list_dir(folder).map_err(|error| {
-        let (why, path) = (go_error(&error.source), folder.display());
+        let (why, path) = (go_text(&error.source), folder.display());
         format!("unable to read directory {shown}: open {path}: {why}")
     })?;
     let wanted = |name: &String| {
@@ -101,7 +102,7 @@ fn look_up(program: &Path) -> Result<(), String> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Err("plugin binary executable  did not exist".to_owned())
         }
-        Err(error) => failed(&format!("stat {}: {}", program.display(), go_error(&error))),
+        Err(error) => failed(&format!("stat {}: {}", program.display(), go_text(&error))),
         Ok(found) if found.is_dir() => failed("is a directory"),
         Ok(found) if found.permissions().mode() & 0o111 == 0 => failed("permission denied"),
         Ok(_) => Ok(()),
@@ -126,17 +127,6 @@ fn provider(provider: CredentialProvider) -> ProviderConfig {
             optional_service_account_annotation_keys: token
                 .optional_service_account_annotation_keys,
         }),
-    }
-}
-
-/// What the kernel said, as Go prints it: without the number, in lower case.
-pub(crate) fn go_error(error: &io::Error) -> String {
-    let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or_default();
-    let mut chars = text.chars();
-    match chars.next() {
-        Some(first) => first.to_lowercase().chain(chars).collect(),
-        None => String::new(),
     }
 }
 

@@ -9,8 +9,7 @@ use crate::placement::{self, Placing, PlacingDeps};
 use crate::refusals::{self, Accepted};
 use crate::watchdog::Check;
 use crate::{
-    AgentError, allocatable, iptables, layout, protect, registries, runtime, settings, traces,
-    upkeep,
+    AgentError, allocatable, iptables, layout, protect, runtime, settings, traces, upkeep,
 };
 use config::Config;
 use cri::{RuntimeClient, RuntimeOperations};
@@ -334,7 +333,7 @@ async fn start_all(
         |error| match error {
             server::ServerError::Listen { address, source } => AgentError::Listen(format!(
                 "listen tcp {address}: bind: {}",
-                registries::go_error(&source)
+                units::errno::go_text(&source)
             )),
             other => AgentError::Server(other),
         },

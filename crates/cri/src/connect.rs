@@ -20,6 +20,7 @@ use tokio::net::UnixStream;
 use tokio::time::Instant;
 use tonic::transport::Channel;
 use tower::Service;
+use units::errno::go_text;
 
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LAST_DELAY: Duration = Duration::from_secs(3);
@@ -141,7 +142,7 @@ impl Service<http::Uri> for Dialer {
                 Ok(Ok(stream)) => Ok(TokioIo::new(stream)),
                 Ok(Err(_)) if target == NOWHERE => Err(DialError::NoAddress),
                 Ok(Err(err)) => {
-                    Err(DialError::Failed(format!("{target}: connect: {}", go_errno(&err))))
+                    Err(DialError::Failed(format!("{target}: connect: {}", go_text(&err))))
                 }
                 Err(_) => Err(DialError::Failed(format!("{target}: i/o timeout"))),
             };
@@ -156,20 +157,6 @@ impl Service<http::Uri> for Dialer {
             }
             outcome
         })
-    }
-}
-
-/// The text Go has for an error of the operating system: lower case, without a number.
-fn go_errno(err: &io::Error) -> String {
-    let text = err.to_string();
-    let text = match err.raw_os_error() {
-        Some(_) => text.split(" (os error").next().unwrap_or(&text),
-        None => &text,
-    };
-    let mut chars = text.chars();
-    match chars.next() {
-        Some(first) => first.to_lowercase().chain(chars).collect(),
-        None => String::new(),
     }
 }
 
@@ -188,7 +175,7 @@ mod tests {
     #[test]
     fn a_missing_socket_reads_as_in_grpc_go() {
         let err = io::Error::from_raw_os_error(2);
-        let text = format!("dial unix /x.sock: connect: {}", go_errno(&err));
+        let text = format!("dial unix /x.sock: connect: {}", go_text(&err));
         let text = DialError::Failed(text).to_string();
         assert_eq!(
             text,

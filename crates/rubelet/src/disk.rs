@@ -1,8 +1,8 @@
 //! Configuration files on disk, with errors in Go's words.
 
 use config::{CertificateFiles, ConfigFiles};
-use std::io;
 use std::path::{Path, PathBuf};
+use units::errno::go_text;
 
 /// The machine's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +19,7 @@ impl ConfigFiles for Disk {
             // What can be opened but not read: a folder, or a device that has nothing.
             let opened = std::fs::File::open(path).is_ok();
             let call = if opened { "read" } else { "open" };
-            format!("{call} {path}: {}", go_error(&error.source))
+            format!("{call} {path}: {}", go_text(&error.source))
         })
     }
 
@@ -74,7 +74,7 @@ fn make_certificate(pair: &CertificateFiles<'_>, host: &str) -> Result<(), Strin
         let place =
             if folder.as_os_str().is_empty() { Path::new(".").join(path) } else { path.into() };
         sys::fs::write_atomic(place, content, mode)
-            .map_err(|error| format!("open {path}: {}", go_error(&error.source)))?;
+            .map_err(|error| format!("open {path}: {}", go_text(&error.source)))?;
     }
     Ok(())
 }
@@ -91,18 +91,18 @@ fn make_folders(folder: &Path) -> Result<(), String> {
     if let Some(above) = folder.parent() {
         make_folders(above)?;
     }
-    sys::fs::create_dir_all(folder, 0o755).map_err(|error| failed(&go_error(&error.source)))
+    sys::fs::create_dir_all(folder, 0o755).map_err(|error| failed(&go_text(&error.source)))
 }
 
 fn walk(path: &str, found: &mut Vec<String>) -> Result<(), String> {
     let metadata =
-        std::fs::symlink_metadata(path).map_err(|e| format!("lstat {path}: {}", go_error(&e)))?;
+        std::fs::symlink_metadata(path).map_err(|e| format!("lstat {path}: {}", go_text(&e)))?;
     if !metadata.is_dir() {
         found.push(path.to_owned());
         return Ok(());
     }
     let names =
-        sys::fs::list_dir(path).map_err(|e| format!("open {path}: {}", go_error(&e.source)))?;
+        sys::fs::list_dir(path).map_err(|e| format!("open {path}: {}", go_text(&e.source)))?;
     for name in names {
         // Go's `Join` cleans.
         let below: PathBuf = Path::new(path).join(name).components().collect();
@@ -110,17 +110,6 @@ fn walk(path: &str, found: &mut Vec<String>) -> Result<(), String> {
         walk(&below.to_string_lossy(), found)?;
     }
     Ok(())
-}
-
-/// What the kernel said, as Go prints it: without the number, in lower case.
-pub(crate) fn go_error(error: &io::Error) -> String {
-    let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or_default();
-    let mut chars = text.chars();
-    match chars.next() {
-        Some(first) => first.to_lowercase().chain(chars).collect(),
-        None => String::new(),
-    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ pub mod base64;
 pub mod cpuset;
 pub mod cri_log;
 pub mod duration;
+pub mod errno;
 pub mod gojson;
 pub mod gourl;
 pub mod hash;

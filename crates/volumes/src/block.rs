@@ -7,7 +7,7 @@
 //! ```
 
 use crate::csi;
-use crate::env::{Env, Step, StepError, go_text};
+use crate::env::{Env, Step, StepError};
 use crate::ops::{OpReport, fail};
 use crate::plugins::{self, MountInput, UnmountInput, local};
 use crate::pool::NORMAL;
@@ -16,6 +16,7 @@ use ports::EventSeverity;
 use std::path::{Path, PathBuf};
 use sys::removal::{Contents, remove_tree};
 use sys::{loop_device, mount};
+use units::errno::go_text;
 
 const FAILED: &str = "FailedMapVolume";
 

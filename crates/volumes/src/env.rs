@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use units::errno::go_text;
 
 /// Shared by all operations.
 #[derive(Debug)]
@@ -114,17 +115,6 @@ impl From<sys::fs::FsError> for StepError {
 impl From<sys::removal::RemoveError> for StepError {
     fn from(error: sys::removal::RemoveError) -> Self {
         Self::from_error(&error)
-    }
-}
-
-/// What the kernel said, as Go writes it: lowercase and without the number.
-pub(crate) fn go_text(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or_default();
-    let mut letters = text.chars();
-    match letters.next() {
-        Some(first) => first.to_lowercase().chain(letters).collect(),
-        None => String::new(),
     }
 }
 

@@ -2,11 +2,12 @@
 //!
 //! Run without a shell, with a deadline; what they print is part of the error.
 
-use crate::env::{Env, StepError, go_text};
+use crate::env::{Env, StepError};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
+use units::errno::go_text;
 
 /// For a mount helper: a server that does not answer is given up after this.
 pub(crate) const MOUNT_LIMIT: Duration = Duration::from_secs(2 * 60);

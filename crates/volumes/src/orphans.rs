@@ -4,13 +4,14 @@
 //! own folders must be empty, and whatever else lies in the pod's folder is removed without
 //! crossing a mount.
 
-use crate::env::{StepError, chain, go_text};
+use crate::env::{StepError, chain};
 use crate::paths::Paths;
 use api::ids::PodUid;
 use std::collections::BTreeSet;
 use std::path::Path;
 use sys::mountinfo::{self, MountEntry};
 use sys::removal::{Contents, remove_tree};
+use units::errno::go_text;
 
 /// What one pass saw.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -88,7 +88,7 @@ fn dial_error(endpoint: &Path, error: &tonic::transport::Error) -> String {
     let mut text = error.to_string();
     while let Some(cause) = source {
         text = match cause.downcast_ref::<io::Error>() {
-            Some(cause) => sys_text(cause),
+            Some(cause) => units::errno::go_text(cause),
             None => cause.to_string(),
         };
         source = cause.source();
@@ -97,15 +97,6 @@ fn dial_error(endpoint: &Path, error: &tonic::transport::Error) -> String {
     format!(
         "connection error: desc = \"transport: Error while dialing: dial unix {endpoint}: connect: {text}\""
     )
-}
-
-/// `no such file or directory` instead of `No such file or directory (os error 2)`.
-fn sys_text(error: &io::Error) -> String {
-    let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or_default();
-    let mut chars = text.chars();
-    let first = chars.next().into_iter().flat_map(char::to_lowercase);
-    first.chain(chars).collect()
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use units::cri_log::{LineFilter, LineOptions, Moment, Streams, UnsupportedFormat, Wanted};
+use units::errno::go_text;
 
 /// How often a log that is followed is looked at when nothing announces a change.
 const POLL: Duration = Duration::from_secs(1);
@@ -269,17 +270,6 @@ fn resolve(path: &Path) -> Result<PathBuf, LogError> {
         let source = io::Error::new(source.kind(), format!("lstat {part}: {}", go_text(&source)));
         LogError::Resolve { path: path.to_owned(), source }
     })
-}
-
-/// The kernel's message as Go has it: lower case, no number.
-fn go_text(error: &io::Error) -> String {
-    let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or_default();
-    let mut chars = text.chars();
-    match chars.next() {
-        Some(first) => first.to_lowercase().chain(chars).collect(),
-        None => String::new(),
-    }
 }
 
 /// Where the last `lines` lines begin. A last line without newline does not count.

@@ -195,7 +195,7 @@ async fn detach(env: &Env, device: &Path) -> Result<(), StepError> {
         .pool
         .run(&key, "follow links", NORMAL, move || std::fs::canonicalize(&found))
         .await?
-        .map_err(|e| StepError::uncertain(crate::env::go_text(&e)))?;
+        .map_err(|e| StepError::uncertain(units::errno::go_text(&e)))?;
     let is_mapper = disk.file_name().is_some_and(|n| n.to_string_lossy().starts_with("dm-"));
     let disks = if is_mapper {
         let below = disk::disks_below(&sys, &dev, &disk);

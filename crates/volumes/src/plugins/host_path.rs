@@ -1,11 +1,12 @@
 //! hostPath: a path of the host, checked for its type; nothing of ours is made or removed.
 
 use super::MountInput;
-use crate::env::{Env, StepError, go_text};
+use crate::env::{Env, StepError};
 use crate::paths;
 use crate::pool::NORMAL;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use units::errno::go_text;
 
 pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepError> {
     let path = paths::host_path(&input.spec).unwrap_or_default().to_owned();

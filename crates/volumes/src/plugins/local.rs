@@ -1,7 +1,7 @@
 //! Local volumes: a folder or a disk of this node, by a persistent volume.
 
 use super::{MountInput, UnmountInput, make_mount_point, mount_options};
-use crate::env::{Env, Step, StepError, go_text};
+use crate::env::{Env, Step, StepError};
 use crate::host_tools;
 use crate::ownership;
 use crate::pool::NORMAL;
@@ -9,6 +9,7 @@ use engine::volumes::VolumeSpec;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use sys::mount;
+use units::errno::go_text;
 
 /// What lies at the volume's path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
