@@ -3,7 +3,9 @@
 use config::Config;
 use engine::cgroup::Driver;
 use ports::Roots;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use sys::cgroup::Cgroups;
 use sys::host::Machine;
 
@@ -65,6 +67,23 @@ impl Host {
             machine,
             hostname,
         })
+    }
+}
+
+/// The machine's processors, as pods that are to start see them.
+#[derive(Debug)]
+pub(crate) struct HostProcessors {
+    pub(crate) cores: u64,
+    pub(crate) proc: PathBuf,
+}
+
+impl pods::Processors for HostProcessors {
+    fn count(&self) -> usize {
+        usize::try_from(self.cores).unwrap_or(usize::MAX)
+    }
+
+    fn idle(&self) -> Option<Duration> {
+        sys::host::idle_time(&self.proc)
     }
 }
 

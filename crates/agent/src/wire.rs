@@ -3,7 +3,7 @@
 use crate::cluster::Cluster;
 use crate::exclusive::Exclusive;
 use crate::explain::Story;
-use crate::host::{Host, configured_driver};
+use crate::host::{Host, HostProcessors, configured_driver};
 use crate::idle_metrics;
 use crate::placement::{self, Placing, PlacingDeps};
 use crate::refusals::{self, Accepted};
@@ -225,6 +225,10 @@ async fn start_all(
             published: snapshots,
             metrics: pods::PodMetrics::new(&registry, &probe_registry),
             clock: Arc::clone(&clock),
+            processors: Arc::new(HostProcessors {
+                cores: host.machine.cores,
+                proc: roots.proc.clone(),
+            }),
         },
         tasks,
     )

@@ -199,9 +199,12 @@ fn check_rest(view: &AdmissionView<'_>) -> Result<(), Rejection> {
 
 /// Whether a pod is critical: static, mirror or of system priority.
 pub fn is_critical(pod: &Pod) -> bool {
-    is_static(pod)
-        || is_mirror(pod)
-        || priority(pod).is_some_and(|priority| priority >= CRITICAL_PRIORITY)
+    is_static(pod) || is_mirror(pod) || has_system_priority(pod)
+}
+
+/// Whether a pod has one of the priorities that are the system's own.
+pub fn has_system_priority(pod: &Pod) -> bool {
+    priority(pod).is_some_and(|priority| priority >= CRITICAL_PRIORITY)
 }
 
 fn priority(pod: &Pod) -> Option<i32> {

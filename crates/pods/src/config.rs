@@ -132,4 +132,6 @@ pub struct PodsDeps {
     pub metrics: crate::metrics::PodMetrics,
     /// Wall time.
     pub clock: Arc<dyn Clock>,
+    /// The machine's processors.
+    pub processors: Arc<dyn crate::seams::Processors>,
 }

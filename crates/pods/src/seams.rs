@@ -1,7 +1,8 @@
-//! Image pulls as workers use them, so that a test can give them its own.
+//! What workers are given from outside, so that a test can give them its own.
 
 use crate::images::{EnsureImage, EnsuredImage, ImageFault, Images};
 use async_trait::async_trait;
+use std::time::Duration;
 
 /// Where workers get images from.
 #[async_trait]
@@ -16,4 +17,13 @@ impl ImageSource for Images {
     async fn ensure(&self, request: EnsureImage) -> Result<EnsuredImage, ImageFault> {
         Self::ensure(self, request).await
     }
+}
+
+/// The machine's processors.
+pub trait Processors: Send + Sync + std::fmt::Debug {
+    /// How many there are.
+    fn count(&self) -> usize;
+
+    /// How long all of them together have idled, since whenever; `None` if that is not known.
+    fn idle(&self) -> Option<Duration>;
 }

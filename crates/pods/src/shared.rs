@@ -40,6 +40,7 @@ pub(crate) struct Shared {
     pub(crate) allocated: ResourceStore,
     pub(crate) actuated: ResourceStore,
     pub(crate) resizes: Resizes,
+    pub(crate) slots: crate::slots::StartSlots,
     pub(crate) userns: crate::userns::UserNamespaces,
     pub(crate) tasks: Tasks,
     pub(crate) timelines: Timelines,

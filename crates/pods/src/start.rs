@@ -13,6 +13,7 @@ use crate::probe_client::http::HttpClient;
 use crate::prober::{Budget, ProbeStore, ProberHandle, ProberParts};
 use crate::runtime::Runtime;
 use crate::shared::{Shared, Timelines};
+use crate::slots::StartSlots;
 use crate::sources::file::FileSource;
 use crate::sources::http::UrlSource;
 use crate::sources::statics::StaticPods;
@@ -98,6 +99,7 @@ pub async fn start(
     let userns = UserNamespaces::open(&config.roots.kubelet, config.user_namespaces)?;
     let shared = Arc::new(Shared {
         userns,
+        slots: StartSlots::new(deps.processors),
         runtime,
         view: view.clone(),
         lives: lives.clone(),

@@ -7,6 +7,7 @@ mod machine;
 mod net;
 
 pub use machine::{
-    HugePages, Machine, boot_time, filesystem_bytes, hostname, machine, os_image, uname_release,
+    HugePages, Machine, boot_time, filesystem_bytes, hostname, idle_time, machine, os_image,
+    uname_release,
 };
 pub use net::{Interface, NetError, default_route_interfaces, interfaces};

@@ -7,6 +7,7 @@ use super::kill::Killer;
 use super::{PodWorker, failed};
 use api::core::v1::{Container, Pod};
 use api::ids::ContainerId;
+use engine::admission::has_system_priority;
 use engine::pod::kill;
 use engine::pod::life::{Outcome, Work};
 use engine::pod::{
@@ -92,7 +93,7 @@ impl PodWorker {
             self.shared.lives.look_again(&self.uid);
             return Outcome::Done { terminal: false };
         }
-        let outcome = Box::pin(self.build_up(work, runtime, mounts, &plan, &mut acted)).await;
+        let outcome = self.build_up_in_turn(work, runtime, mounts, &plan, &mut acted).await;
         if acted {
             self.acted();
         }
@@ -147,6 +148,34 @@ impl PodWorker {
     fn kill_refused(&self, error: String) {
         tracing::error!(podUID = %self.uid, err = %error, "cannot kill container");
         self.timeline.note("kill failed", error);
+    }
+
+    /// Builds up; what begins with a sandbox does so in its turn, unless the node needs the pod.
+    async fn build_up_in_turn(
+        &mut self,
+        work: &Work,
+        runtime: &RuntimePod,
+        mounts: &PodMounts,
+        plan: &PodPlan,
+        acted: &mut bool,
+    ) -> Outcome {
+        if plan.create_sandbox.is_none() || has_system_priority(&work.pod) {
+            return Box::pin(self.build_up(work, runtime, mounts, plan, acted)).await;
+        }
+        let shared = Arc::clone(&self.shared);
+        let slot = if let Some(slot) = shared.slots.try_take() {
+            slot
+        } else {
+            self.timeline.note("waiting for its turn to start", "");
+            tokio::select! {
+                slot = shared.slots.take() => slot, // dropped only if not wanted
+                () = super::sync::interrupted(&mut self.interrupt) => { // cancel-safe: a watch
+                    self.timeline.note("left before its turn: the pod is to end", "");
+                    return Outcome::Interrupted;
+                }
+            }
+        };
+        slot.hold(Box::pin(self.build_up(work, runtime, mounts, plan, acted))).await
     }
 
     /// Sandbox, resize, image volumes and starts.

@@ -145,6 +145,7 @@ impl World {
             handlers: watch::Sender::new(RuntimeHandlers::default()).subscribe(),
             metrics: pods::PodMetrics::new(&Registry::new(), &Registry::new()),
             clock: Arc::clone(&self.clock),
+            processors: Arc::new(OneProcessor),
             published: watch::Sender::new(PodsSnapshot::default()),
         };
         let pods = pods::start(self.config(sources), deps, &tasks).await.unwrap();
@@ -463,6 +464,19 @@ impl Placement for FakePlacement {
     fn container_removed(&self, _container_id: &str) {}
     async fn release(&self, _pod: &Arc<Pod>) -> Result<(), PlacementError> {
         Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct OneProcessor;
+
+impl pods::Processors for OneProcessor {
+    fn count(&self) -> usize {
+        1
+    }
+
+    fn idle(&self) -> Option<Duration> {
+        None
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::fs::{self, FsError};
 use std::path::Path;
+use std::time::Duration;
 
 /// Huge pages of one size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +78,13 @@ pub fn boot_time(proc: &Path, now: jiff::Timestamp) -> Option<jiff::Timestamp> {
     let text = fs::read_to_string(proc.join("uptime")).ok()?;
     let seconds: f64 = text.split_whitespace().next()?.parse().ok()?;
     now.checked_sub(jiff::SignedDuration::try_from_secs_f64(seconds).ok()?).ok()
+}
+
+/// How long all processors together have idled since the start.
+pub fn idle_time(proc: &Path) -> Option<Duration> {
+    let text = fs::read_to_string(proc.join("uptime")).ok()?;
+    let seconds: f64 = text.split_whitespace().nth(1)?.parse().ok()?;
+    Duration::try_from_secs_f64(seconds).ok()
 }
 
 /// Size in bytes of the filesystem that holds `path`.
@@ -163,6 +171,7 @@ mod tests {
         };
         write("proc/meminfo", "MemTotal:       24682416 kB\nSwapTotal:  1024 kB\n");
         write("proc/sys/kernel/random/boot_id", "boot\n");
+        write("proc/uptime", "350735.47 234388.25\n");
         write("sys/devices/system/cpu/online", "0-1\n");
         write("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "3\n");
         write("sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages", "0\n");
@@ -171,6 +180,7 @@ mod tests {
         let (proc, sys, etc) = (root.join("proc"), root.join("sys"), root.join("etc"));
         let facts = machine(&proc, &sys, &etc).unwrap();
         assert_eq!(facts.cores, 2);
+        assert_eq!(idle_time(&proc), Some(Duration::from_millis(234_388_250)));
         assert_eq!(facts.memory_bytes, 24_682_416 * 1024);
         assert_eq!(facts.swap_bytes, 1024 * 1024);
         assert_eq!(facts.system_uuid, "abc", "without DMI the machine id stands in");
