@@ -191,11 +191,13 @@ impl<'a> Space<'a> {
         Ok(self.events(name)?.into_iter().map(|(_, reason, _)| reason).collect())
     }
 
-    /// Wait until the reasons of an object's events are these, in this order.
+    /// Wait until the reasons of an object's events are these, in this order. That the scheduler had
+    /// to try more than once, because of what else runs on the node, does not count.
     pub fn wait_reasons(&self, name: &str, wanted: &[&str]) -> anyhow::Result<()> {
         let mut last = Vec::new();
         let same = self.wait(&format!("events of {name}"), || {
             last = self.reasons(name).ok()?;
+            last.retain(|reason| reason != "FailedScheduling");
             (last == wanted).then_some(())
         });
         same.with_context(|| format!("wanted {wanted:?}, found {last:?}"))

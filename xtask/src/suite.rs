@@ -1,7 +1,7 @@
 //! `xtask test`: every test program of the workspace, several at a time, each with a time limit.
 //!
 //! ```text
-//!   cargo test --no-run ──► programs, slowest first ──► as many as there is room for ──► one line each, logs of failures, verdict
+//!   cargo test --no-run ──► programs ──► as many as there is room for ──► one line each, logs of failures, verdict
 //! ```
 //!
 //! There is room for one a core, and for another whenever half of the machine has idled for a
@@ -14,7 +14,7 @@
     reason = "a developer's tool: it blocks, and names the paths itself"
 )]
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -86,7 +86,6 @@ enum Verdict {
 struct Ended {
     program: Program,
     verdict: Verdict,
-    took: Duration,
     log: PathBuf,
 }
 
@@ -101,9 +100,7 @@ pub(crate) fn run(root: &Path, filters: &[String]) -> Result<()> {
     if programs.is_empty() {
         bail!("no test program is named like {filters:?}");
     }
-    let times_file = logs.join("times.json");
-    let mut times = read_times(&times_file);
-    order(&mut programs, &times);
+    order(&mut programs);
     let jobs = match number("JOBS", 0)? {
         0 => Jobs::ByIdleness { cores: cores() },
         most => Jobs::Fixed(most),
@@ -116,11 +113,6 @@ pub(crate) fn run(root: &Path, filters: &[String]) -> Result<()> {
 
     let begun = Instant::now();
     let mut ended = run_all(programs, jobs, limit, &logs)?;
-    for end in &ended {
-        times.insert(end.program.name.clone(), end.took.as_secs());
-    }
-    write_times(&times_file, &times)?;
-
     let unsteady =
         if number("RERUN", 0)? > 0 { rerun(&mut ended, limit, &logs)? } else { Vec::new() };
     let failed: Vec<&Ended> = ended.iter().filter(|e| e.verdict != Verdict::Passed).collect();
@@ -214,12 +206,10 @@ fn programs(messages: &str) -> Result<Vec<Program>> {
     Ok(found)
 }
 
-/// Those that need the machine first, then those never seen, then the slowest of the last run.
-fn order(programs: &mut [Program], times: &BTreeMap<String, u64>) {
-    programs.sort_by_key(|p| {
-        let took = times.get(&p.name).copied().unwrap_or(u64::MAX);
-        (!p.fills_the_machine(), std::cmp::Reverse(took), p.name.clone())
-    });
+/// Those that need the machine first. The others by name: long and short ones are mixed then, while
+/// the slowest first would all be in each other's way.
+fn order(programs: &mut [Program]) {
+    programs.sort_by_key(|p| (!p.fills_the_machine(), p.name.clone()));
 }
 
 fn run_all(programs: Vec<Program>, jobs: Jobs, limit: Duration, logs: &Path) -> Result<Vec<Ended>> {
@@ -291,14 +281,14 @@ fn run_one(program: Program, limit: Duration, logs: &Path) -> Result<Ended> {
         Some(_) => Verdict::Failed,
         None => Verdict::OverLimit,
     };
-    let took = begun.elapsed();
+    let took = begun.elapsed().as_secs_f64();
     let word = match verdict {
         Verdict::Passed => "ok     ",
         Verdict::Failed => "FAILED ",
         Verdict::OverLimit => "TOO LONG",
     };
-    say(&format!("{word} {:<28} {:>6.1} s  {}", program.name, took.as_secs_f64(), counted(&log)));
-    Ok(Ended { program, verdict, took, log })
+    say(&format!("{word} {:<28} {:>6.1} s  {}", program.name, took, counted(&log)));
+    Ok(Ended { program, verdict, log })
 }
 
 /// Waits for the end; over the limit the whole process group is ended and there is no status.
@@ -360,17 +350,6 @@ fn show(end: &Ended) -> Result<()> {
     Ok(())
 }
 
-fn read_times(file: &Path) -> BTreeMap<String, u64> {
-    let Ok(text) = fs::read_to_string(file) else { return BTreeMap::new() };
-    let Ok(Value::Object(times)) = serde_json::from_str(&text) else { return BTreeMap::new() };
-    times.into_iter().filter_map(|(name, took)| Some((name, took.as_u64()?))).collect()
-}
-
-fn write_times(file: &Path, times: &BTreeMap<String, u64>) -> Result<()> {
-    let text = serde_json::to_string_pretty(times).context("write the times")?;
-    fs::write(file, text).with_context(|| format!("write {}", file.display()))
-}
-
 fn say(text: &str) {
     let mut out = std::io::stdout().lock();
     // Nobody reads: there is nobody to tell.
@@ -423,11 +402,11 @@ mod tests {
     }
 
     #[test]
-    fn the_slowest_start_first_but_unknown_ones_and_the_crowd_before_them() {
+    fn the_crowd_starts_first_and_the_others_by_name() {
         let named = |name: &str| Program { name: name.into(), path: "".into(), folder: "".into() };
-        let mut programs = [named("quick"), named("slow"), named("new"), named(ALONE[0])];
-        order(&mut programs, &[("quick".into(), 1), ("slow".into(), 90)].into());
-        assert_eq!(programs.map(|p| p.name), [ALONE[0], "new", "slow", "quick"]);
+        let mut programs = [named("b"), named("a"), named(ALONE[0])];
+        order(&mut programs);
+        assert_eq!(programs.map(|p| p.name), [ALONE[0], "a", "b"]);
     }
 
     #[test]
