@@ -47,12 +47,9 @@ pub(crate) fn run(args: &[String], form: Form) -> Result<String, String> {
 
 fn parse(args: &[String]) -> Result<Option<Question>, String> {
     let mut question = Question { root: ports::Roots::default().kubelet, pod: None };
-    let mut words = args.iter().map(String::as_str).peekable();
-    if words.peek() == Some(&"pod") {
-        words.next();
-        let name = words.next().filter(|name| !name.starts_with('-'));
-        question.pod = Some(name.ok_or("explain pod: which one?")?.to_owned());
-    }
+    let mut words = args.iter().map(String::as_str);
+    // Between the word and the name of the pod may be flags.
+    let mut awaited = false;
     while let Some(word) = words.next() {
         match word.split_once('=') {
             Some(("--root-dir", dir)) => question.root = dir.into(),
@@ -60,11 +57,15 @@ fn parse(args: &[String]) -> Result<Option<Question>, String> {
                 question.root = words.next().ok_or("--root-dir needs a folder")?.into();
             }
             _ if word == "-h" || word == "--help" => return Ok(None),
+            _ if word == "pod" && !awaited && question.pod.is_none() => awaited = true,
             _ if !word.starts_with('-') && question.pod.is_none() => {
                 question.pod = Some(word.to_owned());
             }
             _ => return Err(format!("unknown argument {word:?}\n{USAGE}")),
         }
+    }
+    if awaited && question.pod.is_none() {
+        return Err("explain pod: which one?".to_owned());
     }
     Ok(Some(question))
 }
@@ -169,8 +170,20 @@ mod tests {
             asked("web --root-dir /k"),
             Question { root: "/k".into(), pod: Some("web".into()) }
         );
+        let web = || Question { root: "/k".into(), pod: Some("web".into()) };
+        for line in [
+            "pod web --root-dir=/k",
+            "--root-dir=/k pod web",
+            "--root-dir /k pod web",
+            "pod --root-dir=/k web",
+            "--root-dir=/k web",
+        ] {
+            assert_eq!(asked(line), web(), "{line}");
+        }
+        assert_eq!(asked("pod pod").pod.as_deref(), Some("pod"));
         assert_eq!(parse(&words("--help")), Ok(None));
-        for wrong in ["pod", "pod --root-dir=/k", "--root-dir", "--what", "a b"] {
+        for wrong in ["pod", "pod --root-dir=/k", "--root-dir", "--what", "a b", "pod a b", "a pod"]
+        {
             assert!(parse(&words(wrong)).is_err(), "{wrong}");
         }
     }
