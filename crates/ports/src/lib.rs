@@ -48,7 +48,7 @@ pub use pods::{
 pub use reclaim::Reclaim;
 pub use reviews::{AccessQuestion, ReviewTry, Reviewed, Reviews, UserInfo};
 pub use roots::Roots;
-pub use stats::{Stats, StatsError, StatsScope, StorageLayout};
+pub use stats::{Pieces, Stats, StatsError, StatsScope, StorageLayout};
 pub use status::{PodApi, PodApiError};
 pub use storage::StorageApi;
 pub use tasks::{OnExit, TaskName, Tasks};

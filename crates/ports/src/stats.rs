@@ -34,6 +34,9 @@ pub enum StorageLayout {
 #[error("{0}")]
 pub struct StatsError(pub String);
 
+/// A long text, piece by piece; each is made when it is taken.
+pub type Pieces = Box<dyn Iterator<Item = String> + Send>;
+
 /// The front of the usage readers. Callers within a short time share one reading.
 #[async_trait]
 pub trait Stats: Send + Sync + std::fmt::Debug {
@@ -44,5 +47,5 @@ pub trait Stats: Send + Sync + std::fmt::Debug {
     /// The text of `/metrics/resource`.
     async fn resource_metrics(&self) -> String;
     /// The text of `/metrics/cadvisor`.
-    async fn container_metrics(&self) -> String;
+    async fn container_metrics(&self) -> Pieces;
 }

@@ -1,8 +1,8 @@
 //! `/metrics/cadvisor`: containers, pods and the machine in the names that cAdvisor gave them.
 //!
 //! Promises: label values come from the runtime's lists and the agent's own cgroup paths only. The page of
-//! a full node has megabytes, so it is written straight into one text: the labels of a cgroup are made
-//! once, families come by name and their samples by label values, as the Go client sorts them.
+//! a full node has megabytes, so it is written family by family while it is sent: the labels of a cgroup are
+//! made once, families come by name and their samples by label values, as the Go client sorts them.
 //! Deliberately absent: cgroups below a container's.
 
 mod descriptors;
@@ -12,19 +12,25 @@ mod lines;
 mod machine;
 mod runtime;
 
-use crate::reading::{CgroupReading, Reading};
+use crate::reading::{CgroupReading, Interfaces, Reading};
 use crate::task::StatsConfig;
 use cri::api::{MetricDescriptor, PodSandboxMetrics};
 use descriptors::Counted;
-use disks::Filesystems;
+use disks::{Disks, Filesystems};
 use families::{
     CFS, CPU_USAGE, LIMITS, MEMORY_FAILURES, NETWORK, PLAIN, PRESSURE, PROCESS, SPEC_CPU, START,
     TASKS_STATE, ULIMITS, float,
 };
 use lines::{Extra, Labels, Lines, Page};
 use std::collections::HashMap;
-use sys::stats::{InterfaceUsage, OpenFiles};
+use std::sync::Arc;
+use std::time::Duration;
+use sys::stats::OpenFiles;
 use telemetry::metrics::{Kind, Scrape};
+use tokio::time::Instant;
+
+/// How long the machine is believed to be what it is (cadvisor: `update_machine_info_interval`).
+const MACHINE_AGE: Duration = Duration::from_secs(5 * 60);
 
 /// In the order in which they are printed.
 const STATES: [&str; 5] = [
@@ -43,16 +49,24 @@ struct Owner<'a> {
     name: &'a str,
     namespace: &'a str,
     pod: &'a str,
-    network: Option<&'a [InterfaceUsage]>,
+    network: Option<&'a Interfaces>,
 }
 
 /// A cgroup with what is printed of it.
-struct Shown<'a> {
-    labels: Labels<'a>,
-    cgroup: &'a CgroupReading,
+struct Shown {
+    labels: Labels,
+    cgroup: CgroupReading,
     open: OpenFiles,
-    network: Vec<&'a InterfaceUsage>,
+    /// By name.
+    network: Interfaces,
     is_container: bool,
+}
+
+/// Everything that a page is about.
+struct Seen {
+    /// By container name and path.
+    shown: Vec<Shown>,
+    disks: Disks,
 }
 
 /// What one page leaves for the next.
@@ -60,44 +74,60 @@ struct Shown<'a> {
 pub(crate) struct Known {
     counted: Counted,
     filesystems: Filesystems,
+    /// The text about the machine, and when it was made.
+    machine: Option<(Instant, String)>,
+}
+
+impl Known {
+    fn machine(&mut self, config: &StatsConfig) -> String {
+        if let Some((at, text)) = &self.machine
+            && at.elapsed() < MACHINE_AGE
+        {
+            return text.clone();
+        }
+        let mut filled = Scrape::default();
+        machine::fill(&mut filled, config);
+        let text = filled.render();
+        self.machine = Some((Instant::now(), text.clone()));
+        text
+    }
 }
 
 /// A number of a cgroup.
-type Count = fn(&Shown<'_>) -> u64;
+type Count = fn(&Shown) -> u64;
 
 /// The page; without a reading only the machine and the error.
-pub(crate) fn page(config: &StatsConfig, reading: Option<&Reading>, known: &mut Known) -> String {
+pub(crate) fn page(
+    config: &StatsConfig,
+    reading: Option<&Reading>,
+    known: &mut Known,
+) -> ports::Pieces {
     let mut before = Scrape::default();
     machine::fill_versions(&mut before, config);
-    let mut after = Scrape::default();
-    machine::fill(&mut after, config);
-    let mut text = before.render();
+    let before = before.render();
+    let after = known.machine(config);
     let Some(reading) = reading else {
         let mut failed = Scrape::default();
         let family = failed.family(&families::SCRAPE_ERROR, Kind::Gauge);
         family.push_values(&[], &[], 1.0.into(), None);
-        text.push_str(&failed.render());
-        text.push_str(&after.render());
-        return text;
+        return Box::new([before, failed.render(), after].into_iter());
     };
     let shown = shown(config, reading, &mut known.counted);
     let pressure = config.cgroups.is_v2() && config.cgroups.has("", "/", "cpu.pressure");
-    let disks = disks::Disks::read(config, &mut known.filesystems);
-    let mut page = Page::new(text, reading.at);
+    let disks = Disks::read(config, &mut known.filesystems);
+    let mut page = Page::default();
     add_plain(&mut page);
     add_repeated(&mut page);
     if pressure {
         for (desc, value) in &PRESSURE {
-            page.family(desc, Kind::Counter, move |lines, shown| {
-                lines.each(shown, |s| Some(value(&s.cgroup.usage.pressure)));
+            page.family(desc, Kind::Counter, move |lines, seen| {
+                lines.each(&seen.shown, |s| Some(value(&s.cgroup.usage.pressure)));
             });
         }
     }
-    disks.add(&mut page);
+    disks::add(&mut page);
     page.family(&families::SCRAPE_ERROR, Kind::Gauge, |lines, _| lines.alone(0.0));
-    let mut text = page.write(&shown);
-    text.push_str(&after.render());
-    text
+    Box::new(page.pieces(before, Seen { shown, disks }, reading.at, after))
 }
 
 /// The machine, and what the runtime counts itself.
@@ -113,29 +143,37 @@ pub(crate) fn page_from_runtime(
 }
 
 /// Every cgroup, by container name and path.
-fn shown<'a>(config: &StatsConfig, reading: &'a Reading, counted: &mut Counted) -> Vec<Shown<'a>> {
+fn shown(config: &StatsConfig, reading: &Reading, counted: &mut Counted) -> Vec<Shown> {
     let owners = owners(reading);
-    counted.begin();
-    let mut shown: Vec<Shown<'a>> = reading
+    counted.begin(&config.roots.proc);
+    let none = Interfaces::default();
+    let mut shown: Vec<Shown> = reading
         .cgroups
         .iter()
         .map(|(path, cgroup)| {
-            let owner = owners.get(path.as_str()).copied().unwrap_or_default();
-            let network = if path == "/" { Some(&*reading.host_network) } else { owner.network };
-            let mut network: Vec<&InterfaceUsage> = network.unwrap_or_default().iter().collect();
-            network.sort_by(|a, b| a.name.cmp(&b.name));
+            let owner = owners.get(&**path).copied().unwrap_or_default();
+            let host = (&**path == "/").then_some(&reading.host_network);
             Shown {
                 labels: Labels::new(path, &owner),
-                cgroup,
+                cgroup: cgroup.clone(),
                 open: counted.of_cgroup(&config.roots.proc, path, cgroup),
-                network,
+                network: by_name(host.or(owner.network).unwrap_or(&none)),
                 is_container: !owner.name.is_empty(),
             }
         })
         .collect();
     counted.end();
-    shown.sort_by_key(|s| s.labels.key());
+    shown.sort_by(|a, b| a.labels.key().cmp(&b.labels.key()));
     shown
+}
+
+fn by_name(network: &Interfaces) -> Interfaces {
+    if network.is_sorted_by(|a, b| a.name <= b.name) {
+        return Arc::clone(network);
+    }
+    let mut sorted = network.to_vec();
+    sorted.sort_by(|a, b| a.name.cmp(&b.name));
+    sorted.into()
 }
 
 fn owners(reading: &Reading) -> HashMap<&str, Owner<'_>> {
@@ -147,11 +185,11 @@ fn owners(reading: &Reading) -> HashMap<&str, Owner<'_>> {
             ..Owner::default()
         };
         if let Some(path) = &pod.cgroup {
-            owners.insert(path.as_str(), of_pod);
+            owners.insert(&**path, of_pod);
         }
         if let Some(path) = &pod.sandbox_cgroup {
-            let network = Some(pod.network.as_slice());
-            owners.insert(path.as_str(), Owner { name: &pod.sandbox_id, network, ..of_pod });
+            let network = Some(&pod.network);
+            owners.insert(&**path, Owner { name: &pod.sandbox_id, network, ..of_pod });
         }
         for container in &pod.containers {
             let Some(path) = &container.cgroup else { continue };
@@ -161,41 +199,45 @@ fn owners(reading: &Reading) -> HashMap<&str, Owner<'_>> {
                 name: &container.id,
                 ..of_pod
             };
-            owners.insert(path.as_str(), owner);
+            owners.insert(&**path, owner);
         }
     }
     owners
 }
 
 /// Families with one sample a cgroup.
-fn add_plain(page: &mut Page<'_>) {
+fn add_plain(page: &mut Page) {
     for (desc, kind, value) in &PLAIN {
-        page.family(desc, *kind, move |lines, shown| lines.each(shown, |s| Some(value(s.cgroup))));
+        page.family(desc, *kind, move |lines, seen| {
+            lines.each(&seen.shown, |s| Some(value(&s.cgroup)));
+        });
     }
     for (desc, value) in &CFS {
-        page.family(desc, Kind::Counter, move |lines, shown| {
-            lines.each(shown, |s| {
+        page.family(desc, Kind::Counter, move |lines, seen| {
+            lines.each(&seen.shown, |s| {
                 let cpu = &s.cgroup.usage.cpu;
                 cpu.quota_us.is_some().then(|| value(cpu))
             });
         });
     }
-    page.family(&families::LAST_SEEN, Kind::Gauge, |lines, shown| {
+    page.family(&families::LAST_SEEN, Kind::Gauge, |lines, seen| {
         let seconds = lines.seconds();
-        lines.each(shown, |_| Some(seconds));
+        lines.each(&seen.shown, |_| Some(seconds));
     });
-    page.family(&START, Kind::Gauge, |lines, shown| {
-        let created = |s: &Shown<'_>| float(u64::try_from(s.cgroup.usage.created).unwrap_or(0));
-        lines.each_untimed(shown, |s| Some(created(s)));
+    page.family(&START, Kind::Gauge, |lines, seen| {
+        let created = |s: &Shown| float(u64::try_from(s.cgroup.usage.created).unwrap_or(0));
+        lines.each_untimed(&seen.shown, |s| Some(created(s)));
     });
     for (desc, value) in &SPEC_CPU {
-        page.family(desc, Kind::Gauge, move |lines, shown| {
-            lines.each_untimed(shown, |s| value(&s.cgroup.usage.cpu));
+        page.family(desc, Kind::Gauge, move |lines, seen| {
+            lines.each_untimed(&seen.shown, |s| value(&s.cgroup.usage.cpu));
         });
     }
     for (desc, value) in &LIMITS {
-        page.family(desc, Kind::Gauge, move |lines, shown| {
-            lines.each_untimed(shown, |s| Some(float(value(&s.cgroup.usage.memory).unwrap_or(0))));
+        page.family(desc, Kind::Gauge, move |lines, seen| {
+            lines.each_untimed(&seen.shown, |s| {
+                Some(float(value(&s.cgroup.usage.memory).unwrap_or(0)))
+            });
         });
     }
     let values: [Count; 5] = [
@@ -206,44 +248,44 @@ fn add_plain(page: &mut Page<'_>) {
         |s| s.cgroup.usage.threads,
     ];
     for (desc, value) in PROCESS.iter().zip(values) {
-        page.family(desc, Kind::Gauge, move |lines, shown| {
-            lines.each(shown, |s| Some(float(value(s))));
+        page.family(desc, Kind::Gauge, move |lines, seen| {
+            lines.each(&seen.shown, |s| Some(float(value(s))));
         });
     }
 }
 
 /// Families with labels beyond those of the cgroup.
-fn add_repeated(page: &mut Page<'_>) {
-    page.family(&CPU_USAGE, Kind::Counter, |lines, shown| {
-        for s in shown {
+fn add_repeated(page: &mut Page) {
+    page.family(&CPU_USAGE, Kind::Counter, |lines, seen| {
+        for s in &seen.shown {
             let extra = Extra { before_id: ",cpu=\"total\"", ..Extra::default() };
             lines.with(&s.labels, extra, families::seconds(s.cgroup.usage.cpu.total_ns));
         }
     });
-    page.family(&MEMORY_FAILURES, Kind::Counter, |lines, shown| {
-        for same in shown.chunk_by(|a, b| a.labels.container() == b.labels.container()) {
+    page.family(&MEMORY_FAILURES, Kind::Counter, |lines, seen| {
+        for same in seen.shown.chunk_by(|a, b| a.labels.container() == b.labels.container()) {
             add_failures(lines, same);
         }
     });
-    page.family(&TASKS_STATE, Kind::Gauge, |lines, shown| {
-        for s in shown {
+    page.family(&TASKS_STATE, Kind::Gauge, |lines, seen| {
+        for s in &seen.shown {
             for state in STATES {
                 lines.with(&s.labels, Extra { after_pod: state, ..Extra::default() }, 0.0);
             }
         }
     });
-    page.family(&ULIMITS, Kind::Gauge, |lines, shown| {
+    page.family(&ULIMITS, Kind::Gauge, |lines, seen| {
         let extra = Extra { after_pod: ",ulimit=\"max_open_files\"", ..Extra::default() };
-        for s in shown.iter().filter(|s| s.is_container) {
+        for s in seen.shown.iter().filter(|s| s.is_container) {
             if let Some(limit) = s.cgroup.soft_open_files {
                 lines.with(&s.labels, extra, limit);
             }
         }
     });
     for (desc, value) in &NETWORK {
-        page.family(desc, Kind::Counter, move |lines, shown| {
-            for s in shown {
-                for interface in &s.network {
+        page.family(desc, Kind::Counter, move |lines, seen| {
+            for s in &seen.shown {
+                for interface in &*s.network {
                     let name = lines::label("interface", &interface.name);
                     let extra = Extra { after_image: &name, ..Extra::default() };
                     lines.with(&s.labels, extra, value(interface));
@@ -253,7 +295,7 @@ fn add_repeated(page: &mut Page<'_>) {
     }
 }
 
-fn add_failures(lines: &mut Lines<'_>, shown: &[Shown<'_>]) {
+fn add_failures(lines: &mut Lines<'_>, shown: &[Shown]) {
     let kinds: [(&str, Count); 2] = [
         (",failure_type=\"pgfault\"", |s| s.cgroup.usage.memory.page_faults),
         (",failure_type=\"pgmajfault\"", |s| s.cgroup.usage.memory.major_page_faults),

@@ -1,6 +1,6 @@
 //! Making a [`Reading`]: three lists from the runtime, one walk over the agent's cgroups.
 
-use crate::reading::{CgroupReading, ContainerReading, PodReading, Reading};
+use crate::reading::{CgroupReading, ContainerReading, Interfaces, PodReading, Reading};
 use crate::task::{KEPT, StatsConfig, StatsDeps};
 use crate::watched::{Watched, on_root};
 use api::stats::PodReference;
@@ -28,7 +28,7 @@ const FIRST_GAP: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Base {
     at: Timestamp,
-    total_ns: BTreeMap<String, u64>,
+    total_ns: BTreeMap<Arc<str>, u64>,
 }
 
 impl Base {
@@ -84,18 +84,18 @@ pub(crate) async fn collect(
         let at = clock.now();
         place(&mut pods, &cgroups, config);
         for pod in &mut pods {
-            pod.network = pod_network(&cgroups, config, pod).unwrap_or_default();
+            network(watched, pod, &cgroups, config);
         }
         for (path, cgroup) in &mut cgroups {
             cgroup.nano_cores = before.nano_cores(path, cgroup.usage.cpu.total_ns, at);
         }
-        let host_network = network_usage(&config.roots.proc, "self").unwrap_or_default();
+        let host_network = network_usage(&config.roots.proc, "self").unwrap_or_default().into();
         Reading { at, cgroups, pods, host_network }
     });
     let reading = reading.await?;
     if base.as_ref().is_some_and(|base| base.age(reading.at) >= BASE_AGE) {
         let totals = reading.cgroups.iter();
-        let total_ns = totals.map(|(path, c)| (path.clone(), c.usage.cpu.total_ns)).collect();
+        let total_ns = totals.map(|(path, c)| (Arc::clone(path), c.usage.cpu.total_ns)).collect();
         *base = Some(Base { at: reading.at, total_ns });
     }
     Ok(reading)
@@ -127,8 +127,8 @@ pub(crate) async fn node(
     let read = sys::blocking::run(move || {
         let paths = std::iter::once("/").chain(reader.kubepods.as_deref());
         let found = paths.filter_map(|path| {
-            let usage = on_root(cgroup_usage(&reader.cgroups, path)?, path, &reader);
-            Some((path.to_owned(), CgroupReading { usage, ..CgroupReading::default() }))
+            let usage = Arc::new(on_root(cgroup_usage(&reader.cgroups, path)?, path, &reader));
+            Some((path.into(), CgroupReading { usage, ..CgroupReading::default() }))
         });
         Reading { at, cgroups: found.collect(), ..Reading::default() }
     });
@@ -217,9 +217,13 @@ fn believe(pods: &mut Vec<PodReading>, mut told: HashMap<String, LinuxPodSandbox
 }
 
 /// Finds the cgroups of pods, sandboxes and containers among the paths read.
-fn place(pods: &mut [PodReading], cgroups: &BTreeMap<String, CgroupReading>, config: &StatsConfig) {
-    let mut by_id: HashMap<&str, &String> = HashMap::new();
-    let mut by_uid: HashMap<String, &String> = HashMap::new();
+fn place(
+    pods: &mut [PodReading],
+    cgroups: &BTreeMap<Arc<str>, CgroupReading>,
+    config: &StatsConfig,
+) {
+    let mut by_id: HashMap<&str, &Arc<str>> = HashMap::new();
+    let mut by_uid: HashMap<String, &Arc<str>> = HashMap::new();
     for path in cgroups.keys() {
         let name = path.rsplit('/').next().unwrap_or_default();
         by_id.insert(id_of(name), path);
@@ -228,10 +232,10 @@ fn place(pods: &mut [PodReading], cgroups: &BTreeMap<String, CgroupReading>, con
         }
     }
     for pod in pods {
-        pod.cgroup = by_uid.get(&pod.reference.uid).map(|p| (*p).clone());
-        pod.sandbox_cgroup = by_id.get(pod.sandbox_id.as_str()).map(|p| (*p).clone());
+        pod.cgroup = by_uid.get(&pod.reference.uid).map(|p| Arc::clone(p));
+        pod.sandbox_cgroup = by_id.get(pod.sandbox_id.as_str()).map(|p| Arc::clone(p));
         for container in &mut pod.containers {
-            container.cgroup = by_id.get(container.id.as_str()).map(|p| (*p).clone());
+            container.cgroup = by_id.get(container.id.as_str()).map(|p| Arc::clone(p));
         }
     }
 }
@@ -244,9 +248,29 @@ fn id_of(name: &str) -> &str {
     }
 }
 
+/// Fills in a pod's network: as it was read before, if nothing in the pod has run since.
+fn network(
+    watched: &mut Watched,
+    pod: &mut PodReading,
+    cgroups: &BTreeMap<Arc<str>, CgroupReading>,
+    config: &StatsConfig,
+) {
+    // Of the sandboxes of one pod at most one is ready: the one that lives in its cgroup.
+    let path = pod.cgroup.clone().filter(|_| pod.ready);
+    let (since, kept) = path.as_deref().map(|path| watched.quiet(path)).unwrap_or_default();
+    pod.quiet_since = since;
+    pod.network = kept.unwrap_or_else(|| {
+        let read: Interfaces = pod_network(cgroups, config, pod).unwrap_or_default().into();
+        if let Some(path) = path {
+            watched.keep_network(&path, &read);
+        }
+        read
+    });
+}
+
 /// Interfaces of the pod's network namespace, seen through any of its processes.
 fn pod_network(
-    cgroups: &BTreeMap<String, CgroupReading>,
+    cgroups: &BTreeMap<Arc<str>, CgroupReading>,
     config: &StatsConfig,
     pod: &PodReading,
 ) -> Option<Vec<sys::stats::InterfaceUsage>> {
@@ -265,7 +289,7 @@ mod tests {
     #[test]
     fn rates_are_taken_against_the_base() {
         let at = |s| Timestamp::from_second(s).unwrap();
-        let base = Base { at: at(100), total_ns: [("/a".to_owned(), 1_000)].into() };
+        let base = Base { at: at(100), total_ns: [("/a".into(), 1_000)].into() };
         assert_eq!(base.nano_cores("/a", 1_000 + 5_000_000_000, at(110)), 500_000_000);
         assert_eq!(base.nano_cores("/new", 7, at(110)), 0);
         assert_eq!(base.nano_cores("/a", 7, at(110)), 0, "a counter that fell");

@@ -3,21 +3,25 @@
 use api::stats::PodReference;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use sys::stats::{CgroupUsage, InterfaceUsage};
+
+/// Counters of network devices.
+pub(crate) type Interfaces = Arc<[InterfaceUsage]>;
 
 /// All cgroups, sandboxes and running containers at one moment.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reading {
     pub(crate) at: Timestamp,
     /// By path below the hierarchy's root, `/` first.
-    pub(crate) cgroups: BTreeMap<String, CgroupReading>,
+    pub(crate) cgroups: BTreeMap<Arc<str>, CgroupReading>,
     pub(crate) pods: Vec<PodReading>,
-    pub(crate) host_network: Vec<InterfaceUsage>,
+    pub(crate) host_network: Interfaces,
 }
 
 impl Reading {
     /// The cgroup at a path, if there is one.
-    pub(crate) fn cgroup(&self, path: Option<&String>) -> Option<&CgroupReading> {
+    pub(crate) fn cgroup(&self, path: Option<&Arc<str>>) -> Option<&CgroupReading> {
         self.cgroups.get(path?)
     }
 }
@@ -25,7 +29,7 @@ impl Reading {
 /// One cgroup.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CgroupReading {
-    pub(crate) usage: CgroupUsage,
+    pub(crate) usage: Arc<CgroupUsage>,
     /// CPU use lately.
     pub(crate) nano_cores: u64,
     /// The soft limit of open files of its first process; -1 is unlimited.
@@ -40,10 +44,12 @@ pub(crate) struct PodReading {
     pub(crate) ready: bool,
     pub(crate) created_ns: i64,
     /// The pod's cgroup.
-    pub(crate) cgroup: Option<String>,
+    pub(crate) cgroup: Option<Arc<str>>,
     /// The cgroup of the sandbox's own process.
-    pub(crate) sandbox_cgroup: Option<String>,
-    pub(crate) network: Vec<InterfaceUsage>,
+    pub(crate) sandbox_cgroup: Option<Arc<str>>,
+    /// Since when nothing in the pod's cgroup has run, as far as is known.
+    pub(crate) quiet_since: Option<Timestamp>,
+    pub(crate) network: Interfaces,
     /// What the runtime says of the pod, where it is asked instead of the kernel.
     pub(crate) told: Option<cri::api::LinuxPodSandboxStats>,
     pub(crate) containers: Vec<ContainerReading>,
@@ -56,6 +62,6 @@ pub(crate) struct ContainerReading {
     pub(crate) name: String,
     pub(crate) image: String,
     pub(crate) created_ns: i64,
-    pub(crate) cgroup: Option<String>,
+    pub(crate) cgroup: Option<Arc<str>>,
     pub(crate) runtime: Option<cri::api::ContainerStats>,
 }

@@ -3,15 +3,18 @@
 //! Promises: folders are walked without following links or leaving their filesystem, on the
 //! blocking pool. Volumes are measured by the volume subsystem.
 
-use crate::reading::Reading;
+use crate::reading::{PodReading, Reading};
 use crate::task::{StatsConfig, StatsDeps};
+use crate::watched::BELIEVED;
 use api::ids::PodUid;
 use api::stats::{FsStats, Moment, PvcReference, VolumeStats};
 use cri::api::{FilesystemUsage, ImageFsInfoResponse};
+use jiff::Timestamp;
 use ports::{StatsError, StorageLayout, VolumeUsage};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use sys::stats::{FolderUsage, FsUsage, files_usage, folder_usage, fs_usage};
 
 /// Filesystems and folders at one moment.
@@ -42,6 +45,8 @@ pub(crate) struct LayerUsage {
 /// One pod's folders.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PodStorage {
+    /// When its logs and files were looked at.
+    pub(crate) taken: Timestamp,
     /// Log files by container.
     pub(crate) logs: BTreeMap<String, FolderUsage>,
     /// Files beside them, and `etc-hosts`.
@@ -57,11 +62,22 @@ pub(crate) struct PodVolume {
     pub(crate) ephemeral: bool,
 }
 
-/// Reads the storage of the pods in a reading.
+impl PodStorage {
+    /// Whether it is still so: the pod's containers, which alone write logs, have not run since.
+    fn is_believed(&self, pod: &PodReading, now: Timestamp) -> bool {
+        let age = Duration::try_from(now.duration_since(self.taken)).unwrap_or(Duration::MAX);
+        let quiet = pod.quiet_since.is_some_and(|since| since <= self.taken);
+        let same = || pod.containers.iter().all(|c| self.logs.contains_key(&c.name));
+        quiet && age < BELIEVED && self.logs.len() == pod.containers.len() && same()
+    }
+}
+
+/// Reads the storage of the pods in a reading, but for what is as it was before.
 pub(crate) async fn collect(
     config: &Arc<StatsConfig>,
     deps: &StatsDeps,
     reading: &Reading,
+    before: Option<&Storage>,
 ) -> Result<Storage, StatsError> {
     let info = deps.runtime.image_fs_info().await;
     let info = info.map_err(|e| StatsError(format!("failed to get imageFs stats: {e}")))?;
@@ -71,8 +87,10 @@ pub(crate) async fn collect(
         .iter()
         .filter(|pod| !pod.containers.is_empty())
         .map(|pod| {
+            let kept = before.and_then(|before| before.pods.get(&pod.reference.uid));
+            let kept = kept.filter(|kept| kept.is_believed(pod, reading.at)).cloned();
             let containers = pod.containers.iter().map(|c| c.name.clone()).collect::<Vec<_>>();
-            (pod.reference.clone(), containers)
+            (pod.reference.clone(), containers, kept)
         })
         .collect();
     let layers: Vec<String> = reading
@@ -93,8 +111,9 @@ pub(crate) async fn collect(
         }
         let pods = names
             .into_iter()
-            .map(|(reference, containers)| {
-                let storage = logs(&config, &reference, &containers);
+            .map(|(reference, containers, kept)| {
+                let read = || logs(&config, &reference, &containers, time.0);
+                let storage = kept.unwrap_or_else(read);
                 (reference.uid, storage)
             })
             .collect();
@@ -185,7 +204,12 @@ pub(crate) async fn layout(
     work.await.map_err(|e| StatsError(e.to_string()))?
 }
 
-fn logs(config: &StatsConfig, pod: &api::stats::PodReference, containers: &[String]) -> PodStorage {
+fn logs(
+    config: &StatsConfig,
+    pod: &api::stats::PodReference,
+    containers: &[String],
+    taken: Timestamp,
+) -> PodStorage {
     let folder = config.roots.pod_logs.join(format!("{}_{}_{}", pod.namespace, pod.name, pod.uid));
     let logs = containers
         .iter()
@@ -196,7 +220,7 @@ fn logs(config: &StatsConfig, pod: &api::stats::PodReference, containers: &[Stri
         own_files.bytes += hosts.bytes;
         own_files.inodes += hosts.inodes;
     }
-    PodStorage { logs, own_files, volumes: Vec::new() }
+    PodStorage { taken, logs, own_files, volumes: Vec::new() }
 }
 
 fn volume(usage: &VolumeUsage, time: Moment) -> PodVolume {
@@ -217,6 +241,28 @@ fn volume(usage: &VolumeUsage, time: Moment) -> PodVolume {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_logs_of_a_quiet_pod_are_believed_for_a_while() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let container = |name: &str| crate::reading::ContainerReading {
+            name: name.into(),
+            ..crate::reading::ContainerReading::default()
+        };
+        let pod = |since| PodReading {
+            quiet_since: Some(at(since)),
+            containers: vec![container("c")],
+            ..PodReading::default()
+        };
+        let logs = [("c".to_owned(), FolderUsage::default())].into();
+        let kept = PodStorage { taken: at(100), logs, ..PodStorage::default() };
+        assert!(kept.is_believed(&pod(99), at(115)));
+        assert!(!kept.is_believed(&pod(101), at(115)), "it has run since");
+        assert!(!kept.is_believed(&pod(99), at(128)), "too old");
+        assert!(!kept.is_believed(&PodReading { quiet_since: None, ..pod(99) }, at(115)));
+        let other = PodReading { containers: vec![container("d")], ..pod(99) };
+        assert!(!kept.is_believed(&other, at(115)), "another container");
+    }
 
     #[test]
     fn unknown_numbers_of_a_volume_are_zero() {

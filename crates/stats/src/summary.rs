@@ -220,11 +220,12 @@ fn rootfs(container: &ContainerReading, storage: &Storage, time: Moment) -> Opti
 
 /// Layers, logs, the pod's own files and local ephemeral volumes.
 fn ephemeral(pod: &PodReading, stats: &PodStats, storage: &Storage, time: Moment) -> FsStats {
-    let kept = storage.pods.get(&pod.reference.uid).cloned().unwrap_or_default();
-    let mut bytes = kept.own_files.bytes;
-    let mut inodes = kept.own_files.inodes;
+    let kept = storage.pods.get(&pod.reference.uid);
+    let own_files = kept.map(|kept| kept.own_files).unwrap_or_default();
+    let (mut bytes, mut inodes) = (own_files.bytes, own_files.inodes);
     let folders = stats.containers.iter().flat_map(|c| [&c.rootfs, &c.logs]).flatten();
-    let volumes = kept.volumes.iter().filter(|v| v.ephemeral).map(|v| &v.stats.fs);
+    let volumes = kept.iter().flat_map(|kept| &kept.volumes);
+    let volumes = volumes.filter(|v| v.ephemeral).map(|v| &v.stats.fs);
     for usage in folders.chain(volumes) {
         bytes = bytes.saturating_add(usage.used_bytes.unwrap_or(0));
         inodes = inodes.saturating_add(usage.inodes_used.unwrap_or(0));

@@ -16,7 +16,7 @@ use cri::RuntimeClient;
 use cri::api::{ImageFsInfoResponse, MetricDescriptor};
 use engine::cgroup::Driver;
 use ports::{
-    Clock, OnExit, Roots, Stats, StatsError, StatsScope, StorageLayout, Tasks, VolumeUsages,
+    Clock, OnExit, Pieces, Roots, Stats, StatsError, StatsScope, StorageLayout, Tasks, VolumeUsages,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,6 +81,29 @@ impl StatsConfig {
     }
 }
 
+#[cfg(test)]
+impl StatsConfig {
+    /// Of a machine without cgroups.
+    pub(crate) fn bare() -> Self {
+        Self {
+            node_name: "n".into(),
+            roots: Roots::default(),
+            cgroups: Arc::new(Cgroups::V1 { mounts: std::collections::BTreeMap::default() }),
+            driver: Driver::Cgroupfs,
+            kubepods: None,
+            kubelet_cgroup: None,
+            runtime_cgroup: None,
+            misc_cgroup: None,
+            machine: Machine::default(),
+            versions: ("6.1".into(), "Linux".into()),
+            boot_time: 0,
+            started: Moment::default(),
+            measure_volumes: false,
+            from_runtime: false,
+        }
+    }
+}
+
 /// What readings are made with.
 #[derive(Debug)]
 pub struct StatsDeps {
@@ -125,11 +148,10 @@ pub fn start(config: StatsConfig, deps: StatsDeps, tasks: &Tasks) -> StatsHandle
     StatsHandle { requests }
 }
 
-#[derive(Debug)]
 enum Request {
     Summary(StatsScope, oneshot::Sender<Result<Arc<Summary>, StatsError>>),
     Layout(oneshot::Sender<Result<StorageLayout, StatsError>>),
-    Containers(oneshot::Sender<String>),
+    Containers(oneshot::Sender<Pieces>),
 }
 
 #[derive(Debug)]
@@ -203,7 +225,8 @@ impl StatsTask {
         {
             return Ok(Arc::clone(storage));
         }
-        let read = storage::collect(&self.config, &self.deps, reading).await?;
+        let before = self.storage.as_ref().map(|(_, storage)| &**storage);
+        let read = storage::collect(&self.config, &self.deps, reading, before).await?;
         let storage = Arc::new(read);
         self.storage = Some((Instant::now(), Arc::clone(&storage)));
         Ok(storage)
@@ -246,9 +269,9 @@ impl StatsTask {
         summary::build(&self.config, &reading, storage.as_deref()).map(Arc::new)
     }
 
-    async fn containers(&mut self) -> String {
+    async fn containers(&mut self) -> Pieces {
         if self.config.from_runtime {
-            return self.runtime_metrics().await;
+            return Box::new(std::iter::once(self.runtime_metrics().await));
         }
         let reading = self.reading().await.inspect_err(|error| {
             tracing::warn!(err = %error, "Couldn't get containers");
@@ -258,9 +281,13 @@ impl StatsTask {
             let page = cadvisor::page(&config, reading.ok().as_deref(), &mut known);
             (page, known)
         });
-        let (page, known) = page.await.unwrap_or_default();
-        self.known = known;
-        page
+        match page.await {
+            Ok((page, known)) => {
+                self.known = known;
+                page
+            }
+            Err(_) => nothing(),
+        }
     }
 }
 
@@ -284,6 +311,10 @@ impl StatsTask {
         });
         page.await.unwrap_or_default()
     }
+}
+
+fn nothing() -> Pieces {
+    Box::new(std::iter::empty())
 }
 
 const GONE: &str = "the usage reader has ended";
@@ -311,12 +342,12 @@ impl Stats for StatsHandle {
         resource::page(summary.ok())
     }
 
-    async fn container_metrics(&self) -> String {
+    async fn container_metrics(&self) -> Pieces {
         let (answer, wait) = oneshot::channel();
         if self.requests.send(Request::Containers(answer)).await.is_err() {
-            return String::new();
+            return nothing();
         }
-        wait.await.unwrap_or_default()
+        wait.await.unwrap_or_else(|_| nothing())
     }
 }
 

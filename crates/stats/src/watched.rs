@@ -1,20 +1,24 @@
 //! The cgroups that readings look at: the root, the system's own, and the pods' tree down to containers.
 //!
 //! Their folders and files stay open from one reading to the next, and a folder is listed again only when
-//! the number of its links or one of those below says that it changed. Settings of a cgroup (limits, shares, the soft
-//! limit of open files) are read again when this agent changed any cgroup, when the cgroup was still
-//! young, and once a minute for what others change. Kills for want of memory are looked for when the
-//! machine's own count of them has moved.
+//! the number of its links or one of those below says that it changed. A pod whose CPU time and memory are
+//! what they were is taken with all its containers as it was read before, for up to [`BELIEVED`]. Settings of a
+//! cgroup (limits, shares, the soft limit of open files) are read again when this agent changed any cgroup, when
+//! the cgroup was still young, and once a minute for what others change. Kills for want of memory are looked for
+//! when the machine's own count of them has moved.
 
-use crate::reading::CgroupReading;
+use crate::reading::{CgroupReading, Interfaces};
 use crate::task::StatsConfig;
 use engine::cgroup::CgroupName;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use sys::stats::{CgroupUsage, HeldCgroup, Hold, Look, soft_open_files};
+use sys::stats::{CgroupUsage, HeldCgroup, Hold, Look, Pulse, soft_open_files};
 
+/// How long what shows no change is believed to have none (cadvisor: its housekeeping comes every 10 to 15
+/// seconds, and up to as much again later).
+pub(crate) const BELIEVED: Duration = Duration::from_secs(28);
 /// How long settings are believed to stay.
 const SETTINGS_AGE: Duration = Duration::from_secs(60);
 /// Settings of a younger cgroup may not all have been made.
@@ -33,7 +37,7 @@ fn files_of(limit: u64) -> usize {
 /// All cgroups that are held open.
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
-    held: BTreeMap<String, Held>,
+    held: BTreeMap<Arc<str>, Held>,
     buffer: Vec<u8>,
     /// The number of the walk under way.
     walk: u64,
@@ -49,6 +53,12 @@ struct Held {
     first_process: String,
     soft_open_files: Option<f64>,
     below: Below,
+    /// What was read last.
+    last: Option<CgroupReading>,
+    /// Of a pod: its pulse before it was read last, and when that was.
+    pulse: Option<(Pulse, Timestamp)>,
+    /// Of a pod: its network since then.
+    network: Option<Interfaces>,
 }
 
 /// Paths of the cgroups directly below.
@@ -56,7 +66,7 @@ struct Held {
 struct Below {
     /// The links that the folder had when they were listed; 0 before that.
     links: u64,
-    paths: Arc<Vec<String>>,
+    paths: Arc<Vec<Arc<str>>>,
 }
 
 /// When settings were read, and how many changes this agent had made by then.
@@ -75,14 +85,17 @@ struct Start {
     bfq: bool,
 }
 
+impl Start {
+    fn since(&self, earlier: Timestamp) -> Duration {
+        Duration::try_from(self.now.duration_since(earlier)).unwrap_or_default()
+    }
+}
+
 impl Known {
     fn is_good(self, start: &Start, created: i64) -> bool {
-        let since = |earlier: Timestamp| {
-            Duration::try_from(start.now.duration_since(earlier)).unwrap_or_default()
-        };
         let made = Timestamp::from_second(created).unwrap_or_default();
         let settled = Duration::try_from(self.at.duration_since(made)).unwrap_or_default();
-        self.changes == start.changes && since(self.at) < SETTINGS_AGE && settled >= SETTLED
+        self.changes == start.changes && start.since(self.at) < SETTINGS_AGE && settled >= SETTLED
     }
 }
 
@@ -96,28 +109,55 @@ impl Held {
             first_process: String::new(),
             soft_open_files: None,
             below: Below::default(),
+            last: None,
+            pulse: None,
+            network: None,
         })
     }
 
     /// Paths of the cgroups directly below `path`, which is this one's.
-    fn below(&mut self, path: &str) -> Arc<Vec<String>> {
+    fn below(&mut self, path: &str) -> Arc<Vec<Arc<str>>> {
         let links = self.cgroup.links().unwrap_or(0);
         // A filesystem that does not count folders says 1.
         if links <= 1 || self.below.links != links {
             let names = self.cgroup.children().into_iter();
-            let paths = Arc::new(names.map(|name| format!("{path}/{name}")).collect());
+            let paths = Arc::new(names.map(|name| format!("{path}/{name}").into()).collect());
             self.below = Below { links, paths };
         }
         Arc::clone(&self.below.paths)
     }
 
+    fn settings(&self, start: &Start) -> Option<Known> {
+        self.settings.filter(|known| known.is_good(start, self.cgroup.created()))
+    }
+
+    /// What was read before, if nothing else than its use can have changed.
+    fn kept(&self, start: &Start) -> Option<&CgroupReading> {
+        let as_set = self.settings(start).is_some() && self.kills == start.kills;
+        self.last.as_ref().filter(|_| as_set)
+    }
+
+    /// Of a pod: whether nothing in it has run since it was read. Else it is to be read now.
+    fn is_quiet(&mut self, start: &Start, buffer: &mut Vec<u8>) -> bool {
+        let now = self.cgroup.pulse(buffer);
+        let is_same = self.pulse.is_some_and(|(before, at)| {
+            now == Some(before) && start.since(at) < BELIEVED && start.now >= at
+        });
+        if !is_same {
+            self.pulse = now.map(|pulse| (pulse, start.now));
+            self.network = None;
+        }
+        is_same
+    }
+
     fn read(
         &mut self,
         config: &StatsConfig,
+        path: &str,
         start: &Start,
         buffer: &mut Vec<u8>,
-    ) -> Option<CgroupReading> {
-        let known = self.settings.filter(|known| known.is_good(start, self.cgroup.created()));
+    ) -> Option<&CgroupReading> {
+        let known = self.settings(start);
         let look = Look {
             settings: known.is_none(),
             kills: start.kills.is_none() || self.kills != start.kills,
@@ -136,8 +176,64 @@ impl Held {
         if known.is_none() {
             self.settings = Some(Known { at: start.now, changes: start.changes });
         }
+        let usage = Arc::new(on_root(usage, path, config));
         let soft_open_files = self.soft_open_files;
-        Some(CgroupReading { usage, soft_open_files, ..CgroupReading::default() })
+        Some(&*self.last.insert(CgroupReading { usage, soft_open_files, nano_cores: 0 }))
+    }
+}
+
+/// What a walk does.
+trait Visit {
+    /// Looks at a cgroup; `None` if it has vanished.
+    fn look(&mut self, path: &Arc<str>, held: &mut Held) -> Option<()>;
+
+    /// Whether nothing has happened in a pod since the last look.
+    fn is_quiet(&mut self, _pod: &mut Held) -> bool {
+        false
+    }
+
+    /// Takes a cgroup as it was; `None` if it must be looked at.
+    fn keep(&mut self, _path: &Arc<str>, _held: &Held) -> Option<()> {
+        None
+    }
+}
+
+/// Reads everything.
+struct Reader<'a> {
+    config: &'a StatsConfig,
+    start: Start,
+    buffer: &'a mut Vec<u8>,
+    found: BTreeMap<Arc<str>, CgroupReading>,
+}
+
+impl Visit for Reader<'_> {
+    fn look(&mut self, path: &Arc<str>, held: &mut Held) -> Option<()> {
+        let reading = held.read(self.config, path, &self.start, self.buffer)?;
+        self.found.insert(Arc::clone(path), reading.clone());
+        Some(())
+    }
+
+    fn is_quiet(&mut self, pod: &mut Held) -> bool {
+        pod.is_quiet(&self.start, self.buffer)
+    }
+
+    fn keep(&mut self, path: &Arc<str>, held: &Held) -> Option<()> {
+        let reading = held.kept(&self.start)?;
+        self.found.insert(Arc::clone(path), reading.clone());
+        Some(())
+    }
+}
+
+/// Reads CPU time alone.
+struct Totals<'a> {
+    buffer: &'a mut Vec<u8>,
+    found: BTreeMap<Arc<str>, u64>,
+}
+
+impl Visit for Totals<'_> {
+    fn look(&mut self, path: &Arc<str>, held: &mut Held) -> Option<()> {
+        self.found.insert(Arc::clone(path), held.cgroup.cpu_total(self.buffer)?);
+        Some(())
     }
 }
 
@@ -148,63 +244,65 @@ impl Watched {
         config: &StatsConfig,
         now: Timestamp,
         updates: u64,
-    ) -> BTreeMap<String, CgroupReading> {
-        let mut start = Start {
+    ) -> BTreeMap<Arc<str>, CgroupReading> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let root = self.at(config, &Arc::from("/"));
+        let start = Start {
             now,
             changes: (sys::cgroup::changes(), updates),
             kills: kills(config),
-            bfq: true,
+            bfq: root.is_none_or(|root| root.cgroup.counts_by_bfq(&mut buffer)),
         };
-        let mut buffer = std::mem::take(&mut self.buffer);
-        if let Some(root) = self.at(config, "/") {
-            start.bfq = root.cgroup.counts_by_bfq(&mut buffer);
-        }
-        let mut found = BTreeMap::new();
-        self.walk(config, |path, held| {
-            let mut reading = held.read(config, &start, &mut buffer)?;
-            reading.usage = on_root(reading.usage, path, config);
-            found.insert(path.to_owned(), reading);
-            Some(())
-        });
+        let found = BTreeMap::new();
+        let mut reader = Reader { config, start, buffer: &mut buffer, found };
+        self.walk(config, &mut reader);
+        let found = reader.found;
         self.buffer = buffer;
         found
     }
 
     /// CPU time of all cgroups, in nanoseconds.
-    pub(crate) fn cpu_totals(&mut self, config: &StatsConfig) -> BTreeMap<String, u64> {
+    pub(crate) fn cpu_totals(&mut self, config: &StatsConfig) -> BTreeMap<Arc<str>, u64> {
         let mut buffer = std::mem::take(&mut self.buffer);
-        let mut found = BTreeMap::new();
-        self.walk(config, |path, held| {
-            found.insert(path.to_owned(), held.cgroup.cpu_total(&mut buffer)?);
-            Some(())
-        });
+        let mut totals = Totals { buffer: &mut buffer, found: BTreeMap::new() };
+        self.walk(config, &mut totals);
+        let found = totals.found;
         self.buffer = buffer;
         found
     }
 
+    /// Since when a pod has been quiet, and its network since then; by the path of its cgroup.
+    pub(crate) fn quiet(&self, pod: &str) -> (Option<Timestamp>, Option<Interfaces>) {
+        let held = self.held.get(pod);
+        (held.and_then(|held| Some(held.pulse?.1)), held.and_then(|held| held.network.clone()))
+    }
+
+    /// Keeps what a pod's network was, until it runs.
+    pub(crate) fn keep_network(&mut self, pod: &str, network: &Interfaces) {
+        if let Some(held) = self.held.get_mut(pod) {
+            held.network = Some(Arc::clone(network));
+        }
+    }
+
     /// Visits every cgroup; those not found any more are let go.
-    fn walk(&mut self, config: &StatsConfig, mut visit: impl FnMut(&str, &mut Held) -> Option<()>) {
+    fn walk(&mut self, config: &StatsConfig, visit: &mut impl Visit) {
         self.walk += 1;
-        self.visit(config, "/", &mut visit);
+        self.visit(config, &Arc::from("/"), visit);
         for (_, path) in config.system_cgroups() {
-            self.visit(config, path, &mut visit);
+            self.visit(config, &Arc::from(path), visit);
         }
         let is_pod = |path: &str| CgroupName::parse(config.driver, path).pod_uid().is_some();
-        if let Some(kubepods) = &config.kubepods
-            && self.visit(config, kubepods, &mut visit).is_some()
+        let kubepods: Option<Arc<str>> = config.kubepods.as_deref().map(Arc::from);
+        if let Some(kubepods) = kubepods
+            && self.visit(config, &kubepods, visit).is_some()
         {
-            self.each_below(kubepods, |watched, first| {
-                watched.visit(config, first, &mut visit)?;
+            self.each_below(&kubepods, |watched, first| {
                 if is_pod(first) {
-                    watched.containers(config, first, &mut visit);
-                    return Some(());
+                    return watched.pod(config, first, visit);
                 }
+                watched.visit(config, first, visit)?;
                 watched.each_below(first, |watched, pod| {
-                    if is_pod(pod) {
-                        watched.visit(config, pod, &mut visit)?;
-                        watched.containers(config, pod, &mut visit);
-                    }
-                    Some(())
+                    if is_pod(pod) { watched.pod(config, pod, visit) } else { Some(()) }
                 });
                 Some(())
             });
@@ -213,19 +311,30 @@ impl Watched {
         self.held.retain(|_, held| held.walk == walk);
     }
 
-    /// Visits the cgroups of a pod's containers.
-    fn containers(
-        &mut self,
-        config: &StatsConfig,
-        pod: &str,
-        visit: &mut impl FnMut(&str, &mut Held) -> Option<()>,
-    ) {
-        self.each_below(pod, |watched, container| watched.visit(config, container, visit));
+    /// Visits the cgroups of a pod and of its containers.
+    fn pod(&mut self, config: &StatsConfig, path: &Arc<str>, visit: &mut impl Visit) -> Option<()> {
+        if visit.is_quiet(self.at(config, path)?) && self.keep(path, visit).is_some() {
+            return Some(());
+        }
+        self.visit(config, path, visit)?;
+        self.each_below(path, |watched, container| watched.visit(config, container, visit));
+        Some(())
+    }
+
+    /// Takes a pod and its containers as they were; `None` if any must be looked at.
+    fn keep(&mut self, pod: &Arc<str>, visit: &mut impl Visit) -> Option<()> {
+        let below = self.held.get_mut(pod)?.below(pod);
+        for path in std::iter::once(pod).chain(below.iter()) {
+            let held = self.held.get_mut(path)?;
+            visit.keep(path, held)?;
+            held.walk = self.walk;
+        }
+        Some(())
     }
 
     /// Looks at every cgroup directly below one. If any has vanished, another may have taken its place, so
     /// that the folder is listed once more.
-    fn each_below(&mut self, path: &str, mut look: impl FnMut(&mut Self, &str) -> Option<()>) {
+    fn each_below(&mut self, path: &str, mut look: impl FnMut(&mut Self, &Arc<str>) -> Option<()>) {
         for _ in 0..2 {
             let paths = self.held.get_mut(path).map(|held| held.below(path)).unwrap_or_default();
             let mut all = true;
@@ -245,8 +354,8 @@ impl Watched {
     fn visit(
         &mut self,
         config: &StatsConfig,
-        path: &str,
-        visit: &mut impl FnMut(&str, &mut Held) -> Option<()>,
+        path: &Arc<str>,
+        visit: &mut impl Visit,
     ) -> Option<()> {
         let walk = self.walk;
         for _ in 0..2 {
@@ -255,7 +364,7 @@ impl Watched {
                 return Some(());
             }
             held.walk = walk;
-            if visit(path, held).is_some() {
+            if visit.look(path, held).is_some() {
                 return Some(());
             }
             self.held.remove(path);
@@ -264,11 +373,11 @@ impl Watched {
     }
 
     /// The cgroup at a path, opened if it was not.
-    fn at(&mut self, config: &StatsConfig, path: &str) -> Option<&mut Held> {
+    fn at(&mut self, config: &StatsConfig, path: &Arc<str>) -> Option<&mut Held> {
         if !self.held.contains_key(path) {
             let most = files_of(sys::process::open_files_limit());
             let hold = if self.held.len() < most { Hold::Files } else { Hold::Folders };
-            self.held.insert(path.to_owned(), Held::open(config, path, hold)?);
+            self.held.insert(Arc::clone(path), Held::open(config, path, hold)?);
         }
         self.held.get_mut(path)
     }
@@ -322,5 +431,56 @@ mod tests {
         assert!(!known.is_good(&start(130, (3, 2)), 50), "the runtime was told to change one");
         assert!(!known.is_good(&start(160, (3, 1)), 50), "a minute passed");
         assert!(!known.is_good(&start(102, (3, 1)), 95), "it was being made");
+    }
+
+    #[test]
+    fn a_pod_that_did_not_run_is_taken_as_it_was_for_a_while() {
+        let root = std::env::temp_dir().join(format!("rubelet-quiet-{}", std::process::id()));
+        let write = |path: &str, files: &[(&str, &str)]| {
+            let folder = root.join(path);
+            sys::fs::create_dir_all(&folder, 0o755).unwrap();
+            for (file, text) in files {
+                sys::fs::write(folder.join(file), text).unwrap();
+            }
+        };
+        let (pod, container) = ("kubepods/podu-1", "kubepods/podu-1/c");
+        for path in ["", "kubepods", pod, container] {
+            let usage = [("cpu.stat", "usage_usec 5\n"), ("memory.current", "1000\n")];
+            write(path, &usage);
+            write(path, &[("memory.stat", "anon 1\n"), ("cgroup.procs", "")]);
+        }
+        let config = StatsConfig {
+            cgroups: Arc::new(sys::cgroup::Cgroups::V2 { root: root.clone() }),
+            kubepods: Some("/kubepods".into()),
+            // Kills on this machine are none of this test's.
+            roots: ports::Roots { proc: root.join("proc"), ..ports::Roots::default() },
+            ..StatsConfig::bare()
+        };
+        let mut watched = Watched::default();
+        let made = std::os::unix::fs::MetadataExt::mtime(&std::fs::metadata(&root).unwrap());
+        let mut anon = |second: i64, updates| {
+            let now = Timestamp::from_second(made + 100 + second).unwrap();
+            let read = watched.read(&config, now, updates);
+            assert_eq!(read.len(), 4);
+            ["/kubepods", "/kubepods/podu-1", "/kubepods/podu-1/c"]
+                .map(|path| read[path].usage.memory.rss)
+        };
+        assert_eq!(anon(0, 0), [1, 1, 1]);
+        for path in ["kubepods", pod, container] {
+            write(path, &[("memory.stat", "anon 2\n")]);
+        }
+        assert_eq!(anon(15, 0), [2, 1, 1], "nothing says that the pod ran");
+        assert_eq!(anon(15, 1), [2, 2, 2], "the runtime was told to change something");
+        write(container, &[("memory.stat", "anon 3\n")]);
+        assert_eq!(anon(27, 1), [2, 2, 2]);
+        assert_eq!(anon(28, 1), [2, 2, 3], "believed long enough");
+        write(container, &[("memory.stat", "anon 4\n")]);
+        write(pod, &[("cpu.stat", "usage_usec 6\n")]);
+        assert_eq!(anon(29, 1), [2, 2, 4], "it ran");
+        write(container, &[("memory.stat", "anon 5\n")]);
+        write(pod, &[("memory.current", "900\n")]);
+        assert_eq!(anon(30, 1), [2, 2, 5], "it holds less");
+        let gone = std::process::Command::new("rm").arg("-rf").arg(&root).status();
+        assert!(gone.unwrap().success());
     }
 }

@@ -29,7 +29,8 @@ const UNIFIED: &str = "unified";
 /// How often this process ordered a setting of a cgroup to be changed.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
 
-/// A count that grows with every setting of a cgroup that this process changes, by file or through systemd.
+/// A count that grows with every setting of a cgroup that this process changes, by file or through systemd
+/// (where also one that stays as it was counts).
 /// Whoever remembers settings compares it.
 pub fn changes() -> u64 {
     CHANGES.load(Ordering::Acquire)
@@ -184,8 +185,14 @@ impl Cgroups {
         file: &str,
         value: &str,
     ) -> Result<(), FsError> {
-        let written = fs::write(self.file(controller, path, file)?, value);
-        note_change();
+        let file = self.file(controller, path, file)?;
+        // What a setting reads as is not always what was written, so that only the two readings tell.
+        let text = || fs::read_to_string(&file).ok();
+        let before = text();
+        let written = fs::write(&file, value);
+        if before.is_none() || text() != before {
+            note_change();
+        }
         written
     }
 
@@ -386,6 +393,26 @@ mod tests {
         let mounts = v1_mounts(&table);
         assert_eq!(mounts.keys().collect::<Vec<_>>(), ["pids", "unified"]);
         assert!(v1_mounts(unified).is_empty(), "version 1 is not there at all");
+    }
+
+    #[test]
+    fn only_a_setting_that_becomes_another_is_a_change() {
+        let root = std::env::temp_dir().join(format!("rubelet-change-{}", std::process::id()));
+        fs::create_dir_all(root.join("p"), 0o755).unwrap();
+        let cgroups = Cgroups::V2 { root: root.clone() };
+        let write = |value: &str| {
+            // Other tests of this process may change something meanwhile, so that not every look tells.
+            (0..1000).any(|_| {
+                let before = changes();
+                cgroups.write("", "/p", "cpu.weight", value).unwrap();
+                changes() == before
+            })
+        };
+        let before = changes();
+        cgroups.write("", "/p", "cpu.weight", "5").unwrap();
+        assert!(changes() > before);
+        assert!(write("5"), "written again and again it stays");
+        std::fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]

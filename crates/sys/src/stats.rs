@@ -10,7 +10,7 @@ mod process;
 
 pub use cgroup::{
     CgroupUsage, CpuUsage, DeviceIo, HeldCgroup, Hold, Look, MemoryUsage, Pressure, PressureLine,
-    PressureSet, cgroup_usage,
+    PressureSet, Pulse, cgroup_usage,
 };
 pub use folder::{FolderUsage, FsUsage, device, files_usage, folder_usage, fs_usage};
 pub use network::{InterfaceUsage, network_usage, parse_net_dev};

@@ -4,14 +4,16 @@ use crate::exposition::{self, Format};
 use crate::reply::{self, Reply};
 use crate::route::MetricsPage;
 use crate::serve::{ServerDeps, Service};
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use futures::stream;
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue,
 };
 use http::{HeaderMap, Method, StatusCode};
-use ports::StatsScope;
+use ports::{Pieces, StatsScope};
+use std::convert::Infallible;
 use std::io::Write as _;
 use telemetry::Chain;
 use telemetry::metrics::{Desc, Kind, SampleValue};
@@ -36,23 +38,27 @@ pub(crate) async fn answer(
         health.reset();
         return reply::plain(StatusCode::OK, "metrics reset\n".to_owned());
     }
+    let whole = |text: String| -> Pieces { Box::new(std::iter::once(text)) };
     let text = match page {
-        MetricsPage::Main => main_page(deps).await,
-        MetricsPage::Probes => deps.probe_metrics.render(),
-        MetricsPage::Slis => health.render(),
+        MetricsPage::Main => whole(main_page(deps).await),
+        MetricsPage::Probes => whole(deps.probe_metrics.render()),
+        MetricsPage::Slis => whole(health.render()),
         MetricsPage::Cadvisor => deps.stats.container_metrics().await,
-        MetricsPage::Resource => deps.stats.resource_metrics().await,
+        MetricsPage::Resource => whole(deps.stats.resource_metrics().await),
     };
     let accept = headers.get(ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let (kind, format) = exposition::negotiate(accept);
-    let page = match format {
-        Format::Text => text.into_bytes(),
-        Format::Delimited => exposition::delimited(&text),
+    let mut pieces: Box<dyn Iterator<Item = Bytes> + Send> = match format {
+        Format::Text => Box::new(text.map(Bytes::from)),
+        Format::Delimited => {
+            Box::new(std::iter::once(exposition::delimited(&text.collect::<String>()).into()))
+        }
     };
-    let packed = takes_gzip(headers).then(|| gzip(&page)).flatten();
-    let is_packed = packed.is_some();
-    let body = packed.map_or_else(|| Body::from(page), Body::from);
-    let mut reply = reply::bare(StatusCode::OK, body);
+    let is_packed = takes_gzip(headers);
+    if is_packed {
+        pieces = Box::new(Packed::new(pieces));
+    }
+    let mut reply = reply::bare(StatusCode::OK, body(pieces, page));
     if let Ok(kind) = HeaderValue::from_str(&kind) {
         reply.headers_mut().insert(CONTENT_TYPE, kind);
     }
@@ -101,15 +107,61 @@ fn takes_gzip(headers: &HeaderMap) -> bool {
     })
 }
 
-fn gzip(text: &[u8]) -> Option<Vec<u8>> {
-    let mut encoder = GzEncoder::new(Vec::with_capacity(text.len() / 8), Compression::fast());
-    encoder.write_all(text).ok()?;
-    encoder.finish().ok()
+/// The body of an answer. The one page that has megabytes is made while it is sent, as fast as the client takes it.
+fn body(pieces: Box<dyn Iterator<Item = Bytes> + Send>, page: MetricsPage) -> Body {
+    if page == MetricsPage::Cadvisor {
+        return Body::from_stream(stream::iter(pieces.map(Ok::<_, Infallible>)));
+    }
+    let whole: Vec<Bytes> = pieces.collect();
+    match whole.as_slice() {
+        [one] => Body::from(one.clone()),
+        several => Body::from(several.concat()),
+    }
+}
+
+/// Packs pieces with gzip.
+struct Packed<I> {
+    pieces: I,
+    encoder: Option<GzEncoder<Vec<u8>>>,
+}
+
+impl<I: Iterator<Item = Bytes>> Packed<I> {
+    fn new(pieces: I) -> Self {
+        Self { pieces, encoder: Some(GzEncoder::new(Vec::new(), Compression::fast())) }
+    }
+}
+
+impl<I: Iterator<Item = Bytes>> Iterator for Packed<I> {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        let encoder = self.encoder.as_mut()?;
+        for piece in self.pieces.by_ref() {
+            // A vector takes everything.
+            encoder.write_all(&piece).ok()?;
+            if !encoder.get_ref().is_empty() {
+                return Some(std::mem::take(encoder.get_mut()).into());
+            }
+        }
+        self.encoder.take()?.finish().ok().map(Bytes::from)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read as _;
+
+    #[test]
+    fn packed_pieces_are_one_packed_text() {
+        let pieces = ["a", "b"].map(|letter| letter.repeat(100_000));
+        let whole = pieces.concat();
+        let packed: Vec<Bytes> = Packed::new(pieces.into_iter().map(Bytes::from)).collect();
+        let packed = packed.concat();
+        let mut text = String::new();
+        flate2::read::GzDecoder::new(&*packed).read_to_string(&mut text).unwrap();
+        assert!(text == whole && packed.len() < whole.len() / 10);
+    }
 
     #[test]
     fn gzip_is_used_only_when_offered() {

@@ -2,26 +2,25 @@
 //!
 //! Telling sockets from files takes a call for each descriptor. It is spared where nothing can have
 //! changed: no process of the cgroup has run since, as its CPU time says. For a process that did run,
-//! sockets are told apart again when it has another number of descriptors, and after [`BELIEVED`] anyway
-//! (cadvisor: its housekeeping comes every 10 to 30 seconds).
+//! sockets are told apart again when it has another number of descriptors, and after [`BELIEVED`] anyway.
 
 use crate::reading::CgroupReading;
+use crate::watched::BELIEVED;
 use std::collections::HashMap;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::Arc;
 use sys::stats::{OpenFiles, descriptors, open_files};
 use tokio::time::Instant;
-
-/// How long a process with as many descriptors as before is believed to have as many sockets.
-const BELIEVED: Duration = Duration::from_secs(28);
 
 /// What was counted before.
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
-    cgroups: HashMap<String, OfCgroup>,
+    cgroups: HashMap<Arc<str>, OfCgroup>,
     processes: HashMap<String, OfProcess>,
     /// The number of the page under way.
     page: u64,
+    /// Whether the kernel says how many descriptors a process has.
+    told: bool,
 }
 
 #[derive(Debug)]
@@ -40,24 +39,26 @@ struct OfProcess {
 }
 
 impl OfProcess {
-    /// Whether the sockets are still those that were counted; `told` is how many descriptors there are now.
-    fn is_believed(&self, told: impl FnOnce() -> u64) -> bool {
+    /// Whether the sockets are still those that were counted, with so many descriptors now.
+    fn is_believed(&self, now: u64) -> bool {
         let counted = self.open.descriptors;
-        self.at.elapsed() < BELIEVED && counted > 0 && told() == counted
+        self.at.elapsed() < BELIEVED && counted > 0 && now == counted
     }
 }
 
 impl Counted {
     /// Before the cgroups of a page are counted.
-    pub(super) fn begin(&mut self) {
+    pub(super) fn begin(&mut self, proc_root: &Path) {
         self.page += 1;
+        // This process has some.
+        self.told = descriptors(proc_root, "self") > 0;
     }
 
     /// What all processes of a cgroup have open.
     pub(super) fn of_cgroup(
         &mut self,
         proc_root: &Path,
-        path: &str,
+        path: &Arc<str>,
         cgroup: &CgroupReading,
     ) -> OpenFiles {
         let (cpu_ns, processes) = (cgroup.usage.cpu.total_ns, &cgroup.usage.procs);
@@ -79,13 +80,18 @@ impl Counted {
             open.sockets += of_one.sockets;
         }
         let known = OfCgroup { cpu_ns, processes: processes.clone(), open, page };
-        self.cgroups.insert(path.to_owned(), known);
+        self.cgroups.insert(Arc::clone(path), known);
         open
     }
 
     fn of_process(&mut self, proc_root: &Path, pid: &str) -> OpenFiles {
+        let now = if self.told { descriptors(proc_root, pid) } else { 0 };
+        // The kernel's own threads have none.
+        if self.told && now == 0 {
+            return OpenFiles::default();
+        }
         if let Some(known) = self.processes.get_mut(pid)
-            && known.is_believed(|| descriptors(proc_root, pid))
+            && known.is_believed(now)
         {
             known.page = self.page;
             return known.open;
@@ -112,8 +118,8 @@ mod tests {
 
     fn cgroup(cpu_ns: u64) -> CgroupReading {
         let mut reading = CgroupReading::default();
-        reading.usage.cpu.total_ns = cpu_ns;
-        reading.usage.procs = "7".into();
+        let usage = Arc::make_mut(&mut reading.usage);
+        (usage.cpu.total_ns, usage.procs) = (cpu_ns, "7".into());
         reading
     }
 
@@ -124,8 +130,8 @@ mod tests {
         symlink("/dev/null", root.join("7/fd/0")).unwrap();
         let mut counted = Counted::default();
         let mut look = |cpu_ns| {
-            counted.begin();
-            let open = counted.of_cgroup(&root, "/c", &cgroup(cpu_ns));
+            counted.begin(&root);
+            let open = counted.of_cgroup(&root, &"/c".into(), &cgroup(cpu_ns));
             counted.end();
             (open.descriptors, open.sockets)
         };
@@ -133,7 +139,7 @@ mod tests {
         symlink("socket:[1]", root.join("7/fd/1")).unwrap();
         assert_eq!(look(1), (1, 0), "nothing ran");
         assert_eq!(look(2), (2, 1));
-        counted.begin();
+        counted.begin(&root);
         counted.end();
         assert!(counted.cgroups.is_empty() && counted.processes.is_empty());
         let gone = std::process::Command::new("rm").arg("-rf").arg(&root).status();
@@ -147,10 +153,10 @@ mod tests {
             open: OpenFiles { descriptors, sockets: 0 },
             page: 0,
         };
-        assert!(known(3).is_believed(|| 3) && !known(3).is_believed(|| 4));
-        assert!(!known(0).is_believed(|| 0), "the kernel does not say");
+        assert!(known(3).is_believed(3) && !known(3).is_believed(4));
+        assert!(!known(3).is_believed(0) && !known(0).is_believed(0), "the kernel does not say");
         let old = known(3);
         tokio::time::advance(BELIEVED).await;
-        assert!(!old.is_believed(|| 3));
+        assert!(!old.is_believed(3));
     }
 }

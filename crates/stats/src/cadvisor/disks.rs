@@ -1,7 +1,7 @@
 //! Block devices and filesystems.
 
-use super::Shown;
 use super::lines::{Extra, Lines, Page, label};
+use super::{Seen, Shown};
 use crate::cadvisor::families::{BLKIO, float};
 use crate::task::StatsConfig;
 use std::collections::{BTreeMap, HashMap};
@@ -111,7 +111,8 @@ fn millis(number: u64) -> f64 {
 /// A line of `/proc/diskstats`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct DiskCounters {
-    name: String,
+    /// `/dev/…`
+    path: String,
     reads: u64,
     reads_merged: u64,
     sectors_read: u64,
@@ -194,42 +195,13 @@ impl Disks {
         Self { by_number, filesystems }
     }
 
-    /// Adds the families of devices and filesystems.
-    pub(super) fn add<'a>(&'a self, page: &mut Page<'a>) {
-        for (desc, value) in &OF_FS {
-            page.family(desc, Kind::Gauge, move |lines, shown| {
-                let rows = self.of_machine(shown, |fs| float(value(&fs.0)));
-                write(lines, shown, rows);
-            });
-        }
-        for (desc, kind, value) in &OF_DISK {
-            page.family(desc, *kind, move |lines, shown| {
-                let used = OF_CGROUP.iter().find(|(of, _)| of.name() == desc.name());
-                let mut rows =
-                    used.map(|(_, used)| self.of_cgroups(shown, used)).unwrap_or_default();
-                rows.extend(self.of_machine(shown, |fs| value(&fs.1)));
-                write(lines, shown, rows);
-            });
-        }
-        for (desc, used) in OF_CGROUP
-            .iter()
-            .filter(|(of, _)| OF_DISK.iter().all(|(desc, _, _)| desc.name() != of.name()))
-        {
-            page.family(desc, Kind::Counter, move |lines, shown| {
-                write(lines, shown, self.of_cgroups(shown, used));
-            });
-        }
-        page.family(&BLKIO, Kind::Counter, move |lines, shown| self.add_blkio(lines, shown));
-    }
-
     /// The name of a device; empty if it is not known.
-    fn name(&self, number: (u64, u64)) -> String {
-        let known = self.by_number.get(&number);
-        known.map(|disk| format!("/dev/{}", disk.name)).unwrap_or_default()
+    fn name(&self, number: (u64, u64)) -> &str {
+        self.by_number.get(&number).map_or("", |disk| &disk.path)
     }
 
     /// The devices that cgroups used.
-    fn of_cgroups(&self, shown: &[Shown<'_>], used: &OfIo) -> Vec<Row> {
+    fn of_cgroups(&self, shown: &[Shown], used: &OfIo) -> Vec<Row<'_>> {
         let mut rows = Vec::new();
         for (index, s) in shown.iter().enumerate() {
             for io in &s.cgroup.usage.io {
@@ -245,24 +217,18 @@ impl Disks {
     /// The machine's filesystems, with the root.
     fn of_machine(
         &self,
-        shown: &[Shown<'_>],
+        shown: &[Shown],
         value: impl Fn(&(FsUsage, DiskCounters)) -> f64,
-    ) -> Vec<Row> {
+    ) -> Vec<Row<'_>> {
         let Some(index) = shown.iter().position(|s| s.labels.key().1 == "/") else {
             return Vec::new();
         };
         let all = self.filesystems.iter();
-        all.map(|(device, fs)| Row {
-            index,
-            device: device.clone(),
-            value: value(fs),
-            ..Row::default()
-        })
-        .collect()
+        all.map(|(device, fs)| Row { index, device, value: value(fs), ..Row::default() }).collect()
     }
 
     /// Bytes by device and operation.
-    fn add_blkio(&self, lines: &mut Lines<'_>, shown: &[Shown<'_>]) {
+    fn blkio(&self, shown: &[Shown]) -> Vec<Row<'_>> {
         let mut rows = Vec::new();
         for (index, s) in shown.iter().enumerate() {
             for io in &s.cgroup.usage.io {
@@ -277,16 +243,45 @@ impl Disks {
                 }
             }
         }
-        write(lines, shown, rows);
+        rows
     }
+}
+
+/// Adds the families of devices and filesystems.
+pub(super) fn add(page: &mut Page) {
+    for (desc, value) in &OF_FS {
+        page.family(desc, Kind::Gauge, move |lines, seen| {
+            write(lines, seen, seen.disks.of_machine(&seen.shown, |fs| float(value(&fs.0))));
+        });
+    }
+    for (desc, kind, value) in &OF_DISK {
+        let used = OF_CGROUP.iter().find(|(of, _)| of.name() == desc.name());
+        page.family(desc, *kind, move |lines, seen| {
+            let of_cgroups = |(_, used): &(Desc, OfIo)| seen.disks.of_cgroups(&seen.shown, used);
+            let mut rows = used.map(of_cgroups).unwrap_or_default();
+            rows.extend(seen.disks.of_machine(&seen.shown, |fs| value(&fs.1)));
+            write(lines, seen, rows);
+        });
+    }
+    for (desc, used) in OF_CGROUP
+        .iter()
+        .filter(|(of, _)| OF_DISK.iter().all(|(desc, _, _)| desc.name() != of.name()))
+    {
+        page.family(desc, Kind::Counter, move |lines, seen| {
+            write(lines, seen, seen.disks.of_cgroups(&seen.shown, used));
+        });
+    }
+    page.family(&BLKIO, Kind::Counter, |lines, seen| {
+        write(lines, seen, seen.disks.blkio(&seen.shown));
+    });
 }
 
 /// A sample about a device.
 #[derive(Debug, Default)]
-struct Row {
+struct Row<'a> {
     /// Of which cgroup.
     index: usize,
-    device: String,
+    device: &'a str,
     /// Major and minor number; empty where they are no labels.
     numbers: (String, String),
     operation: &'static str,
@@ -294,11 +289,12 @@ struct Row {
 }
 
 /// Adds samples by their label values; one label set once.
-fn write(lines: &mut Lines<'_>, shown: &[Shown<'_>], mut rows: Vec<Row>) {
-    let container = |row: &Row| shown.get(row.index).map(|s| s.labels.container());
-    let own = |row: &Row| (row.index, row.operation);
+fn write(lines: &mut Lines<'_>, seen: &Seen, mut rows: Vec<Row<'_>>) {
+    let shown = &seen.shown;
+    let container = |row: &Row<'_>| shown.get(row.index).map(|s| s.labels.container());
+    let own = |row: &Row<'_>| (row.index, row.operation);
     rows.sort_by(|a, b| {
-        let devices = (container(a), &a.device).cmp(&(container(b), &b.device));
+        let devices = (container(a), a.device).cmp(&(container(b), b.device));
         devices.then_with(|| {
             (a.index, &a.numbers, a.operation).cmp(&(b.index, &b.numbers, b.operation))
         })
@@ -306,7 +302,7 @@ fn write(lines: &mut Lines<'_>, shown: &[Shown<'_>], mut rows: Vec<Row>) {
     rows.dedup_by(|a, b| own(a) == own(b) && a.device == b.device && a.numbers == b.numbers);
     for row in rows {
         let Some(s) = shown.get(row.index) else { continue };
-        let device = label("device", &row.device);
+        let device = label("device", row.device);
         if row.operation.is_empty() {
             lines.with(&s.labels, Extra { before_id: &device, ..Extra::default() }, row.value);
             continue;
@@ -331,11 +327,11 @@ fn parse(text: &str) -> HashMap<(u64, u64), DiskCounters> {
 fn parse_line(line: &str) -> Option<((u64, u64), DiskCounters)> {
     let mut fields = line.split_whitespace();
     let number = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-    let name = fields.next()?.to_owned();
+    let path = format!("/dev/{}", fields.next()?);
     let numbers: Vec<u64> = fields.map_while(|n| n.parse().ok()).collect();
     let at = |index: usize| numbers.get(index).copied();
     let counters = DiskCounters {
-        name,
+        path,
         reads: at(0)?,
         reads_merged: at(1)?,
         sectors_read: at(2)?,
@@ -360,7 +356,7 @@ mod tests {
         let text = "   8       1 sda1 10 1 80 5 20 2 160 6 3 7 8 0 0 0 0\n broken\n";
         let disks = parse(text);
         let disk = &disks[&(8, 1)];
-        assert_eq!((disk.name.as_str(), disk.reads, disk.sectors_written), ("sda1", 10, 160));
+        assert_eq!((disk.path.as_str(), disk.reads, disk.sectors_written), ("/dev/sda1", 10, 160));
         assert_eq!((disk.in_progress, disk.io_ms, disk.weighted_ms), (3, 7, 8));
         assert_eq!(disks.len(), 1);
     }

@@ -1,63 +1,97 @@
-//! The text of a page about many cgroups.
+//! The text of a page about many cgroups, in pieces.
 
-use super::{Owner, Shown};
+use super::{Owner, Seen, Shown};
 use crate::cadvisor::families::float;
 use jiff::Timestamp;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
+use std::sync::Arc;
 use telemetry::go_text::push_float;
 use telemetry::metrics::{Desc, Kind, push_header, push_label};
 
 /// What adds the samples of one family.
-type Add<'a> = Box<dyn Fn(&mut Lines<'_>, &[Shown<'_>]) + 'a>;
+type Add = Box<dyn Fn(&mut Lines<'_>, &Seen) + Send>;
+
+/// A family that is to be written.
+type Family = (&'static Desc, Kind, Add);
 
 /// A page in the making: families by name.
-pub(super) struct Page<'a> {
-    text: String,
-    at: Timestamp,
-    families: BTreeMap<&'static str, (&'a Desc, Kind, Add<'a>)>,
+#[derive(Default)]
+pub(super) struct Page {
+    families: BTreeMap<&'static str, Family>,
 }
 
-impl<'a> Page<'a> {
-    /// A page after some text, of what was read at a moment.
-    pub(super) fn new(text: String, at: Timestamp) -> Self {
-        Self { text, at, families: BTreeMap::new() }
-    }
-
+impl Page {
     /// Adds a family.
     pub(super) fn family(
         &mut self,
-        desc: &'a Desc,
+        desc: &'static Desc,
         kind: Kind,
-        add: impl Fn(&mut Lines<'_>, &[Shown<'_>]) + 'a,
+        add: impl Fn(&mut Lines<'_>, &Seen) + Send + 'static,
     ) {
         self.families.insert(desc.name(), (desc, kind, Box::new(add)));
     }
 
-    /// The text with all families that have samples.
-    pub(super) fn write(self, shown: &[Shown<'_>]) -> String {
+    /// The page of what was seen at a moment, between other text.
+    pub(super) fn pieces(self, before: String, seen: Seen, at: Timestamp, after: String) -> Pieces {
         /// What a sample takes without its labels.
         const LINE: usize = 64;
-        let Self { mut text, at, families } = self;
-        let labels: usize = shown.iter().map(|s| s.labels.whole.len() + LINE).sum();
-        text.reserve(labels.saturating_mul(families.len()));
-        let time = format!(" {}\n", at.as_millisecond());
-        for (name, (desc, kind, add)) in families {
+        let labels: usize = seen.shown.iter().map(|s| s.labels.whole.len() + LINE).sum();
+        Pieces {
+            before,
+            families: self.families.into_iter(),
+            after,
+            seen,
+            at,
+            time: format!(" {}\n", at.as_millisecond()),
+            room: labels.saturating_add(PIECE),
+        }
+    }
+}
+
+/// A piece has at least so much, but for the last: little enough that the memory of one is taken again for the
+/// next.
+const PIECE: usize = 32 << 10;
+
+/// A page's text, written as it is taken: that of a full node has megabytes.
+pub(super) struct Pieces {
+    before: String,
+    families: btree_map::IntoIter<&'static str, Family>,
+    after: String,
+    seen: Seen,
+    at: Timestamp,
+    time: String,
+    /// What most pieces take.
+    room: usize,
+}
+
+impl Iterator for Pieces {
+    type Item = String;
+
+    fn next(&mut self) -> Option<String> {
+        let mut text = String::with_capacity(self.room);
+        text.push_str(&std::mem::take(&mut self.before));
+        while text.len() < PIECE {
+            let Some((name, (desc, kind, add))) = self.families.next() else {
+                text.push_str(&std::mem::take(&mut self.after));
+                break;
+            };
             let start = text.len();
             push_header(&mut text, desc, kind);
             let header = text.len();
-            add(&mut Lines { text: &mut text, name, at, time: &time }, shown);
+            let mut lines = Lines { text: &mut text, name, at: self.at, time: &self.time };
+            add(&mut lines, &self.seen);
             if text.len() == header {
                 text.truncate(start);
             }
         }
-        text
+        (!text.is_empty()).then_some(text)
     }
 }
 
 /// Labels of one cgroup as they are printed.
-pub(super) struct Labels<'a> {
-    container: &'a str,
-    id: &'a str,
+pub(super) struct Labels {
+    container: String,
+    id: Arc<str>,
     whole: String,
     /// Where in the whole the labels end after which others may come.
     ends: [usize; 4],
@@ -70,9 +104,9 @@ pub(super) fn label(name: &str, value: &str) -> String {
     text
 }
 
-impl<'a> Labels<'a> {
+impl Labels {
     /// The labels of a cgroup and its owner.
-    pub(super) fn new(id: &'a str, owner: &Owner<'a>) -> Self {
+    pub(super) fn new(id: &Arc<str>, owner: &Owner<'_>) -> Self {
         let mut whole = "{".to_owned();
         let mut ends = [0; 4];
         let groups: [&[(&str, &str)]; 4] = [
@@ -88,17 +122,17 @@ impl<'a> Labels<'a> {
             *end = whole.len();
         }
         whole.push_str("} ");
-        Self { container: owner.container, id, whole, ends }
+        Self { container: owner.container.to_owned(), id: Arc::clone(id), whole, ends }
     }
 
     /// What samples are sorted by.
-    pub(super) fn key(&self) -> (&'a str, &'a str) {
-        (self.container, self.id)
+    pub(super) fn key(&self) -> (&str, &str) {
+        (&self.container, &self.id)
     }
 
     /// The container's name.
-    pub(super) fn container(&self) -> &'a str {
-        self.container
+    pub(super) fn container(&self) -> &str {
+        &self.container
     }
 }
 
@@ -134,21 +168,17 @@ impl Lines<'_> {
     }
 
     /// A sample for each cgroup that has a value, with the time it was read.
-    pub(super) fn each(&mut self, shown: &[Shown<'_>], value: impl Fn(&Shown<'_>) -> Option<f64>) {
+    pub(super) fn each(&mut self, shown: &[Shown], value: impl Fn(&Shown) -> Option<f64>) {
         let time = self.time;
         self.plain(shown, value, time);
     }
 
     /// The same without a time.
-    pub(super) fn each_untimed(
-        &mut self,
-        shown: &[Shown<'_>],
-        value: impl Fn(&Shown<'_>) -> Option<f64>,
-    ) {
+    pub(super) fn each_untimed(&mut self, shown: &[Shown], value: impl Fn(&Shown) -> Option<f64>) {
         self.plain(shown, value, "\n");
     }
 
-    fn plain(&mut self, shown: &[Shown<'_>], value: impl Fn(&Shown<'_>) -> Option<f64>, end: &str) {
+    fn plain(&mut self, shown: &[Shown], value: impl Fn(&Shown) -> Option<f64>, end: &str) {
         for s in shown {
             if let Some(value) = value(s) {
                 self.text.push_str(self.name);
@@ -160,7 +190,7 @@ impl Lines<'_> {
     }
 
     /// A sample with further labels and the time it was read.
-    pub(super) fn with(&mut self, labels: &Labels<'_>, extra: Extra<'_>, value: f64) {
+    pub(super) fn with(&mut self, labels: &Labels, extra: Extra<'_>, value: f64) {
         self.text.push_str(self.name);
         let extras = [extra.before_id, extra.after_image, extra.after_namespace, extra.after_pod];
         let mut from = 0;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::reading::{ContainerReading, PodReading};
 use api::stats::PodReference;
-use sys::stats::DeviceIo;
+use sys::stats::{DeviceIo, InterfaceUsage};
 
 #[test]
 fn pods_sandboxes_and_containers_are_told_apart() {
@@ -42,7 +42,7 @@ fn io(major: u64, read: u64) -> DeviceIo {
 
 fn cgroup(number: u64) -> CgroupReading {
     let mut reading = CgroupReading { soft_open_files: Some(-1.0), ..CgroupReading::default() };
-    let usage = &mut reading.usage;
+    let usage = Arc::make_mut(&mut reading.usage);
     usage.cpu.total_ns = number * 1_234_567_891;
     usage.cpu.quota_us = number.is_multiple_of(2).then_some(5_000);
     usage.memory.usage = number * 1_000_000;
@@ -61,7 +61,7 @@ fn interface(name: &str) -> InterfaceUsage {
 fn node() -> Reading {
     let mut reading = Reading {
         at: jiff::Timestamp::from_millisecond(1_700_000_000_123).unwrap(),
-        host_network: vec![interface("eth1"), interface("eth0")],
+        host_network: [interface("eth1"), interface("eth0")].into(),
         ..Reading::default()
     };
     let mut paths = vec!["/".to_owned(), "/kubepods".to_owned()];
@@ -71,42 +71,23 @@ fn node() -> Reading {
             id: format!("id-{pod}-{name}"),
             name: name.into(),
             image: "registry.example/a\"b\\c".into(),
-            cgroup: Some(of(&format!("/{name}"))),
+            cgroup: Some(of(&format!("/{name}")).into()),
             ..ContainerReading::default()
         };
         reading.pods.push(PodReading {
             reference: PodReference { name: pod.into(), namespace: "n".into(), uid: pod.into() },
             sandbox_id: format!("s-{pod}"),
-            cgroup: Some(of("")),
-            sandbox_cgroup: Some(of("/sandbox")),
-            network: vec![interface("eth0")],
+            cgroup: Some(of("").into()),
+            sandbox_cgroup: Some(of("/sandbox").into()),
+            network: [interface("eth0")].into(),
             containers: vec![container("side"), container("main")],
             ..PodReading::default()
         });
         paths.extend(["", "/sandbox", "/side", "/main"].map(of));
     }
-    let cgroups = paths.into_iter().zip(1..).map(|(path, number)| (path, cgroup(number)));
+    let cgroups = paths.into_iter().zip(1..).map(|(path, number)| (path.into(), cgroup(number)));
     reading.cgroups = cgroups.collect();
     reading
-}
-
-fn config() -> StatsConfig {
-    StatsConfig {
-        node_name: "n".into(),
-        roots: ports::Roots::default(),
-        cgroups: std::sync::Arc::new(sys::cgroup::Cgroups::V1 { mounts: Default::default() }),
-        driver: engine::cgroup::Driver::Cgroupfs,
-        kubepods: None,
-        kubelet_cgroup: None,
-        runtime_cgroup: None,
-        misc_cgroup: None,
-        machine: sys::host::Machine::default(),
-        versions: ("6.1".into(), "Linux".into()),
-        boot_time: 0,
-        started: api::stats::Moment::default(),
-        measure_volumes: false,
-        from_runtime: false,
-    }
 }
 
 /// A line's label values, with the names that they have, as the registry takes them.
@@ -123,7 +104,7 @@ fn labels(text: &str) -> Vec<(std::borrow::Cow<'static, str>, String)> {
 
 #[test]
 fn the_page_is_what_the_registry_prints_of_the_same_samples() {
-    let page = page(&config(), Some(&node()), &mut Known::default());
+    let page: String = page(&StatsConfig::bare(), Some(&node()), &mut Known::default()).collect();
     let mut again = Scrape::default();
     let (mut help, mut kind) = ("", Kind::Gauge);
     let lines: Vec<&str> = page.lines().collect();

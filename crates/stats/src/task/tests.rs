@@ -184,7 +184,7 @@ async fn a_runtime_that_fails_is_an_error_and_a_marked_page() {
     assert!(error.to_string().contains("broken"), "{error}");
     let page = bed.handle.resource_metrics().await;
     assert!(page.ends_with("resource_scrape_error 1\n"), "{page}");
-    let page = bed.handle.container_metrics().await;
+    let page: String = bed.handle.container_metrics().await.collect();
     assert!(page.contains("\ncontainer_scrape_error 1\n"), "{page}");
     assert!(page.contains("\nmachine_memory_bytes{"), "{page}");
     bed.tasks.shutdown().await;
@@ -193,7 +193,7 @@ async fn a_runtime_that_fails_is_an_error_and_a_marked_page() {
 #[tokio::test(start_paused = true)]
 async fn container_metrics_have_the_recorded_families_labels_and_times() {
     let bed = bed("cadvisor").await;
-    let page = bed.handle.container_metrics().await;
+    let page: String = bed.handle.container_metrics().await.collect();
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/server/answers.json");
     let golden: Value = serde_json::from_slice(&sys::fs::read(file).unwrap()).unwrap();
     let families = golden["/metrics/cadvisor"]["families"].as_object().unwrap();
@@ -263,7 +263,7 @@ async fn the_runtime_is_believed_where_it_is_to_be_asked() {
     let memory = few.pods[0].containers[0].memory.as_ref().unwrap();
     assert_eq!(memory.available_bytes, Some(0), "what is not told is zero");
     assert_eq!(few.pods[0].swap.as_ref().unwrap().swap_usage_bytes, Some(0), "summed up");
-    let page = bed.handle.container_metrics().await;
+    let page: String = bed.handle.container_metrics().await.collect();
     assert!(page.contains("\nmachine_memory_bytes{"), "{page}");
     assert!(!page.contains("container_") && !page.contains("cadvisor_version_info"), "{page}");
     bed.tasks.shutdown().await;

@@ -5,7 +5,7 @@ mod parse;
 mod v1;
 mod v2;
 
-pub use held::{HeldCgroup, Hold, Look};
+pub use held::{HeldCgroup, Hold, Look, Pulse};
 
 use crate::cgroup::Cgroups;
 use std::collections::BTreeMap;
@@ -270,6 +270,36 @@ mod tests {
         assert_eq!((later.cpu.quota_us, later.cpu.total_ns), (None, 3), "files that stay open");
         std::fs::remove_dir_all(&root).unwrap();
         assert_eq!(held.read(look, &mut buffer), None);
+    }
+
+    #[test]
+    fn the_pulse_of_a_cgroup_is_its_time_and_memory() {
+        let root = std::env::temp_dir().join(format!("rubelet-pulse-{}", std::process::id()));
+        let make = |cpu: &str, memory: &str| {
+            files(
+                &root,
+                &[
+                    ("p/cpu.stat", cpu),
+                    ("p/memory.current", memory),
+                    ("p/memory.stat", "anon 1\n"),
+                    ("p/cgroup.procs", ""),
+                ],
+            );
+        };
+        make("usage_usec 3\n", "100\n");
+        let host = Cgroups::V2 { root: root.clone() };
+        let mut held = HeldCgroup::open(&host, "/p", Hold::Files).unwrap();
+        let mut buffer = Vec::new();
+        let mut pulse = || held.pulse(&mut buffer).unwrap();
+        let before = pulse();
+        assert_eq!(pulse(), before);
+        make("usage_usec 4\n", "100\n");
+        let ran = pulse();
+        make("usage_usec 4\n", "99\n");
+        assert!(ran != before && pulse() != ran);
+        std::fs::remove_dir_all(&root).unwrap();
+        let mut folders = HeldCgroup::open(&host, "/", Hold::Folders);
+        assert!(folders.as_mut().is_none_or(|held| held.pulse(&mut buffer).is_none()));
     }
 
     #[test]

@@ -37,6 +37,14 @@ impl Default for Look {
     }
 }
 
+/// By what it shows that anything in a cgroup, or below it, ran or holds another amount of memory: both
+/// counters take in everything below.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pulse {
+    cpu_ns: u64,
+    memory: u64,
+}
+
 /// What of a cgroup stays open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
@@ -157,6 +165,15 @@ impl HeldCgroup {
     pub fn cpu_total(&mut self, buffer: &mut Vec<u8>) -> Option<u64> {
         let mut files = Files { folders: &self.folders, held: &mut self.held, buffer };
         if self.folders.v2 { v2::cpu_total(&mut files) } else { v1::cpu_total(&mut files) }
+    }
+
+    /// By what it shows that the cgroup is as it was; `None` if it has vanished or does not say.
+    pub fn pulse(&mut self, buffer: &mut Vec<u8>) -> Option<Pulse> {
+        let cpu_ns = self.cpu_total(buffer)?;
+        let file = if self.folders.v2 { v2::MEMORY_USAGE } else { v1::MEMORY_USAGE };
+        let mut files = Files { folders: &self.folders, held: &mut self.held, buffer };
+        let memory = files.held_number(Controller::Memory, file)?;
+        Some(Pulse { cpu_ns, memory })
     }
 
     /// How many names the cgroup's folder has: its own, and one in each cgroup directly below. As long as

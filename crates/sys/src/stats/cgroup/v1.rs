@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 /// Clock ticks per second of `cpuacct.stat`: fixed in the kernel's interface.
 const TICK_NS: u64 = 10_000_000;
 
+/// What the cgroup and all below it hold.
+pub(super) const MEMORY_USAGE: &str = "memory.usage_in_bytes";
+
 pub(super) fn cpu_total(files: &mut Files<'_>) -> Option<u64> {
     files.held_number(Controller::Cpuacct, "cpuacct.usage")
 }
@@ -45,8 +48,8 @@ fn cpu(files: &mut Files<'_>, last: &CpuUsage, look: Look) -> CpuUsage {
         let quota = files.text(Controller::Cpu, "cpu.cfs_quota_us");
         usage.quota_us = quota.and_then(|q| q.parse().ok()).filter(|q: &i64| *q > 0);
     }
-    // Without a quota nothing is throttled, and its counters stand still.
-    if look.settings || usage.quota_us.is_some() {
+    // Without a quota nothing is throttled, and nobody asks for its counters.
+    if usage.quota_us.is_some() {
         let text = files.text(Controller::Cpu, "cpu.stat").unwrap_or_default();
         for (key, value) in pairs(text) {
             match key {
@@ -84,7 +87,7 @@ fn memory(files: &mut Files<'_>, last: &MemoryUsage, look: Look) -> MemoryUsage 
         }
     }
     let mut number = |file| files.held_number(Controller::Memory, file).unwrap_or(0);
-    usage.usage = number("memory.usage_in_bytes");
+    usage.usage = number(MEMORY_USAGE);
     usage.working_set = usage.usage.saturating_sub(usage.inactive_file);
     usage.max_usage = number("memory.max_usage_in_bytes");
     usage.kernel = number("memory.kmem.usage_in_bytes");

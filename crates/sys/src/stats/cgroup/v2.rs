@@ -7,6 +7,9 @@ use super::{CgroupUsage, CpuUsage, MemoryUsage, Pressure, PressureSet};
 /// Every controller's files are in the one folder.
 const ANY: Controller = Controller::Cpuacct;
 
+/// What the cgroup and all below it hold.
+pub(super) const MEMORY_USAGE: &str = "memory.current";
+
 pub(super) fn cpu_total(files: &mut Files<'_>) -> Option<u64> {
     Some(pair(files.held(ANY, "cpu.stat")?, "usage_usec").saturating_mul(1000))
 }
@@ -94,7 +97,7 @@ fn memory(files: &mut Files<'_>, last: &MemoryUsage, look: Look, is_root: bool) 
         }
     }
     let mut number = |file| files.held_number(ANY, file).unwrap_or(0);
-    usage.usage = if is_root { usage.cache + usage.rss } else { number("memory.current") };
+    usage.usage = if is_root { usage.cache + usage.rss } else { number(MEMORY_USAGE) };
     usage.working_set = usage.usage.saturating_sub(usage.inactive_file);
     usage.swap = number("memory.swap.current");
     usage.max_usage = number("memory.peak");
