@@ -3,6 +3,7 @@
 use super::ProbeAnswer;
 use std::time::Duration;
 use tokio::net::TcpStream;
+use units::errno::go_text;
 
 /// How long the kernel keeps a connection that was closed.
 const LINGER: Duration = Duration::from_secs(1);
@@ -20,7 +21,10 @@ pub(crate) async fn dial(host: &str, port: u16) -> Result<TcpStream, String> {
             let _ = rustix::net::sockopt::set_socket_linger(&stream, Some(LINGER));
             Ok(stream)
         }
-        Err(error) => Err(format!("dial tcp {shown}: {}", go_text(&error))),
+        Err(error) if error.raw_os_error().is_some() => {
+            Err(format!("dial tcp {shown}: connect: {}", go_text(&error)))
+        }
+        Err(error) => Err(format!("dial tcp: lookup {host}: {}", not_found(&error))),
     }
 }
 
@@ -35,17 +39,14 @@ pub(crate) async fn probe(host: &str, port: u16, timeout: Duration) -> ProbeAnsw
     }
 }
 
-fn go_text(error: &std::io::Error) -> String {
-    use std::io::ErrorKind;
-    let what = match error.kind() {
-        ErrorKind::ConnectionRefused => "connection refused",
-        ErrorKind::ConnectionReset => "connection reset by peer",
-        ErrorKind::HostUnreachable => "no route to host",
-        ErrorKind::NetworkUnreachable => "network is unreachable",
-        ErrorKind::TimedOut => "connection timed out",
-        _ => return error.to_string(),
-    };
-    format!("connect: {what}")
+/// What Go says of a name that could not be looked up.
+fn not_found(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    let unknown = ["Name or service not known", "No address associated with hostname"];
+    if unknown.iter().any(|known| text.contains(known)) {
+        return "no such host".to_owned();
+    }
+    text
 }
 
 #[cfg(test)]
@@ -65,5 +66,12 @@ mod tests {
             probe("127.0.0.1", port, second).await,
             ProbeAnswer::Failure(format!("dial tcp 127.0.0.1:{port}: connect: connection refused"))
         );
+    }
+
+    #[test]
+    fn a_name_that_nobody_knows_is_no_such_host() {
+        let text = "failed to lookup address information: Name or service not known";
+        assert_eq!(not_found(&std::io::Error::other(text)), "no such host");
+        assert_eq!(not_found(&std::io::Error::other("other")), "other");
     }
 }
