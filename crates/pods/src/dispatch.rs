@@ -5,10 +5,14 @@
 //! Promises: additions are admitted in order of creation; nothing is removed before every configured
 //! source has spoken; what it publishes is one consistent moment.
 
+mod admit;
 mod moment;
+mod requests;
 mod resizes;
 
-use crate::admission::{Admission, Admitted};
+pub(crate) use requests::Request;
+
+use crate::admission::Admission;
 use crate::lives::WorkerSignals;
 use crate::metrics::resize::RetryTrigger;
 use crate::shared::Shared;
@@ -19,16 +23,13 @@ use crate::sources::merge::{Change, MergeState};
 use crate::worker::PodWorker;
 use api::core::v1::Pod;
 use api::ids::PodUid;
-use engine::admission::{Rejection, preempt};
 use engine::allocation::requested_resizes;
-use engine::pod::life::{KillOptions, PodUpdate, StatusOverride, UpdateKind};
-use ports::{
-    ActivePods, EventSeverity, EventTarget, KillRequest, NodeEvent, OnExit, PodSource, PodsSnapshot,
-};
+use engine::pod::life::{PodUpdate, UpdateKind};
+use ports::{ActivePods, EventSeverity, EventTarget, NodeEvent, OnExit, PodSource, PodsSnapshot};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tracing::Instrument;
 
@@ -40,21 +41,6 @@ const WORKER_PAUSE: Duration = Duration::from_secs(10);
 
 /// How often waiting resizes are tried when nothing else gives a reason.
 const RESIZE_RETRY: Duration = Duration::from_secs(180);
-
-/// A request to the task.
-#[derive(Debug)]
-pub(crate) enum Request {
-    /// Ends a pod; the answer carries the receiver that resolves when its containers stopped.
-    Kill {
-        uid: PodUid,
-        request: Box<KillRequest>,
-        answer: oneshot::Sender<Result<oneshot::Receiver<()>, String>>,
-    },
-    /// A readiness or device change wants this pod synced.
-    Sync(PodUid),
-    /// The victims of this pod have gone: judge it again.
-    Admit(PodUid),
-}
 
 /// The dispatcher.
 #[derive(Debug)]
@@ -256,77 +242,6 @@ impl DispatchTask {
         }
     }
 
-    /// Judges a pod that is new to us, or whose victims have gone.
-    async fn admit(&mut self, pod: Arc<Pod>) {
-        let uid = uid_of(&pod);
-        let timeline = self.shared.timelines.of(&pod);
-        let others = self.active_pods(&uid);
-        match self.admission.admit(&pod, self.active(&others), &self.shared).await {
-            Admitted::Yes => {
-                timeline.note("admitted", "");
-                self.preempting.remove(&uid);
-                self.note_wish(&pod);
-                // Whoever mounts may see the pod before its worker does.
-                self.shared.objects.register_pod(&pod);
-                self.push(UpdateKind::Create, &pod);
-            }
-            Admitted::After(victims, signal) if self.preempting.insert(uid.clone()) => {
-                victims.iter().for_each(|_| self.shared.metrics.preemptions.inc(&[&signal]));
-                timeline.note("waiting for room", format!("{} pods end", victims.len()));
-                self.preempt(uid, &victims);
-            }
-            Admitted::After(..) => {
-                let message = "Unexpected error while attempting to recover from admission failure: \
-                               preemption: pods did not end in time";
-                self.refuse(&pod, "UnexpectedAdmissionError", message);
-            }
-            Admitted::No(refusal) => self.refuse(&pod, &refusal.reason, &refusal.message),
-        }
-    }
-
-    fn refuse(&mut self, pod: &Arc<Pod>, reason: &str, message: &str) {
-        let uid = uid_of(pod);
-        self.preempting.remove(&uid);
-        self.shared.timelines.of(pod).note("rejected", format!("{reason}: {message}"));
-        self.rejected.insert(uid);
-        let refusal = Rejection { reason: reason.to_owned(), message: message.to_owned() };
-        self.shared.metrics.rejections.inc(&[refusal.metric_label()]);
-        self.shared.status.reject(pod, reason, message);
-        let reason = crate::admission::static_reason(reason);
-        self.event(pod, EventSeverity::Warning, reason, message.to_owned());
-    }
-
-    /// Ends the victims; the pod is judged again when they are gone.
-    fn preempt(&mut self, uid: PodUid, victims: &[Arc<Pod>]) {
-        let mut gone = Vec::new();
-        for victim in victims {
-            self.event(
-                victim,
-                EventSeverity::Warning,
-                preempt::REASON,
-                preempt::MESSAGE.to_owned(),
-            );
-            let options = KillOptions {
-                evict: true,
-                status: Some(preempt::status(victim.metadata.generation)),
-                ..KillOptions::default()
-            };
-            let grace = victim.spec.as_ref().and_then(|s| s.termination_grace_period_seconds);
-            let limit =
-                Duration::from_secs(grace.and_then(|g| u64::try_from(g).ok()).unwrap_or(30));
-            gone.push((self.end(victim, options), (limit * 3 / 2).max(Duration::from_secs(10))));
-        }
-        let again = self.again.clone();
-        self.shared.tasks.spawn("preemption", OnExit::Fine, async move {
-            for (ended, limit) in gone {
-                // A victim that does not end in time is found by the next judgement.
-                let _ = tokio::time::timeout(limit, ended).await;
-            }
-            // The task ends only with everything.
-            let _ = again.send(Request::Admit(uid)).await;
-        });
-    }
-
     fn update(&mut self, pod: &Arc<Pod>) {
         if let Some(old) = self.desired.get(&uid_of(pod)) {
             self.shared.metrics.resize.requested(&requested_resizes(old, pod));
@@ -472,60 +387,6 @@ impl DispatchTask {
         }
         let over = api_terminal(pod) || self.shared.status.is_terminal(uid);
         !over || requested
-    }
-
-    async fn take_request(&mut self, request: Request) {
-        match request {
-            Request::Admit(uid) => {
-                if let Some(pod) = self.desired.get(&uid).cloned() {
-                    self.admit(pod).await;
-                }
-                self.preempting.remove(&uid);
-            }
-            Request::Sync(uid) => {
-                if let Some(pod) = self.desired.get(&uid).cloned() {
-                    self.push(UpdateKind::Sync, &pod);
-                }
-            }
-            Request::Kill { uid, request, answer } => {
-                let pod = self.desired.get(&uid).cloned().or_else(|| {
-                    self.shared
-                        .lives
-                        .ask(|workers| workers.record(&uid).and_then(|r| r.pod().cloned()))
-                });
-                let result = match pod {
-                    None => Err(format!("pod {uid} is not known")),
-                    Some(pod) => Ok(self.kill(&pod, *request)),
-                };
-                // A caller that left does not mind.
-                let _ = answer.send(result);
-            }
-        }
-    }
-
-    fn kill(&mut self, pod: &Arc<Pod>, request: KillRequest) -> oneshot::Receiver<()> {
-        self.shared.timelines.of(pod).note("kill requested", request.reason.clone());
-        let status = StatusOverride {
-            keep_succeeded: request.reason == "Terminated",
-            reason: request.reason,
-            message: request.message,
-            condition: request.condition,
-        };
-        let options = KillOptions {
-            evict: request.evict,
-            grace_seconds: request.grace_seconds,
-            status: Some(status),
-            completion: None,
-        };
-        self.end(pod, options)
-    }
-
-    fn end(&mut self, pod: &Arc<Pod>, options: KillOptions) -> oneshot::Receiver<()> {
-        let (signals, wait) = self.shared.lives.kill(self.allocated(pod), options);
-        if let Some(signals) = signals {
-            self.spawn_worker(pod, signals);
-        }
-        wait
     }
 
     pub(crate) fn event(

@@ -1,0 +1,80 @@
+//! What others ask of the dispatcher: to end a pod, to look at one, to judge one again.
+
+use super::DispatchTask;
+use api::core::v1::Pod;
+use api::ids::PodUid;
+use engine::pod::life::{KillOptions, StatusOverride, UpdateKind};
+use ports::KillRequest;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// A request to the task.
+#[derive(Debug)]
+pub(crate) enum Request {
+    /// Ends a pod; the answer carries the receiver that resolves when its containers stopped.
+    Kill {
+        uid: PodUid,
+        request: Box<KillRequest>,
+        answer: oneshot::Sender<Result<oneshot::Receiver<()>, String>>,
+    },
+    /// A readiness or device change wants this pod synced.
+    Sync(PodUid),
+    /// The victims of this pod have gone: judge it again.
+    Admit(PodUid),
+}
+
+impl DispatchTask {
+    pub(super) async fn take_request(&mut self, request: Request) {
+        match request {
+            Request::Admit(uid) => {
+                if let Some(pod) = self.desired.get(&uid).cloned() {
+                    self.admit(pod).await;
+                }
+                self.preempting.remove(&uid);
+            }
+            Request::Sync(uid) => {
+                if let Some(pod) = self.desired.get(&uid).cloned() {
+                    self.push(UpdateKind::Sync, &pod);
+                }
+            }
+            Request::Kill { uid, request, answer } => {
+                let pod = self.desired.get(&uid).cloned().or_else(|| {
+                    self.shared
+                        .lives
+                        .ask(|workers| workers.record(&uid).and_then(|r| r.pod().cloned()))
+                });
+                let result = match pod {
+                    None => Err(format!("pod {uid} is not known")),
+                    Some(pod) => Ok(self.kill(&pod, *request)),
+                };
+                // A caller that left does not mind.
+                let _ = answer.send(result);
+            }
+        }
+    }
+
+    fn kill(&mut self, pod: &Arc<Pod>, request: KillRequest) -> oneshot::Receiver<()> {
+        self.shared.timelines.of(pod).note("kill requested", request.reason.clone());
+        let status = StatusOverride {
+            keep_succeeded: request.reason == "Terminated",
+            reason: request.reason,
+            message: request.message,
+            condition: request.condition,
+        };
+        let options = KillOptions {
+            evict: request.evict,
+            grace_seconds: request.grace_seconds,
+            status: Some(status),
+            completion: None,
+        };
+        self.end(pod, options)
+    }
+
+    pub(super) fn end(&mut self, pod: &Arc<Pod>, options: KillOptions) -> oneshot::Receiver<()> {
+        let (signals, wait) = self.shared.lives.kill(self.allocated(pod), options);
+        if let Some(signals) = signals {
+            self.spawn_worker(pod, signals);
+        }
+        wait
+    }
+}
