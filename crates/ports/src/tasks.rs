@@ -102,6 +102,11 @@ impl Tasks {
         if tokio::time::timeout(limit, self.shutdown()).await.is_ok() {
             return Vec::new();
         }
+        self.running()
+    }
+
+    /// The names of the tasks that run.
+    pub fn running(&self) -> Vec<TaskName> {
         self.running.lock().map(|running| running.keys().copied().collect()).unwrap_or_default()
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Promises: files that either agent reads; written to a temporary file, synced and renamed, by one
 //! task, and only when the content changed; a file that cannot be read stops the start with a text
-//! that says what to do.
+//! that says what to do; what was stored before our end is on disk after it, and nobody waits for a
+//! writer that has ended.
 
 use crate::sources::desired::uid_of;
 use api::core::v1::{Container, Pod};
@@ -13,6 +14,7 @@ use ports::{OnExit, Tasks};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 /// Name of the file with what was admitted.
 pub(crate) const ALLOCATED: &str = "allocated_pods_state";
@@ -45,7 +47,8 @@ pub(crate) struct ResourceStore {
     gates: AllocationGates,
     /// Counts up with every change to be written.
     wanted: watch::Sender<u64>,
-    written: watch::Sender<u64>,
+    /// How far the writer is. Its other end is the writer's alone and goes with it.
+    written: watch::Receiver<u64>,
 }
 
 impl ResourceStore {
@@ -57,6 +60,7 @@ impl ResourceStore {
         tasks: &Tasks,
     ) -> Result<Self, CheckpointError> {
         let state = read(&path)?;
+        let (progress, written) = watch::channel(0);
         let store = Self {
             inner: Arc::new(Mutex::new(state)),
             gates: AllocationGates {
@@ -64,11 +68,13 @@ impl ResourceStore {
                 pod_level: gates.resize_pod_level,
             },
             wanted: watch::Sender::new(0),
-            written: watch::Sender::new(0),
+            written,
         };
         let writer = store.clone();
         let cancel = tasks.token();
-        tasks.spawn(name, OnExit::Fine, async move { writer.write_loop(path, cancel).await });
+        tasks.spawn(name, OnExit::Fine, async move {
+            writer.write_loop(path, progress, cancel).await;
+        });
         Ok(store)
     }
 
@@ -111,11 +117,11 @@ impl ResourceStore {
         self.lock().retain(keep);
     }
 
-    /// Waits until everything stored so far is on disk.
+    /// Waits until everything stored so far is on disk, or will not be because everything ends.
     pub(crate) async fn saved(&self) {
         let wanted = *self.wanted.borrow();
-        // The writer ends only with everything.
-        let _ = self.written.subscribe().wait_for(|written| *written >= wanted).await;
+        // An error means that the writer has ended, and with it everything.
+        let _ = self.written.clone().wait_for(|written| *written >= wanted).await;
     }
 
     fn change(&self, change: impl FnOnce(&mut AllocationState) -> bool) {
@@ -131,22 +137,31 @@ impl ResourceStore {
         }
     }
 
-    async fn write_loop(self, path: PathBuf, cancel: tokio_util::sync::CancellationToken) {
+    async fn write_loop(
+        self,
+        path: PathBuf,
+        written: watch::Sender<u64>,
+        cancel: CancellationToken,
+    ) {
         let mut wanted = self.wanted.subscribe();
         loop {
             let turn = *wanted.borrow_and_update();
-            if turn > *self.written.borrow() {
+            if turn > *written.borrow() {
                 let encoded = self.lock().to_checkpoint();
                 match encoded {
                     Ok(text) => write(&path, text).await,
                     Err(error) => tracing::error!(err = %error, "cannot encode checkpoint"),
                 }
                 // A failed write is not repeated before the next change, but nobody waits for ever.
-                self.written.send_replace(turn);
+                written.send_replace(turn);
                 continue;
             }
+            if cancel.is_cancelled() {
+                return;
+            }
             tokio::select! {
-                () = cancel.cancelled() => return, // cancel-safe: a token
+                // Cancel-safe: a token. What was stored before is written first.
+                () = cancel.cancelled() => {}
                 changed = wanted.changed() => if changed.is_err() { return }, // cancel-safe: a watch
             }
         }
@@ -216,6 +231,23 @@ mod tests {
             "{text}"
         );
         tasks.shutdown().await;
+        sys::removal::remove_tree(Path::new("/proc"), &dir, sys::removal::Contents::Everything)
+            .unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn our_end_writes_what_was_stored_before_it_and_keeps_nobody_waiting() {
+        let dir = folder("end");
+        let tasks = Tasks::new();
+        let store =
+            ResourceStore::open(dir.join(ALLOCATED), "test", PodGates::default(), &tasks).unwrap();
+        store.record_pod(&PodUid::from("before"), &pod());
+        tasks.shutdown().await;
+        let text = sys::fs::read_to_string(dir.join(ALLOCATED)).unwrap();
+        assert!(text.contains("before"), "{text}");
+        store.record_pod(&PodUid::from("after"), &pod());
+        let waited = tokio::time::timeout(std::time::Duration::from_secs(1), store.saved()).await;
+        assert!(waited.is_ok(), "the writer has ended");
         sys::removal::remove_tree(Path::new("/proc"), &dir, sys::removal::Contents::Everything)
             .unwrap();
     }

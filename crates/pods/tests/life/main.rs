@@ -96,6 +96,22 @@ async fn our_own_restart_touches_nothing_that_runs() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_agent_that_is_killed_while_pods_come_ends() {
+    for turns in 0..40 {
+        let world = World::new();
+        let agent = world.start(Sources::Api).await;
+        world.api.put(simple("first"));
+        world.eventually("running", |w| w.running("main") == 1).await;
+        world.api.put(simple("second"));
+        world.api.put(simple("third"));
+        for _ in 0..turns {
+            tokio::task::yield_now().await;
+        }
+        agent.crash().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn pods_wait_for_the_node_instead_of_being_refused() {
     let world = World::new();
     let node = world.take_node();

@@ -4,17 +4,23 @@
 //! What must hold at every moment is looked at after every step; in the end everything is as the pods
 //! say, and when they are gone nothing of them is left.
 //!
-//! `SEEDS=n` sets how many nodes (default 40), `SEED=n` begins with that one. A failure names its seed.
+//! `SEEDS=n` sets how many nodes (default 40), `SEED=n` begins with that one. A failure names its seed, and so
+//! does a node that hangs.
 
+mod guard;
 mod kinds;
 mod luck;
 
-use crate::world::{Sources, World};
+use crate::world::{Agent, Sources, World};
+use guard::Story;
 use kinds::{End, Made};
 use luck::{Chance, Health, commands, disturb};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+/// How often is looked while time passes.
+const STEP: Duration = Duration::from_millis(100);
 
 /// What was seen so far and must not be undone.
 #[derive(Default)]
@@ -93,14 +99,29 @@ struct Node {
     /// Pods whose names others have now.
     former: Vec<String>,
     statics: BTreeSet<String>,
+    story: Story,
 }
 
 impl Node {
-    /// Lets time pass in small steps, looking after each.
+    async fn start(&self) -> Agent {
+        let agent = self.world.start(Sources::Both).await;
+        self.story.agent(&agent);
+        agent
+    }
+
+    /// Lets time pass in small steps, looking after each. What is shorter than one step is no time at all but
+    /// so many turns of the agent: what comes then meets it in the middle of its work.
     async fn pass(&mut self, limit: u64) {
-        let end = tokio::time::Instant::now() + self.chance.millis(limit);
+        let time = self.chance.millis(limit);
+        if time < STEP {
+            for _ in 0..time.as_millis() {
+                tokio::task::yield_now().await;
+            }
+            return self.seen.look(&self.world);
+        }
+        let end = tokio::time::Instant::now() + time;
         while tokio::time::Instant::now() < end {
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            tokio::time::sleep(STEP).await;
             self.seen.look(&self.world);
         }
     }
@@ -120,8 +141,9 @@ impl Node {
         if self.chance.below(4) == 0 {
             self.world.cri.disable(cri::Call::GetContainerEvents);
         }
-        let mut agent = self.world.start(Sources::Both).await;
+        let mut agent = self.start().await;
         for step in 0..14 {
+            self.story.at(format!("step {step}"));
             for _ in 0..self.chance.below(3) {
                 let name = format!("p{}", self.made.len());
                 let uid = format!("uid-{name}");
@@ -138,7 +160,9 @@ impl Node {
                     // Killed: nothing it does from now on has any effect.
                     self.world.cri.down();
                     self.world.api.cut(true);
+                    self.story.at(format!("crash in step {step}"));
                     agent.crash().await;
+                    self.story.at(format!("step {step} after the crash"));
                     self.pass(1500).await;
                     match self.chance.below(12) {
                         0 => self.reboot(),
@@ -148,7 +172,7 @@ impl Node {
                     }
                     self.world.cri.up();
                     self.world.api.cut(false);
-                    agent = self.world.start(Sources::Both).await;
+                    agent = self.start().await;
                 }
                 3 => self.world.cri.restart(),
                 _ => {}
@@ -164,11 +188,13 @@ impl Node {
         }
         self.take_all();
         self.settle("went", Self::left).await;
+        self.story.at("last crash");
         agent.crash().await;
     }
 
     /// Waits until nothing is wrong any more.
     async fn settle(&mut self, what: &str, wrong: impl Fn(&Self) -> Vec<String>) {
+        self.story.at(format!("until it {what}"));
         let patience = tokio::time::Instant::now() + Duration::from_secs(3600);
         loop {
             let left = wrong(self);
@@ -302,8 +328,9 @@ impl Node {
     }
 }
 
-async fn node(seed: u64) {
+async fn node(seed: u64, story: Story) {
     let world = World::new();
+    story.runtime(&world.cri);
     let mut node = Node {
         health: commands(&world),
         world,
@@ -313,8 +340,23 @@ async fn node(seed: u64) {
         leaving: BTreeSet::new(),
         former: Vec::new(),
         statics: BTreeSet::new(),
+        story,
     };
     node.live().await;
+}
+
+/// One node in a runtime of its own; what was wrong with it.
+fn run(seed: u64, story: &Story) -> Result<(), String> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().start_paused(true).build().unwrap();
+    let live = std::panic::AssertUnwindSafe(|| runtime.block_on(node(seed, story.clone())));
+    let outcome = std::panic::catch_unwind(live);
+    story.at("the end of its runtime");
+    drop(runtime);
+    outcome.map_err(|cause| {
+        let plain = cause.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        cause.downcast_ref::<String>().cloned().or(plain).unwrap_or_default()
+    })
 }
 
 #[test]
@@ -325,11 +367,7 @@ fn no_seed_duplicates_loses_or_forgets_anything() {
     let first: u64 = number("SEED", 1);
     let mut failed: Vec<String> = Vec::new();
     for seed in first..first + number("SEEDS", 40) {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        let runtime = builder.enable_all().start_paused(true).build().unwrap();
-        let run = std::panic::AssertUnwindSafe(|| runtime.block_on(node(seed)));
-        if let Err(cause) = std::panic::catch_unwind(run) {
-            let text = cause.downcast_ref::<String>().cloned().unwrap_or_default();
+        if let Err(text) = guard::watched(seed, |story| run(seed, story)) {
             failed.push(format!("SEED={seed}: {text}"));
         }
     }

@@ -1,0 +1,127 @@
+//! A node that takes too long ends the whole program with its seed and its story, so that nothing hangs
+//! without a word. Watched from a thread of its own: whatever hangs or spins cannot stop it.
+
+use crate::world::Agent;
+use pods::PodsHandle;
+use ports::Tasks;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use testkit::fake_cri::FakeCri;
+
+/// Far longer than a node takes: two seconds of a quiet machine.
+const LIMIT: Duration = Duration::from_secs(120);
+/// How long its story may take, in which everything that is asked may hang too.
+const STORY: Duration = Duration::from_secs(10);
+/// Calls that are shown.
+const LAST: usize = 12;
+
+/// What a node is doing. Cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct Story(Arc<Mutex<Told>>);
+
+#[derive(Default)]
+struct Told {
+    stage: String,
+    cri: Option<FakeCri>,
+    agent: Option<(PodsHandle, Tasks)>,
+}
+
+impl Story {
+    /// The node does this from now on.
+    pub(super) fn at(&self, stage: impl Into<String>) {
+        self.change(|told| told.stage = stage.into());
+    }
+
+    /// The node has this runtime.
+    pub(super) fn runtime(&self, cri: &FakeCri) {
+        self.change(|told| told.cri = Some(cri.clone()));
+    }
+
+    /// The node has this agent.
+    pub(super) fn agent(&self, agent: &Agent) {
+        self.change(|told| told.agent = Some((agent.pods.clone(), agent.tasks.clone())));
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Told) -> T) -> T {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What can be known from outside, most certain first; each piece is printed by itself.
+    fn tell(&self) {
+        print(&threads());
+        let (cri, agent) = self.change(|told| (told.cri.take(), told.agent.take()));
+        if let Some((pods, tasks)) = agent {
+            print(&format!("tasks: {:?}\n", tasks.running()));
+            for pod in pods.explain() {
+                let last = pod.steps.last();
+                let (name, life, waits) = (pod.name, pod.life, pod.waits);
+                print(&format!("pod {name}: {life}, waits for {waits:?}, last {last:?}\n"));
+            }
+        }
+        if let Some(cri) = cri {
+            let calls = cri.calls();
+            let last = calls.get(calls.len().saturating_sub(LAST)..).unwrap_or_default();
+            print(&format!("{} calls of the runtime, the last: {last:#?}\n", calls.len()));
+        }
+    }
+}
+
+/// Runs one node.
+pub(super) fn watched<T>(seed: u64, run: impl FnOnce(&Story) -> T) -> T {
+    let story = Story::default();
+    let shown = story.clone();
+    let (running, over) = std::sync::mpsc::channel::<()>();
+    let watch = std::thread::spawn(move || watch(seed, &shown, &over));
+    let result = run(&story);
+    drop(running);
+    watch.join().unwrap();
+    result
+}
+
+fn watch(seed: u64, story: &Story, over: &Receiver<()>) {
+    if over.recv_timeout(LIMIT) != Err(RecvTimeoutError::Timeout) {
+        return;
+    }
+    let stage = story.change(|told| told.stage.clone());
+    print(&format!("\nSEED={seed} did not end within {LIMIT:?}, at: {stage}\n"));
+    let (telling, told) = std::sync::mpsc::channel::<()>();
+    let story = story.clone();
+    std::thread::spawn(move || {
+        story.tell();
+        drop(telling);
+    });
+    // Told or not: there is nothing more to wait for.
+    let _ = told.recv_timeout(STORY);
+    std::process::abort();
+}
+
+/// The threads of this program: one that spins runs, one that waits sleeps.
+fn threads() -> String {
+    let mut text = String::new();
+    for entry in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+        let read = |name: &str| {
+            let path: &Path = &entry.path();
+            sys::fs::read_to_string(path.join(name)).unwrap_or_default().trim().to_owned()
+        };
+        let stat = read("stat");
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split(' ').collect();
+        let field = |at: usize| fields.get(at).copied().unwrap_or_default();
+        let (state, user, system) = (field(1), field(12), field(13));
+        let _ = writeln!(
+            text,
+            "thread {}: {state}, {user} + {system} ticks, {}",
+            read("comm"),
+            read("wchan")
+        );
+    }
+    text
+}
+
+/// Past the test runner, which would keep it until an end that does not come.
+fn print(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
