@@ -284,14 +284,14 @@ fn life_was_right(bed: &Bed, kind: &Kind, pod: &Value, all: &All) {
 /// How many starts of a container were not answered because the kubelet that had asked was killed.
 fn starts_cut_off(bed: &Bed, pod: &str, container: &str) -> usize {
     let calls = bed.node.recorder().unwrap().calls();
-    let created = |call: &&Call| {
+    let created = |call: &&Arc<Call>| {
         call.method == "CreateContainer"
             && call.request["config"]["metadata"]["name"] == container
             && call.request["sandbox_config"]["metadata"]["name"] == pod
     };
     let ids: Vec<&Value> =
         calls.iter().filter(created).map(|call| &call.response["container_id"]).collect();
-    let cut = |call: &&Call| {
+    let cut = |call: &&Arc<Call>| {
         call.method == "StartContainer"
             && (!call.answered || call.error.is_some())
             && ids.contains(&&call.request["container_id"])
@@ -303,7 +303,7 @@ fn starts_cut_off(bed: &Bed, pod: &str, container: &str) -> usize {
 /// container's task, which the runtime then forgot, and cannot delete as long as it is there.
 fn lost_by_the_runtime(bed: &Bed) -> BTreeSet<String> {
     let calls = bed.node.recorder().unwrap().calls();
-    let refused = |call: &&Call| {
+    let refused = |call: &&Arc<Call>| {
         let message = call.error.as_ref().map(|(_, message)| message.as_str()).unwrap_or_default();
         call.method == "RemoveContainer" && message.contains("cannot delete running task")
     };
@@ -316,12 +316,13 @@ fn lost_by_the_runtime(bed: &Bed) -> BTreeSet<String> {
                 && (!call.answered || call.error.is_some())
         })
     };
-    let lost = |call: &&Call| {
+    let lost = |call: &&Arc<Call>| {
         let id = call.response["container_id"].as_str().unwrap_or_default();
         call.method == "CreateContainer" && refused.contains(id) && cut(id)
     };
-    let uid =
-        |call: &Call| call.request["sandbox_config"]["metadata"]["uid"].as_str().map(str::to_owned);
+    let uid = |call: &Arc<Call>| {
+        call.request["sandbox_config"]["metadata"]["uid"].as_str().map(str::to_owned)
+    };
     calls.iter().filter(lost).filter_map(uid).collect()
 }
 
