@@ -55,6 +55,9 @@ pub(super) fn commands(world: &World) -> Arc<Mutex<Health>> {
     health
 }
 
+/// How long a command hangs.
+const HANGS: Duration = Duration::from_secs(600);
+
 /// Lets calls of the runtime go wrong.
 pub(super) fn disturb(world: &World, chance: &mut Chance) {
     use cri::Call::{
@@ -83,6 +86,8 @@ pub(super) fn disturb(world: &World, chance: &mut Chance) {
         0 => fault.delay(chance.millis(3000)),
         1 => fault.fail(cri::Code::Unavailable, "connection lost"),
         2 => fault.fail_after_effect(cri::Code::Unavailable, "connection lost"),
+        // A hook has no limit, as with the Go kubelet: for ever would be its pod's fault.
+        3 | 4 if call == ExecSync => fault.delay(HANGS).times(1),
         3 => fault.hang().times(1),
         4 => fault.hang_after_effect().times(1),
         _ => fault.fail(cri::Code::DeadlineExceeded, "context deadline exceeded"),
