@@ -24,6 +24,7 @@ run:
 test: parts
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy --package tests --test '*' -- -D warnings
 	cargo doc --workspace --no-deps --quiet
 	cargo run --quiet --package xtask -- test
 
