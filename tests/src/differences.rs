@@ -10,10 +10,19 @@ pub struct OnPurpose {
     pub golden: &'static str,
     /// Beginning of the place ([`Difference::at`]).
     pub at: &'static str,
-    /// Text that must be in what was observed, so that an entry hides no other fault.
-    pub observed: &'static str,
+    /// What must be there, so that an entry hides no other fault.
+    pub seen: Seen,
     /// Why it is better so.
     pub reason: &'static str,
+}
+
+/// How a difference that is meant is known.
+#[derive(Debug)]
+pub enum Seen {
+    /// By a text in what was observed.
+    Has(&'static str),
+    /// By all that the record has there and all that was observed, and by the whole place.
+    Exactly(&'static str, &'static str),
 }
 
 const fn on_purpose(
@@ -22,7 +31,16 @@ const fn on_purpose(
     observed: &'static str,
     reason: &'static str,
 ) -> OnPurpose {
-    OnPurpose { golden, at, observed, reason }
+    OnPurpose { golden, at, seen: Seen::Has(observed), reason }
+}
+
+const fn exactly(
+    golden: &'static str,
+    at: &'static str,
+    texts: (&'static str, &'static str),
+    reason: &'static str,
+) -> OnPurpose {
+    OnPurpose { golden, at, seen: Seen::Exactly(texts.0, texts.1), reason }
 }
 
 const SHORTER: &str = "a shorter grace period takes effect at once; the Go kubelet lets the stop that is \
@@ -31,6 +49,21 @@ const ENDED: &str = "a container that is killed to be restarted is not started o
                      was deleted meanwhile, and the deletion's grace period ends the kill";
 const ASKED: &str = "readiness is asked for until the container ends; from the deletion on, the Go \
                      kubelet's commands fail with `context canceled`";
+
+/// What the Go kubelet shows of the readiness of such a pod, and what Rubelet shows: that nothing is ready
+/// between the kill and the pod's end.
+const READY_UNTIL_THE_END: (&str, &str) = (
+    r#"["False","ContainersNotReady"] → ["True",""] → ["False","PodFailed"]"#,
+    r#"["False","ContainersNotReady"] → ["True",""] → ["False","ContainersNotReady"] → ["False","PodFailed"]"#,
+);
+/// The container is started once more under the Go kubelet.
+const STARTED_AGAIN: (&str, &str) = (
+    r#"["waiting","ContainerCreating",false,false,0] → ["running","",true,true,0] → ["running","",true,true,1] → ["terminated","Error",false,false,1]"#,
+    r#"["waiting","ContainerCreating",false,false,0] → ["running","",true,true,0] → ["terminated","Error",false,false,0]"#,
+);
+/// And that second one is then stopped.
+const STOPPED_AGAIN: (&str, &str) =
+    ("Normal Killing spec.containers{main} Stopping container main", "");
 
 /// The whole list.
 pub const ON_PURPOSE: &[OnPurpose] = &[
@@ -62,16 +95,30 @@ pub const ON_PURPOSE: &[OnPurpose] = &[
         "StopContainer (main,0), StopContainer (main,0)",
         ENDED,
     ),
-    on_purpose("gone-in-liveness-kill", "steps ", "", ENDED),
-    on_purpose("gone-in-liveness-kill", "events", "", ENDED),
+    exactly(
+        "gone-in-liveness-kill",
+        "steps conditions/ContainersReady",
+        READY_UNTIL_THE_END,
+        ENDED,
+    ),
+    exactly("gone-in-liveness-kill", "steps conditions/Ready", READY_UNTIL_THE_END, ENDED),
+    exactly("gone-in-liveness-kill", "steps main/main", STARTED_AGAIN, ENDED),
+    exactly("gone-in-liveness-kill", "events", STOPPED_AGAIN, ENDED),
     on_purpose(
         "gone-in-resize-restart",
         "cri",
         "StopContainer (main,0), StopContainer (main,0)",
         ENDED,
     ),
-    on_purpose("gone-in-resize-restart", "steps ", "", ENDED),
-    on_purpose("gone-in-resize-restart", "events", "", ENDED),
+    exactly(
+        "gone-in-resize-restart",
+        "steps conditions/ContainersReady",
+        READY_UNTIL_THE_END,
+        ENDED,
+    ),
+    exactly("gone-in-resize-restart", "steps conditions/Ready", READY_UNTIL_THE_END, ENDED),
+    exactly("gone-in-resize-restart", "steps main/main", STARTED_AGAIN, ENDED),
+    exactly("gone-in-resize-restart", "events", STOPPED_AGAIN, ENDED),
     on_purpose("mix-readiness-probe-grace-hook", "cri probes", "test -f /tmp/r", ASKED),
     on_purpose("mix-readiness-probe-grace-hook", "steps ", "ContainersNotReady", ASKED),
     on_purpose("mix-readiness-probe-grace-hook", "steps main/main", "running", ASKED),
@@ -91,9 +138,36 @@ pub fn not_yet(golden: &str) -> Option<&'static str> {
 /// Whether a difference is one of those.
 #[must_use]
 pub fn is_on_purpose(golden: &str, difference: &Difference) -> bool {
-    ON_PURPOSE.iter().any(|entry| {
-        (entry.golden == "*" || entry.golden == golden)
-            && difference.at.starts_with(entry.at)
-            && difference.observed.contains(entry.observed)
-    })
+    let fits = |entry: &OnPurpose| match entry.seen {
+        Seen::Has(text) => {
+            difference.at.starts_with(entry.at) && difference.observed.contains(text)
+        }
+        Seen::Exactly(golden, observed) => {
+            difference.at == entry.at
+                && difference.golden == golden
+                && difference.observed == observed
+        }
+    };
+    ON_PURPOSE.iter().any(|entry| (entry.golden == "*" || entry.golden == golden) && fits(entry))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn difference(at: &str, texts: (&str, &str)) -> Difference {
+        Difference { at: at.to_owned(), golden: texts.0.to_owned(), observed: texts.1.to_owned() }
+    }
+
+    #[test]
+    fn only_the_very_difference_that_is_meant_passes() {
+        let passes = |at, texts| is_on_purpose("gone-in-liveness-kill", &difference(at, texts));
+        assert!(passes("events", STOPPED_AGAIN));
+        assert!(!passes("events", (STOPPED_AGAIN.0, "Warning Failed  other")));
+        assert!(!passes("events", ("Normal Started spec.containers{main} Container started", "")));
+        assert!(passes("steps main/main", STARTED_AGAIN));
+        assert!(!passes("steps main/main", (STARTED_AGAIN.1, STARTED_AGAIN.0)));
+        assert!(!passes("steps phase", STARTED_AGAIN));
+        assert!(!is_on_purpose("gone-twice-shorter", &difference("events", STOPPED_AGAIN)));
+    }
 }
