@@ -24,6 +24,9 @@ const HEADERS: [&str; 14] = [
     "cache-control",
 ];
 
+/// Headers about how the answer travels, which each server does in its way.
+const FRAMING: [&str; 5] = ["content-length", "transfer-encoding", "connection", "date", "trailer"];
+
 /// How a page is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Body {
@@ -60,6 +63,17 @@ pub fn difference(ask: &Ask, go: (&Twin, &Answer), ours: (&Twin, &Answer)) -> Op
         if want != got {
             found.push(format!("header {name} {want:?} is {got:?}"));
         }
+    }
+    let names = |answer: &Answer| -> Vec<String> {
+        let meant = |name: &&String| !FRAMING.contains(&name.as_str());
+        let mut names: Vec<String> =
+            answer.headers.iter().map(|(name, _)| name).filter(meant).cloned().collect();
+        names.sort();
+        names.dedup();
+        names
+    };
+    if names(want) != names(got) {
+        found.push(format!("headers {:?} are {:?}", names(want), names(got)));
     }
     if ask.method != "HEAD"
         && want.status != 101

@@ -3,6 +3,7 @@
 mod chance;
 mod odd;
 mod table;
+mod wild;
 
 pub use chance::Chance;
 pub use odd::odd;
@@ -35,10 +36,24 @@ pub enum Who {
     ForeignCertificateAdminToken,
     /// A good certificate without a name.
     NamelessCertificate,
+    /// The administrator's certificate of years ago.
+    ExpiredCertificate,
+    /// The administrator's certificate of years to come.
+    FutureCertificate,
+    /// A certificate of the administrator's name that is for servers.
+    ServerCertificate,
+    /// The administrator's certificate, without extensions.
+    Version1Certificate,
+    /// The administrator's certificate, which may sign others.
+    AuthorityCertificate,
+    /// The administrator's certificate, for any use.
+    AnyUseCertificate,
+    /// A certificate of several groups, with more in its name.
+    ManyGroupsCertificate,
 }
 
 /// Everybody.
-pub const EVERYBODY: [Who; 11] = [
+pub const EVERYBODY: [Who; 18] = [
     Who::Anonymous,
     Who::BadToken,
     Who::Nobody,
@@ -50,6 +65,13 @@ pub const EVERYBODY: [Who; 11] = [
     Who::ForeignCertificate,
     Who::ForeignCertificateAdminToken,
     Who::NamelessCertificate,
+    Who::ExpiredCertificate,
+    Who::FutureCertificate,
+    Who::ServerCertificate,
+    Who::Version1Certificate,
+    Who::AuthorityCertificate,
+    Who::AnyUseCertificate,
+    Who::ManyGroupsCertificate,
 ];
 
 impl Who {

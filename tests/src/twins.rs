@@ -21,12 +21,14 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const BUSYBOX: &str = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
 
 /// Containers that run, by pod.
-const RUNNING: [(&str, &str); 6] = [
+const RUNNING: [(&str, &str); 8] = [
     ("run", "c"),
     ("run", "quiet"),
     ("term", "c"),
     ("init", "c"),
     ("init", "side"),
+    ("eph", "c"),
+    ("eph", "long"),
     ("still", "c"),
 ];
 
@@ -90,6 +92,7 @@ impl Twins {
             for pod in pods(digit) {
                 control.create(&pod)?;
             }
+            debug(&control, digit)?;
             Ok((node, read_only))
         };
         let (go, go_read_only) = start(KubeletKind::Go, '1')?;
@@ -131,10 +134,20 @@ impl Twins {
                     pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == wanted
                 })
             };
-            for name in ["run", "term", "init"] {
+            for name in ["run", "term", "init", "eph"] {
                 eventually(PATIENCE, &format!("{name} runs"), || state(name, 0, "running"))?;
             }
             eventually(PATIENCE, "done ended", || state("done", 0, "terminated"))?;
+            eventually(PATIENCE, "both ephemeral containers are known", || {
+                let state = |pod: &Value, name: &str, kind: &str| {
+                    let list = pod["status"]["ephemeralContainerStatuses"].as_array();
+                    let mut list = list.into_iter().flatten();
+                    list.any(|one| one["name"] == name && one["state"][kind].is_object())
+                };
+                status("eph").is_some_and(|pod| {
+                    state(&pod, "long", "running") && state(&pod, "short", "terminated")
+                })
+            })?;
             eventually(PATIENCE, "again is backed off", || reason("again", "CrashLoopBackOff"))?;
             eventually(PATIENCE, "pull is backed off", || reason("pull", "ImagePullBackOff"))?;
             let still = format!("still-node{}", twin.digit);
@@ -229,7 +242,8 @@ impl Twin {
                 let name = name.split("-node").next().unwrap_or(name);
                 let uid = pod["metadata"]["uid"].as_str().context("a pod without a UID")?;
                 self.ids.insert(format!("uid-{name}"), uid.to_owned());
-                let statuses = ["initContainerStatuses", "containerStatuses"];
+                let statuses =
+                    ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"];
                 for status in statuses.iter().flat_map(|s| pod["status"][s].as_array()).flatten() {
                     let container = status["name"].as_str().unwrap_or_default();
                     if let Some(id) = status["containerID"].as_str() {
@@ -241,6 +255,25 @@ impl Twin {
         }
         Ok(())
     }
+}
+
+/// Adds two ephemeral containers to the pod `eph`: one that runs, one that ends.
+fn debug(control: &ControlPlane, digit: char) -> anyhow::Result<()> {
+    let container = |name: &str, script: &str| json!({"name": name, "image": BUSYBOX, "command": ["sh", "-c", script]});
+    let patch = json!({"spec": {"ephemeralContainers": [
+        container("long", "echo long; sleep 36000"), container("short", "echo short; exit 4")]}});
+    let (space, patch) = (format!("aa{digit}"), patch.to_string());
+    control.kubectl([
+        "patch",
+        "pod",
+        "eph",
+        "-n",
+        &space,
+        "--subresource=ephemeralcontainers",
+        "--patch",
+        &patch,
+    ])?;
+    Ok(())
 }
 
 /// Who may do what: `reader` reads everything but the proxy, `streamer` may use the proxy.
@@ -307,6 +340,7 @@ fn pods(digit: char) -> Vec<Value> {
                 {"name": "side", "command": shell("sleep 36000"), "restartPolicy": "Always"}],
                 "containers": [{"name": "c", "command": shell("sleep 36000")}]}),
         ),
+        pod("eph", json!({"containers": [{"name": "c", "command": shell("sleep 36000")}]})),
         pod(
             "done",
             json!({"restartPolicy": "Never", "containers": [

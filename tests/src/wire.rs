@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme, StreamOwned};
 
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -64,7 +65,11 @@ impl Wire {
     pub fn with_certificate(certificate: &Path, key: &Path) -> anyhow::Result<Wire> {
         let chain = CertificateDer::pem_file_iter(certificate)?.collect::<Result<Vec<_>, _>>()?;
         let key = PrivateKeyDer::from_pem_slice(&std::fs::read(key)?)?;
-        Ok(Wire(Some(Arc::new(builder()?.with_client_auth_cert(chain, key)?))))
+        let key = rustls::crypto::ring::sign::any_supported_type(&key)?;
+        // Whatever the certificate is: the server has to judge it.
+        let pair = rustls::sign::SingleCertAndKey::from(CertifiedKey::new(chain, key));
+        let config = builder()?.with_client_cert_resolver(Arc::new(pair));
+        Ok(Wire(Some(Arc::new(config))))
     }
 
     /// Sends bytes to a port of this machine and reads one answer. `head` means that the answer to

@@ -21,20 +21,23 @@ impl Chance {
         self.0
     }
 
-    fn below(&mut self, most: usize) -> usize {
+    pub(super) fn below(&mut self, most: usize) -> usize {
         usize::try_from(self.next() >> 16).unwrap_or(0) % most.max(1)
     }
 
-    fn of<T: Copy>(&mut self, list: &[T]) -> T {
+    pub(super) fn of<T: Copy>(&mut self, list: &[T]) -> T {
         list[self.below(list.len())]
     }
 
-    fn once_in(&mut self, times: usize) -> bool {
+    pub(super) fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
 
     /// A request that may be odd in several ways at once.
     pub fn ask(&mut self) -> Ask {
+        if self.once_in(2) {
+            return self.wild();
+        }
         let mut target = self.of(PATHS).to_owned();
         if self.once_in(4) {
             target = self.bend(&target);

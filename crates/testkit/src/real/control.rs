@@ -200,6 +200,39 @@ impl ControlPlane {
         sign_client(&self.slot, file, subject)
     }
 
+    /// A client certificate as no cluster would give out: with these extensions (none makes it one of
+    /// version 1), good from and until these times (`YYYYMMDDhhmmssZ`).
+    pub fn odd_certificate(
+        &self,
+        file: &str,
+        subject: &str,
+        extensions: &str,
+        (from, until): (&str, &str),
+    ) -> anyhow::Result<(PathBuf, PathBuf)> {
+        let path = |name: &str| self.slot.path(name).to_string_lossy().into_owned();
+        let (crt, key) = (path(&format!("etc/{file}.crt")), path(&format!("etc/{file}.key")));
+        let (request, list) = (path(&format!("etc/{file}.csr")), path(&format!("etc/{file}.list")));
+        std::fs::write(&list, "")?;
+        let settings = format!(
+            "[ca]\ndefault_ca=d\n[d]\ndatabase={list}\nnew_certs_dir={}\nrand_serial=yes\n\
+             default_md=sha256\nunique_subject=no\npolicy=p\n[p]\ncommonName=optional\n",
+            path("etc")
+        );
+        let settings = self.slot.write(&format!("etc/{file}.cnf"), settings)?;
+        run("openssl", ["ecparam", "-genkey", "-noout", "-name", "prime256v1", "-out", &key])?;
+        run("openssl", ["req", "-new", "-key", &key, "-subj", subject, "-out", &request])?;
+        let mut sign = Command::new("openssl");
+        sign.args(["ca", "-batch", "-notext", "-preserveDN", "-in", &request, "-out", &crt]);
+        sign.args(["-startdate", from, "-enddate", until]).arg("-config").arg(settings);
+        sign.args(["-cert", &path("etc/serving.crt"), "-keyfile", &path("etc/serving.key")]);
+        if !extensions.is_empty() {
+            let usage = self.slot.write(&format!("etc/{file}.ext"), extensions)?;
+            sign.arg("-extfile").arg(usage);
+        }
+        output_of(sign)?;
+        Ok((crt.into(), key.into()))
+    }
+
     /// What a kubelet's configuration needs so that this API server, and nobody without its
     /// consent, may use the node's API.
     #[must_use]

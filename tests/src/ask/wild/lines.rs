@@ -1,0 +1,202 @@
+//! Request lines, bodies and whole requests that are not what a client would send.
+
+use super::super::Ask;
+use super::super::chance::Chance;
+use super::super::table::{METHODS, PATHS};
+
+impl Chance {
+    /// Odd segments between odd separators, some characters escaped.
+    pub(super) fn path(&mut self) -> Ask {
+        const SEGMENTS: &[&str] = &[
+            "pods",
+            "run",
+            "exec",
+            "attach",
+            "portForward",
+            "containerLogs",
+            "logs",
+            "stats",
+            "summary",
+            "metrics",
+            "cadvisor",
+            "healthz",
+            "ping",
+            "debug",
+            "pprof",
+            "flags",
+            "v",
+            "configz",
+            "runningpods",
+            "checkpoint",
+            "aa1",
+            "c",
+            "none",
+            "<uid-run>",
+            "",
+            ".",
+            "..",
+            "...",
+            "x",
+            "*",
+            "%2e%2e",
+            "%2f",
+            "a%20b",
+            "é",
+            "~",
+            "api",
+            "v1",
+            "dpkg.log",
+            "apt",
+            "statusz",
+            "flagz",
+            "probes",
+            "slis",
+            "resource",
+            "syncloop",
+            "cmdline",
+        ];
+        let mut path = if self.once_in(2) {
+            self.of(PATHS).trim_end_matches('/').to_owned()
+        } else {
+            String::new()
+        };
+        for _ in 0..self.below(6) {
+            let mark =
+                if self.once_in(8) { self.of(&["//", "/./", "\\", "%2F", ";", "/;"]) } else { "/" };
+            path = format!("{path}{mark}{}", self.of(SEGMENTS));
+        }
+        if self.once_in(3) {
+            let mut escaped = String::new();
+            for c in path.chars() {
+                if c.is_ascii_alphanumeric()
+                    && self.once_in(6)
+                    && !path.contains("<uid")
+                    && !path.contains("aa1")
+                {
+                    escaped.push_str(&format!("%{:02x}", u32::from(c)));
+                } else {
+                    escaped.push(c);
+                }
+            }
+            path = escaped;
+        }
+        if !path.starts_with('/') {
+            path.insert(0, '/');
+        }
+        if self.once_in(4) {
+            path.push_str(
+                self.of(&["?", "?x", "?a=b&a=c", "?%", "?a=%zz", "?;", "??", "?/../", "#x"]),
+            );
+        }
+        if self.once_in(12) {
+            let host = self.of(&[
+                "http://node:10250",
+                "https://x",
+                "http://",
+                "http://u@node",
+                "HTTP://node",
+                "http://node:x",
+            ]);
+            path = format!("{host}{path}");
+        }
+        let method = if self.once_in(4) { self.of(&METHODS) } else { "GET" };
+        Ask::new(method, &path)
+    }
+
+    /// Bodies where none is expected, and where one is; of a length or in chunks.
+    pub(super) fn bodies(&mut self) -> Ask {
+        let path = self.of(&[
+            "/stats/summary",
+            "/stats/summary",
+            "/run/aa1/run/c",
+            "/run/aa1/run/c?cmd=true",
+            "/debug/flags/v",
+            "/pods",
+            "/healthz",
+            "/none",
+            "/checkpoint/aa1/none/c",
+            "/exec/aa1/run/c?output=1",
+            "/containerLogs/aa1/run/c",
+            "/metrics/slis",
+        ]);
+        let method = self.of(&["POST", "POST", "PUT", "GET", "DELETE", "PATCH", "OPTIONS"]);
+        let body = self.of(&[
+            "",
+            "4",
+            "5",
+            "-1",
+            "x",
+            "only_cpu_and_memory=true",
+            "cmd=echo%20b",
+            "cmd=true&cmd=false",
+            "a=b&a",
+            "%zz",
+            "{}",
+            "--b\r\nContent-Disposition: form-data; name=\"cmd\"\r\n\r\ntrue\r\n--b--\r\n",
+            "\u{feff}4",
+            "4\r\n",
+            "cmd=a;b",
+        ]);
+        let kind = self.of(&[
+            "",
+            "application/x-www-form-urlencoded",
+            "application/x-www-form-urlencoded; charset=utf-8",
+            "multipart/form-data; boundary=b",
+            "multipart/form-data",
+            "application/json",
+            "text/plain",
+            "APPLICATION/X-WWW-FORM-URLENCODED",
+            "x",
+            "a/b; c=\"",
+            "application/x-www-form-urlencoded;",
+        ]);
+        let mut ask = Ask::new(method, path);
+        if !kind.is_empty() {
+            ask = ask.with("Content-Type", kind);
+        }
+        if self.once_in(3) {
+            let chunked = match body.len() {
+                0 => "0\r\n\r\n".to_owned(),
+                size => format!("{size:x}\r\n{body}\r\n0\r\n\r\n"),
+            };
+            let head = String::from_utf8(ask.with("Transfer-Encoding", "chunked").bytes());
+            let head = head.unwrap_or_default();
+            let mut raw = Ask::new(method, path);
+            raw.raw = Some(format!("{head}{chunked}"));
+            return raw;
+        }
+        ask.body(body)
+    }
+
+    /// A good request with a few characters changed, none of which makes a server wait for more.
+    pub(super) fn mistyped(&mut self) -> Ask {
+        let path =
+            self.of(&["/healthz", "/pods", "/none", "/stats/x", "/logs/none", "/metrics/slis"]);
+        let mut ask = Ask::new("GET", path).with("Accept", "*/*").with("X-A", "b c");
+        if self.once_in(2) {
+            ask = ask.with("Accept-Encoding", "identity");
+        }
+        let mut text: Vec<char> =
+            String::from_utf8(ask.bytes()).unwrap_or_default().chars().collect();
+        let end = text.len() - 4;
+        for _ in 0..=self.below(2) {
+            let at = self.below(end - 1);
+            let odd = self.of(&[
+                ' ', '\t', ':', ';', ',', '/', '\\', '?', '#', '%', '*', '"', '\'', '(', ')', '<',
+                '>', '@', '[', ']', '{', '}', '=', '\u{0}', '\u{1}', '\u{7f}', '\u{b}', '\u{c}',
+                'é', 'A', 'z', '0', '1', '.', '-', '_', '~', '^', '|', '\r', '\n',
+            ]);
+            match self.below(3) {
+                // A line's end is left in place: without it the next one would be swallowed.
+                0 if !['\r', '\n'].contains(&text[at]) => text[at] = odd,
+                1 if !['\r', '\n'].contains(&text[at]) && text.len() - 4 > end / 2 => {
+                    text[at] = ' ';
+                }
+                _ => text.insert(at, odd),
+            }
+        }
+        let mut raw = Ask::new("GET", path);
+        raw.raw = Some(text.into_iter().collect());
+        raw
+    }
+}
