@@ -12,126 +12,133 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use testkit::real::{KubeletKind, Parts};
-use tests::config_case::{Bench, Stage, differences, make, make_for_runtime};
+use tests::config_case::{Bench, Case, Stage, differences, make, make_for_runtime};
 
 fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
+/// The programs to compare, and which cases.
+struct Comparison {
+    go: PathBuf,
+    ours: PathBuf,
+    seed: u64,
+    first: u64,
+    only: Vec<u64>,
+    count: u64,
+}
+
+impl Comparison {
+    /// As many cases as the environment asks for under this name, or those it names.
+    fn new(count: &str, otherwise: u64) -> Comparison {
+        let parts = Parts::find().unwrap();
+        let only = std::env::var("ONLY").unwrap_or_default();
+        let only: Vec<u64> = only.split(',').filter_map(|word| word.trim().parse().ok()).collect();
+        Comparison {
+            go: KubeletKind::Go.program(&parts).unwrap(),
+            ours: KubeletKind::Rubelet.program(&parts).unwrap(),
+            seed: number("SEED", 1),
+            first: number("FIRST", 0),
+            count: if only.is_empty() { number(count, otherwise) } else { only.len() as u64 },
+            only,
+        }
+    }
+
+    /// What is to be told of each case, by its number. Each worker has a place of its own.
+    fn each<P>(
+        &self,
+        place: impl Fn() -> anyhow::Result<P> + Sync,
+        tell: impl Fn(&P, u64) -> Option<String> + Sync,
+    ) -> BTreeMap<u64, String> {
+        let next = AtomicU64::new(0);
+        let told: Mutex<BTreeMap<u64, String>> = Mutex::new(BTreeMap::new());
+        std::thread::scope(|scope| {
+            for _ in 0..number("WORKERS", 2) {
+                scope.spawn(|| {
+                    let place = place().unwrap();
+                    loop {
+                        let turn = next.fetch_add(1, Ordering::Relaxed);
+                        if turn >= self.count {
+                            break;
+                        }
+                        let named = usize::try_from(turn).ok().and_then(|turn| self.only.get(turn));
+                        let n = named.copied().unwrap_or(self.first + turn);
+                        if let Some(text) = tell(&place, n) {
+                            told.lock().unwrap().insert(n, text);
+                        }
+                    }
+                });
+            }
+        });
+        told.into_inner().unwrap()
+    }
+
+    /// Fails if any case differs; the whole is kept in the file that the environment names.
+    fn judge(&self, kind: &str, file: &str, differing: &BTreeMap<u64, String>) {
+        let report: String = differing.values().map(String::as_str).collect();
+        if let Some(file) = std::env::var_os(file) {
+            std::fs::write(file, &report).unwrap();
+        }
+        println!("{} {kind} of seed {}, {} differ", self.count, self.seed, differing.len());
+        let shown: String = report.chars().take(20_000).collect();
+        let (count, differ) = (self.count, differing.len());
+        assert!(differing.is_empty(), "{differ} of {count} cases differ:\n{shown}");
+    }
+}
+
+/// A case and its differences, if it has any.
+fn told(n: u64, case: &Case, differ: &[String]) -> Option<String> {
+    let mut text = format!("case {n}: {}\n", case.to_json());
+    for difference in differ {
+        let _ = writeln!(text, "    {difference}");
+    }
+    (!differ.is_empty()).then_some(text)
+}
+
 #[test]
 fn both_kubelets_make_the_same_of_a_configuration() {
-    let parts = Parts::find().unwrap();
-    let go = KubeletKind::Go.program(&parts).unwrap();
-    let ours = KubeletKind::Rubelet.program(&parts).unwrap();
-    let (seed, first) = (number("SEED", 1), number("FIRST", 0));
-    let only = std::env::var("ONLY").unwrap_or_default();
-    let only: Vec<u64> = only.split(',').filter_map(|word| word.trim().parse().ok()).collect();
-    let count = if only.is_empty() { number("CASES", 200) } else { only.len() as u64 };
-    let next = AtomicU64::new(0);
-    let found: Mutex<BTreeMap<u64, String>> = Mutex::new(BTreeMap::new());
-    let record = std::env::var_os("RECORD");
-    std::thread::scope(|scope| {
-        for _ in 0..number("WORKERS", 2) {
-            scope.spawn(|| {
-                let bench = Bench::new().unwrap();
-                loop {
-                    let turn = next.fetch_add(1, Ordering::Relaxed);
-                    if turn >= count {
-                        break;
-                    }
-                    let named = usize::try_from(turn).ok().and_then(|turn| only.get(turn));
-                    let n = named.copied().unwrap_or(first + turn);
-                    let case = make(seed, n);
-                    let theirs = bench.ask(&go, &case).unwrap();
-                    if record.is_some() {
-                        let mut whole = case.to_json();
-                        whole["answer"] = theirs.to_json();
-                        found.lock().unwrap().insert(n, format!("{whole}\n"));
-                        continue;
-                    }
-                    let answer = bench.ask(&ours, &case).unwrap();
-                    let differ = differences(&theirs, &answer);
-                    if !differ.is_empty() {
-                        let mut text = format!("case {n}: {}\n", case.to_json());
-                        for difference in differ {
-                            let _ = writeln!(text, "    {difference}");
-                        }
-                        found.lock().unwrap().insert(n, text);
-                    }
-                }
-            });
-        }
-    });
-    let found = found.into_inner().unwrap();
-    let report: String = found.values().map(String::as_str).collect();
-    if let Some(file) = record {
-        std::fs::write(file, &report).unwrap();
+    let comparison = Comparison::new("CASES", 200);
+    if let Some(file) = std::env::var_os("RECORD") {
+        let answers = comparison.each(Bench::new, |bench, n| {
+            let case = make(comparison.seed, n);
+            let mut whole = case.to_json();
+            whole["answer"] = bench.ask(&comparison.go, &case).unwrap().to_json();
+            Some(format!("{whole}\n"))
+        });
+        std::fs::write(file, answers.into_values().collect::<String>()).unwrap();
         return;
     }
-    if let Some(file) = std::env::var_os("REPORT") {
-        std::fs::write(file, &report).unwrap();
-    }
-    println!("{count} cases of seed {seed}, {} differ", found.len());
-    let shown: String = report.chars().take(20_000).collect();
-    assert!(found.is_empty(), "{} of {count} cases differ:\n{shown}", found.len());
+    let differing = comparison.each(Bench::new, |bench, n| {
+        let case = make(comparison.seed, n);
+        let theirs = bench.ask(&comparison.go, &case).unwrap();
+        told(n, &case, &differences(&theirs, &bench.ask(&comparison.ours, &case).unwrap()))
+    });
+    comparison.judge("cases", "REPORT", &differing);
 }
 
 #[test]
 fn both_kubelets_end_alike_when_there_is_a_runtime() {
-    let parts = Parts::find().unwrap();
-    let go = KubeletKind::Go.program(&parts).unwrap();
-    let ours = KubeletKind::Rubelet.program(&parts).unwrap();
-    let (seed, first) = (number("SEED", 1), number("FIRST", 0));
-    let only = std::env::var("ONLY").unwrap_or_default();
-    let only: Vec<u64> = only.split(',').filter_map(|word| word.trim().parse().ok()).collect();
-    let count = if only.is_empty() { number("STARTED", 20) } else { only.len() as u64 };
-    let next = AtomicU64::new(0);
+    let comparison = Comparison::new("STARTED", 20);
     let running = AtomicU64::new(0);
-    let found: Mutex<BTreeMap<u64, String>> = Mutex::new(BTreeMap::new());
-    std::thread::scope(|scope| {
-        for _ in 0..number("WORKERS", 2) {
-            scope.spawn(|| {
-                let stage = Stage::new().unwrap();
-                loop {
-                    let turn = next.fetch_add(1, Ordering::Relaxed);
-                    if turn >= count {
-                        break;
-                    }
-                    let named = usize::try_from(turn).ok().and_then(|turn| only.get(turn));
-                    let n = named.copied().unwrap_or(first + turn);
-                    let case = make_for_runtime(seed, n);
-                    let theirs = stage.ask(&go, &case).unwrap();
-                    let answer = stage.ask(&ours, &case).unwrap();
-                    running.fetch_add(u64::from(theirs.code.is_none()), Ordering::Relaxed);
-                    let mut differ = differences(&theirs, &answer);
-                    // Of several faults in one map the Go kubelet names any.
-                    for _ in 0..4 {
-                        if !differ.is_empty() && answer.code.is_some() && theirs.code.is_some() {
-                            let again = differences(&stage.ask(&go, &case).unwrap(), &answer);
-                            differ = if again.is_empty() { again } else { differ };
-                        }
-                    }
-                    if !differ.is_empty() {
-                        let mut text = format!("case {n}: {}\n", case.to_json());
-                        for difference in differ {
-                            let _ = writeln!(text, "    {difference}");
-                        }
-                        found.lock().unwrap().insert(n, text);
-                    }
-                }
-            });
+    let differing = comparison.each(Stage::new, |stage, n| {
+        let case = make_for_runtime(comparison.seed, n);
+        let theirs = stage.ask(&comparison.go, &case).unwrap();
+        let answer = stage.ask(&comparison.ours, &case).unwrap();
+        running.fetch_add(u64::from(theirs.code.is_none()), Ordering::Relaxed);
+        let mut differ = differences(&theirs, &answer);
+        // Of several faults in one map the Go kubelet names any.
+        for _ in 0..4 {
+            if !differ.is_empty() && answer.code.is_some() && theirs.code.is_some() {
+                let again = differences(&stage.ask(&comparison.go, &case).unwrap(), &answer);
+                differ = if again.is_empty() { again } else { differ };
+            }
         }
+        told(n, &case, &differ)
     });
-    let found = found.into_inner().unwrap();
-    let report: String = found.values().map(String::as_str).collect();
-    if let Some(file) = std::env::var_os("REPORT_STARTED") {
-        std::fs::write(file, &report).unwrap();
-    }
-    let running = running.into_inner();
-    println!("{count} cases with a runtime of seed {seed}, {running} run, {} differ", found.len());
-    let shown: String = report.chars().take(20_000).collect();
-    assert!(found.is_empty(), "{} of {count} cases differ:\n{shown}", found.len());
+    println!("{} run with the Go kubelet", running.into_inner());
+    comparison.judge("cases with a runtime", "REPORT_STARTED", &differing);
 }
