@@ -119,16 +119,19 @@ impl Exclusive {
     }
 }
 
-/// Whether the configured policies can be had on this machine; nothing is read or written.
+/// Whether the configured policies can be had on this machine; nothing is read or written. Between
+/// the alignment and what is aligned comes what is remembered of claims, as upstream has it.
 pub(crate) fn check(
     config: &Config,
     host: &Host,
     machine: &MachineTopology,
+    claims: impl FnOnce() -> Result<(), AgentError>,
 ) -> Result<(), AgentError> {
     let kind = policy_kind(config.resources.topology_policy);
     let options = &config.resources.topology_policy_options;
     Policy::new(kind, machine::numa(machine), options)
         .map_err(|e| AgentError::Placement(e.to_string()))?;
+    claims()?;
     let kept = kept_from_pods(config, host);
     if let CpuPolicy::Static(setup) = cpu_policy(config, machine, &kept, kind)? {
         Cpus::check(*setup).map_err(|e| AgentError::Placement(e.to_string()))?;

@@ -14,13 +14,21 @@ pub(crate) fn make(roots: &Roots, checkpoints: bool) -> Result<(), String> {
 
 /// Makes a folder and those above it; what stands in the way is named as Go names it.
 pub(crate) fn make_all(path: &Path, mode: u32) -> Result<(), String> {
-    let failed = |path: &Path, why: &str| format!("mkdir {}: {why}", path.display());
-    let in_the_way = path.ancestors().find(|above| std::fs::metadata(above).is_ok());
-    if let Some(found) = in_the_way.filter(|found| !found.is_dir()) {
-        return Err(failed(found, "not a directory"));
+    if let Some(fault) = obstacle(path) {
+        return Err(fault);
     }
     sys::fs::create_dir_all(path, mode)
         .map_err(|error| failed(path, &units::errno::go_text(&error.source)))
+}
+
+/// What stands in the way of a folder; nothing is made.
+pub(crate) fn obstacle(path: &Path) -> Option<String> {
+    let in_the_way = path.ancestors().find(|above| std::fs::metadata(above).is_ok())?;
+    (!in_the_way.is_dir()).then(|| failed(in_the_way, "not a directory"))
+}
+
+fn failed(path: &Path, why: &str) -> String {
+    format!("mkdir {}: {why}", path.display())
 }
 
 fn folders(roots: &Roots, checkpoints: bool) -> Vec<(String, PathBuf, u32)> {

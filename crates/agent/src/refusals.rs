@@ -1,16 +1,18 @@
 //! What ends a start although the runtime has answered, in upstream's order and words, before
-//! anything is made or started.
+//! anything but the root directory is made or started.
 //!
-//! Deliberately absent: what shows only while something starts (cgroups, listeners, checkpoints).
+//! Deliberately absent: what shows only while something starts (cgroups, listeners, the checkpoints
+//! of CPUs and memory).
 
 use crate::host::{Host, swap_is_on};
-use crate::{AgentError, exclusive, protect, registries, upkeep};
+use crate::{AgentError, exclusive, layout, protect, registries, upkeep};
 use config::Config;
 use config::resolved::SwapBehavior;
 use engine::admission::sysctl::SysctlPolicy;
 use engine::eviction::Threshold;
 use pods::images::ProviderSetup;
 use ports::Roots;
+use resources::dra::Claims;
 use std::path::Path;
 use units::CpuSet;
 
@@ -40,6 +42,7 @@ fn unbuilt<T>(fault: impl std::fmt::Display) -> Result<T, AgentError> {
 /// Everything that a configuration can be refused for.
 pub(crate) fn check(config: &Config, host: &Host, roots: &Roots) -> Result<Accepted, AgentError> {
     let faults = &config.faults;
+    root(&config.flags.root_dir)?;
     let machine = sys::topology::read(&roots.sys, &roots.proc)?;
     let cores = machine.nodes.iter().flat_map(|node| &node.cores);
     let online: CpuSet = cores.flat_map(|core| core.threads.iter().copied()).collect();
@@ -67,14 +70,24 @@ pub(crate) fn check(config: &Config, host: &Host, roots: &Roots) -> Result<Accep
                 .to_owned(),
         );
     }
-    exclusive::check(config, host, &machine)?;
+    exclusive::check(config, host, &machine, || claims(&config.flags.root_dir))?;
     good(faults.construction.as_ref())?;
     let thresholds = match protect::thresholds(config) {
         Ok(thresholds) => thresholds,
         Err(fault) => return unbuilt(fault),
     };
     good(faults.parts.as_ref())?;
+    pods::check_allocated(&config.dirs.root).map_err(pods::PodsError::from)?;
+    good(faults.logs.as_ref())?;
     let providers = registries::load(config).map_err(AgentError::Providers)?;
+    if config.gates.enabled("KubeletEnsureSecretPulledImages")
+        && let Some(fault) = layout::obstacle(&config.dirs.root.join("image_manager/pulling"))
+    {
+        return unbuilt(format!("failed to setup the FSPullRecordsAccessor: {fault}"));
+    }
+    if let Err(fault) = pods::check_actuated(&config.dirs.root) {
+        return unbuilt(format!("failed to initialize actuated state checkpoint: {fault}"));
+    }
     good(faults.collection.as_ref())?;
     if let (Some(crt), Some(key)) =
         (&config.server.tls_cert_file, &config.server.tls_private_key_file)
@@ -90,10 +103,48 @@ pub(crate) fn check(config: &Config, host: &Host, roots: &Roots) -> Result<Accep
         return unbuilt(fault);
     }
     upkeep::user_namespaces(config, roots)?;
+    if let Some(why) = unlisted(&config.dirs.root.join("pods")) {
+        return unbuilt(format!("create user namespace manager: read pods from disk: {why}"));
+    }
     if let Some(fault) = &faults.address {
         return Err(AgentError::Listen(fault.clone()));
     }
     Ok(Accepted { thresholds, providers })
+}
+
+/// Whether the root directory, as it was given, is there or can be made (kubelet: `cadvisor.New`).
+fn root(given: &str) -> Result<(), AgentError> {
+    let Err(error) = std::fs::metadata(given) else { return Ok(()) };
+    let shown = units::strconv::quote(given);
+    if error.kind() != std::io::ErrorKind::NotFound {
+        let why = units::errno::go_text(&error);
+        return refuse(format!("failed to Stat {shown}: stat {given}: {why}"));
+    }
+    let path = Path::new(if given.is_empty() { "." } else { given });
+    layout::make_all(path, 0o750)
+        .or_else(|why| refuse(format!("error creating root directory {shown}: {why}")))
+}
+
+/// Whether claims can be remembered in the root directory, as it was given.
+fn claims(given: &str) -> Result<(), AgentError> {
+    let fault = match given {
+        "" => Some("mkdir : no such file or directory".to_owned()),
+        _ => layout::obstacle(Path::new(given)),
+    };
+    if let Some(fault) = fault {
+        return refuse(format!(
+            "create ResourceClaim cache: could not initialize checkpoint manager, please drain \
+             node and remove DRA state file, err: failed to initialize checkpoint manager: {fault}"
+        ));
+    }
+    Ok(Claims::check(Path::new(given))?)
+}
+
+/// Why a folder that is there cannot be listed.
+fn unlisted(folder: &Path) -> Option<String> {
+    let error = std::fs::read_dir(folder).err()?;
+    let there = error.kind() != std::io::ErrorKind::NotFound;
+    there.then(|| format!("open {}: {}", folder.display(), units::errno::go_text(&error)))
 }
 
 /// Whether a pair of files can be served with; a pair that is read again is read by another part.

@@ -317,6 +317,7 @@ async fn start_all(
     if config.gates.enabled("PodsAPI") {
         server::serve_pods(Arc::new(pods.clone()), &roots.kubelet.join("pods-api"), tasks)?;
     }
+    free_of_health(config)?;
     let deps = ServerDeps {
         pods: Arc::new(pods),
         runtime: client,
@@ -346,6 +347,20 @@ async fn start_all(
         tasks.spawn("iptables", OnExit::Fine, iptables::run(tasks.token()));
     }
     Ok(started)
+}
+
+/// Upstream's health endpoint is open before its servers are: one that wants the same port ends the
+/// start, while the health endpoint would only be tried again.
+fn free_of_health(config: &Config) -> Result<(), AgentError> {
+    let Some(health) = config.server.healthz else { return Ok(()) };
+    let every = |ip: std::net::IpAddr| ip.is_unspecified();
+    let taken = [config.server.https, config.server.read_only].into_iter().flatten().find(|at| {
+        let same = at.ip() == health.ip() || every(at.ip()) || every(health.ip());
+        same && at.port() == health.port()
+    });
+    taken.map_or(Ok(()), |at| {
+        Err(AgentError::Listen(format!("listen tcp {at}: bind: address already in use")))
+    })
 }
 
 const START: Desc = Desc::alpha(

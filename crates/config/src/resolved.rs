@@ -100,6 +100,8 @@ pub struct StartFaults {
     pub construction: Option<String>,
     /// In what it is built of later, after all eviction thresholds.
     pub parts: Option<String>,
+    /// In the rotation of logs, after what is remembered of admitted pods.
+    pub logs: Option<String>,
     /// In the collection of containers, after the plugins that know registries.
     pub collection: Option<String>,
     /// In the address to listen on, which is found last.
@@ -115,6 +117,7 @@ impl StartFaults {
             &self.qos,
             &self.construction,
             &self.parts,
+            &self.logs,
             &self.collection,
             &self.address,
         ];
@@ -157,7 +160,8 @@ impl Config {
             reserved,
             qos: qos.err(),
             construction,
-            parts: faults::parts_fault(k, &flags).or(log_fault),
+            parts: faults::parts_fault(k, &flags),
+            logs: log_fault,
             collection: faults::collection_fault(&flags),
             address,
         };

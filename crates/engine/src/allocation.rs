@@ -14,9 +14,9 @@ use std::collections::BTreeMap;
 /// Why a checkpoint cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// It is not the JSON we expect.
-    #[error("checkpoint is not readable")]
-    Unreadable(#[from] serde_json::Error),
+    /// It is not the JSON we expect; in upstream's words.
+    #[error("{0}")]
+    Unreadable(String),
     /// Its content was changed or cut.
     #[error("checkpoint is corrupted")]
     Corrupt,
@@ -107,7 +107,9 @@ pub struct AllocationState {
 
 #[derive(Serialize, Deserialize)]
 struct Checkpoint {
+    #[serde(default)]
     data: String,
+    #[serde(default)]
     checksum: u64,
 }
 
@@ -120,19 +122,24 @@ struct Entries {
 impl AllocationState {
     /// Reads a checkpoint.
     pub fn from_checkpoint(text: &str) -> Result<Self, CheckpointError> {
-        let checkpoint: Checkpoint = serde_json::from_str(text)?;
+        let unreadable = |text: &str, error| units::gojson::fault(text, &error);
+        let checkpoint: Checkpoint = serde_json::from_str(text)
+            .map_err(|error| CheckpointError::Unreadable(unreadable(text, error)))?;
         if checkpoint.checksum != u64::from(units::string_checksum(&checkpoint.data)) {
             return Err(CheckpointError::Corrupt);
         }
-        let entries: Entries = serde_json::from_str(&checkpoint.data)?;
+        let entries: Entries = serde_json::from_str(&checkpoint.data).map_err(|error| {
+            let why = unreadable(&checkpoint.data, error);
+            CheckpointError::Unreadable(format!("failed to get pod resource information: {why}"))
+        })?;
         Ok(Self { pods: entries.entries })
     }
 
     /// The checkpoint's text.
-    pub fn to_checkpoint(&self) -> Result<String, CheckpointError> {
+    pub fn to_checkpoint(&self) -> Result<String, serde_json::Error> {
         let data = units::gojson::to_string(&Entries { entries: self.pods.clone() })?;
         let checksum = u64::from(units::string_checksum(&data));
-        Ok(units::gojson::to_string(&Checkpoint { data, checksum })?)
+        units::gojson::to_string(&Checkpoint { data, checksum })
     }
 
     /// What a pod was given.

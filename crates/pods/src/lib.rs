@@ -34,7 +34,7 @@ mod view;
 mod worker;
 
 pub use admission::AdmissionConfig;
-pub use admission::checkpoint::CheckpointError;
+pub use admission::checkpoint::{CheckpointError, check_actuated, check_allocated};
 pub use chance::Chance;
 pub use config::{GcPolicy, PodsConfig, PodsDeps};
 pub use handle::PodsHandle;

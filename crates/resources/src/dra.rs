@@ -47,9 +47,7 @@ const TOUCHED: usize = 100;
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimsError {
     /// The checkpoint cannot be used.
-    #[error(
-        "create ResourceClaim cache: GetOrCreate() on checkpoint state: failed to get checkpoint {FILE}: {0}"
-    )]
+    #[error("create ResourceClaim cache")]
     Checkpoint(#[source] CheckpointError),
     /// The checkpoint cannot be read or written.
     #[error(transparent)]
@@ -132,6 +130,15 @@ impl Claims {
         tasks.spawn("claims", OnExit::Fine, claims.clone().reconcile());
         claims.wipe_slices(None);
         Ok((claims, receiver))
+    }
+
+    /// Whether what is remembered in this folder can be used; nothing is written.
+    pub fn check(dir: &Path) -> Result<(), ClaimsError> {
+        match sys::fs::read_to_string(dir.join(FILE)) {
+            Ok(text) => ClaimBook::restore(&text).map(drop).map_err(ClaimsError::Checkpoint),
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Whether claims of this pod may still have to be unprepared.

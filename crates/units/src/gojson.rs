@@ -12,6 +12,12 @@ use serde::Serialize;
 use serde_json::ser::{CharEscape, Formatter};
 use std::io;
 
+/// Why a text could not be decoded: Go's words for what is no JSON, the decoder's for what does not
+/// fit.
+pub fn fault(text: &str, error: &serde_json::Error) -> String {
+    syntax_fault(text).unwrap_or_else(|| format!("json: {error}"))
+}
+
 /// A string as a JSON string, with its quotes.
 pub fn quoted(text: &str) -> String {
     to_string(text).unwrap_or_else(|_| "\"\"".to_owned())

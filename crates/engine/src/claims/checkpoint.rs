@@ -3,28 +3,43 @@
 use super::book::{ClaimBook, PreparedClaim, PreparedDevice};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use units::gojson;
 use units::hash::crc32_ieee;
 
 /// Name of the file.
 pub const FILE: &str = "dra_manager_state";
 
-/// Why a file cannot be used.
-#[derive(Debug, thiserror::Error)]
+/// Why a file cannot be used; the words are upstream's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CheckpointError {
     /// It is no checkpoint.
-    #[error("{0}")]
-    Malformed(#[from] serde_json::Error),
+    #[error("GetOrCreate() on checkpoint state: failed to get checkpoint {FILE}: {0}")]
+    Malformed(String),
     /// Its checksum is another.
-    #[error("checkpoint is corrupted")]
+    #[error(
+        "GetOrCreate() on checkpoint state: failed to get checkpoint {FILE}: checkpoint is corrupted"
+    )]
     Corrupt,
+    /// What it holds are no claims.
+    #[error("GetEntries() on checkpoint: {0}")]
+    Content(String),
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 struct Envelope {
     #[serde(rename = "Data")]
     data: String,
     #[serde(rename = "Checksum")]
     checksum: u32,
+}
+
+/// An envelope as it is read: what is missing is as in the first file.
+#[derive(Debug, Deserialize)]
+struct Read {
+    #[serde(rename = "Data", default)]
+    data: Option<String>,
+    #[serde(rename = "Checksum", default)]
+    checksum: Option<u32>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -87,25 +102,33 @@ impl ClaimBook {
 
     /// The book of a file. Nothing counts as prepared: drivers are asked again.
     pub fn restore(text: &str) -> Result<Self, CheckpointError> {
-        let Envelope { data, checksum } = serde_json::from_str(text)?;
+        let malformed = |text: &str, error| CheckpointError::Malformed(gojson::fault(text, &error));
+        let read: Read = serde_json::from_str(text).map_err(|error| malformed(text, error))?;
+        let first = content(None).map_err(|error| malformed("", error))?;
+        let checksum = read.checksum.unwrap_or(crc32_ieee(first.as_bytes()));
+        let data = read.data.unwrap_or(first);
         if crc32_ieee(data.as_bytes()) != checksum {
             return Err(CheckpointError::Corrupt);
         }
-        let content: Content = serde_json::from_str(&data)?;
+        let content: Content = serde_json::from_str(&data)
+            .map_err(|error| CheckpointError::Content(gojson::fault(&data, &error)))?;
         let claims = content.claims.unwrap_or_default().into_iter().map(Claim::into_prepared);
         Ok(Self { claims: claims.map(|claim| (claim.key(), claim)).collect() })
     }
 }
 
-fn envelope(claims: Option<Vec<Claim>>) -> Result<String, serde_json::Error> {
-    let content = Content {
+fn content(claims: Option<Vec<Claim>>) -> Result<String, serde_json::Error> {
+    gojson::to_string(&Content {
         kind: "DRACheckpoint".to_owned(),
         api_version: "checkpoint.dra.kubelet.k8s.io/v1".to_owned(),
         claims,
-    };
-    let data = units::gojson::to_string(&content)?;
+    })
+}
+
+fn envelope(claims: Option<Vec<Claim>>) -> Result<String, serde_json::Error> {
+    let data = content(claims)?;
     let checksum = crc32_ieee(data.as_bytes());
-    units::gojson::to_string(&Envelope { data, checksum })
+    gojson::to_string(&Envelope { data, checksum })
 }
 
 impl Claim {
@@ -180,5 +203,21 @@ mod tests {
     fn a_changed_file_is_refused() {
         let changed = first().unwrap().replace("4010664294", "1");
         assert!(matches!(ClaimBook::restore(&changed), Err(CheckpointError::Corrupt)));
+    }
+
+    #[test]
+    fn an_empty_object_is_the_first_file_and_other_text_is_refused_in_gos_words() {
+        assert!(ClaimBook::restore("{}").unwrap().claims.is_empty());
+        let fault = |text: &str| ClaimBook::restore(text).unwrap_err().to_string();
+        let get = "GetOrCreate() on checkpoint state: failed to get checkpoint dra_manager_state: ";
+        assert_eq!(fault(""), format!("{get}unexpected end of JSON input"));
+        assert_eq!(
+            fault("x"),
+            format!("{get}invalid character 'x' looking for beginning of value")
+        );
+        assert_eq!(
+            fault(r#"{"Data":"","Checksum":0}"#),
+            "GetEntries() on checkpoint: unexpected end of JSON input"
+        );
     }
 }

@@ -68,9 +68,8 @@ pub fn encode(policy: &str, state: &MemoryState, form: Entries) -> String {
 
 /// The state in a file written under `policy`.
 pub fn decode(text: &str, policy: &str, form: Entries) -> Result<MemoryState, CheckpointFault> {
-    let document: Document = serde_json::from_str(text).map_err(|e| {
-        CheckpointFault(gojson::syntax_fault(text).unwrap_or_else(|| format!("json: {e}")))
-    })?;
+    let document: Document =
+        serde_json::from_str(text).map_err(|e| CheckpointFault(gojson::fault(text, &e)))?;
     let blocks = |own: Blocks| {
         own.into_iter().map(|(name, blocks)| (name, blocks.unwrap_or_default())).collect()
     };

@@ -40,6 +40,16 @@ pub enum CheckpointError {
     },
 }
 
+/// Whether the file with what was admitted can be used; nothing is written.
+pub fn check_allocated(root: &Path) -> Result<(), CheckpointError> {
+    read(&root.join(ALLOCATED)).map(drop)
+}
+
+/// Whether the file with what was applied can be used; nothing is written.
+pub fn check_actuated(root: &Path) -> Result<(), CheckpointError> {
+    read(&root.join(ACTUATED)).map(drop)
+}
+
 /// One state file. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct ResourceStore {
@@ -184,10 +194,7 @@ fn read(path: &Path) -> Result<AllocationState, CheckpointError> {
     };
     AllocationState::from_checkpoint(&text).map_err(|error| CheckpointError::Corrupt {
         path: path.to_owned(),
-        reason: match error {
-            engine::allocation::CheckpointError::Unreadable(source) => source.to_string(),
-            corrupt @ engine::allocation::CheckpointError::Corrupt => corrupt.to_string(),
-        },
+        reason: error.to_string(),
     })
 }
 
@@ -259,6 +266,11 @@ mod tests {
         let error = ResourceStore::open(dir.join("f"), "test", PodGates::default(), &Tasks::new())
             .unwrap_err();
         assert!(error.to_string().contains("please drain this node and delete"), "{error}");
+        sys::fs::write(dir.join(ALLOCATED), "").unwrap();
+        let error = check_allocated(&dir).unwrap_err().to_string();
+        let want = "could not restore state from checkpoint: unexpected end of JSON input, please";
+        assert!(error.starts_with(want), "{error}");
+        assert!(check_actuated(&dir).is_ok(), "it is not there");
         sys::removal::remove_tree(Path::new("/proc"), &dir, sys::removal::Contents::Everything)
             .unwrap();
     }
