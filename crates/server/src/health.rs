@@ -16,7 +16,6 @@ use ports::{OnExit, Tasks};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 const LISTEN_RETRY: Duration = Duration::from_secs(5);
@@ -26,7 +25,7 @@ const MAX_CONNECTIONS: usize = 64;
 pub async fn serve(address: SocketAddr, metrics: Arc<HealthMetrics>, tasks: Tasks) {
     let cancel = tasks.token();
     let listener = loop {
-        match TcpListener::bind(address).await {
+        match listen::bind(address).await {
             Ok(listener) => break listener,
             Err(error) => {
                 tracing::error!(err = %error, %address, "Failed to start healthz server");
@@ -99,6 +98,7 @@ fn answer(request: &Request<Incoming>, metrics: &HealthMetrics) -> Reply {
 mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
 
     async fn ask(address: SocketAddr, path: &str) -> String {
         ask_by("GET", address, path).await

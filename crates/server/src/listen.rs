@@ -11,6 +11,8 @@ use hyper_util::server::conn::auto::Builder;
 use ports::{OnExit, Tasks};
 use rustls::ServerConfig;
 use std::convert::Infallible;
+use std::io;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -28,6 +30,24 @@ const MAX_HEADER_BYTES: usize = 1 << 20;
 const MAX_HEADERS: usize = 1000;
 const MAX_H2_STREAMS: u32 = 250;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Listens at an address. One that names no host means every address of both families, as for Go,
+/// where the machine has both.
+pub(crate) async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    if address.ip().is_unspecified() {
+        let both = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address.port());
+        match TcpListener::bind(both).await {
+            Err(error) if error.kind() != io::ErrorKind::AddrInUse => {}
+            bound => return bound,
+        }
+    }
+    TcpListener::bind(address).await
+}
+
+/// A peer's address in its own family.
+fn plain(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
 
 /// Serves a listener until the tasks are cancelled.
 pub(crate) async fn run(
@@ -48,7 +68,7 @@ pub(crate) async fn run(
             accepted = listener.accept() => accepted,
         };
         let (stream, address) = match accepted {
-            Ok(accepted) => accepted,
+            Ok((stream, address)) => (stream, plain(address)),
             Err(error) => {
                 tracing::warn!(err = %error, "connection not accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -70,7 +90,7 @@ pub(crate) async fn run(
 
 async fn connection(
     stream: TcpStream,
-    address: std::net::SocketAddr,
+    address: SocketAddr,
     acceptor: Option<TlsAcceptor>,
     service: Arc<Service>,
 ) {
@@ -170,5 +190,26 @@ where
     };
     if let Err(error) = served {
         tracing::trace!(err = %error, "connection ended");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    #[tokio::test]
+    async fn an_address_without_a_host_is_every_address_of_both_families() {
+        let both = std::net::TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok();
+        let listener = bind((Ipv4Addr::UNSPECIFIED, 0).into()).await.unwrap();
+        let own = listener.local_addr().unwrap();
+        assert_eq!(own.is_ipv6(), both);
+        let client = TcpStream::connect((Ipv4Addr::LOCALHOST, own.port())).await.unwrap();
+        let (_, peer) = listener.accept().await.unwrap();
+        assert_eq!(plain(peer), client.local_addr().unwrap(), "it is shown in its own family");
+        let taken = bind((Ipv4Addr::UNSPECIFIED, own.port()).into()).await.unwrap_err();
+        assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
+        let one = bind((Ipv4Addr::LOCALHOST, 0).into()).await.unwrap();
+        assert!(one.local_addr().unwrap().is_ipv4());
     }
 }

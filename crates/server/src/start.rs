@@ -109,5 +109,5 @@ pub async fn start(
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, ServerError> {
-    TcpListener::bind(address).await.map_err(|source| ServerError::Listen { address, source })
+    listen::bind(address).await.map_err(|source| ServerError::Listen { address, source })
 }
