@@ -14,6 +14,8 @@ pub(crate) use plain::{is_modern, proves_its_key};
 pub use x509::ClientAuthorities;
 
 use crate::route;
+use base64::alphabet;
+use base64::engine::general_purpose::{GeneralPurpose, NO_PAD};
 use cache::TimedCache;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use ports::{AccessQuestion, Reviews, UserInfo};
@@ -23,6 +25,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 const CACHE_ENTRIES: usize = 4096;
+/// As Go decodes: bits that are left over mean nothing.
+const LENIENT: GeneralPurpose =
+    GeneralPurpose::new(&alphabet::URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
 const SUBPROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
 
 /// How callers are known.
@@ -265,7 +270,7 @@ fn protocol_token(headers: &HeaderMap) -> Result<Option<(String, String)>, &'sta
         if token.is_some() {
             return Err("multiple base64.bearer.authorization tokens specified");
         }
-        let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(encoded);
+        let bytes = LENIENT.decode(encoded);
         let bytes = bytes.map_err(|_| "invalid base64.bearer.authorization token encoding")?;
         let text = String::from_utf8(bytes);
         token = Some(text.map_err(|_| "invalid base64.bearer.authorization token")?);
@@ -279,13 +284,15 @@ fn protocol_token(headers: &HeaderMap) -> Result<Option<(String, String)>, &'sta
 
 /// Whether a request wants a WebSocket (Go: `wsstream.IsWebSocketRequest`).
 pub(crate) fn is_websocket(headers: &HeaderMap) -> bool {
-    let first = |name| {
-        let value = headers.get(name).map(HeaderValue::as_bytes).unwrap_or_default();
-        String::from_utf8_lossy(value).to_ascii_lowercase()
-    };
-    let connection = first(header::CONNECTION);
-    first(header::UPGRADE) == "websocket"
-        && connection.split(',').any(|word| word.trim() == "upgrade")
+    let upgrade = headers.get(header::UPGRADE).map(HeaderValue::as_bytes).unwrap_or_default();
+    upgrade.eq_ignore_ascii_case(b"websocket") && wants_upgrade(headers)
+}
+
+/// Whether a connection is to be upgraded, by the word anywhere in its header (Go:
+/// `httpstream.IsUpgradeRequest`).
+pub(crate) fn wants_upgrade(headers: &HeaderMap) -> bool {
+    let mut connection = headers.get_all(header::CONNECTION).iter().map(HeaderValue::as_bytes);
+    connection.any(|value| String::from_utf8_lossy(value).to_lowercase().contains("upgrade"))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::query::Query;
 use crate::serve::Caller;
 use crate::target::Target;
 use crate::tests::{ALL, service};
-use crate::{accept, exposition, gotime, handlers, spdy, websocket};
+use crate::{accept, exposition, form, gotime, handlers, spdy, websocket};
 use ports::Tasks;
 use std::sync::Arc;
 use std::time::Duration;
@@ -140,6 +140,10 @@ fn any_query_is_read_or_refused() {
         "%00",
         "%C3%BC",
         "2020-01-01T00:00:00Z",
+        "Fri, 01 Jan 2010 00:00:00 GMT",
+        "Friday, 01-Jan-10 00:00:00 GMT",
+        "Fri Jan  1 00:00:00 2010",
+        "text/plain; a=\"b\"",
         "Stdout",
         "true",
         "é",
@@ -158,9 +162,11 @@ fn any_query_is_read_or_refused() {
         }
         let accepted = accept::parse(&text).len().min(4);
         let (kind, _) = exposition::negotiate(&text);
-        let time = gotime::rfc3339(&text).is_some();
+        let time = gotime::rfc3339(&text).is_some() || gotime::http_time(&text).is_some();
+        let (_, media) = form::media_type(&text);
         let logs = logs.map(|_| 200).unwrap_or_else(|status| status);
-        let outcome = format!("{strict} {logs} {node} {} {accepted} {kind} {time}", path.is_ok());
+        let path = path.is_ok();
+        let outcome = format!("{strict} {logs} {node} {path} {accepted} {kind} {time} {media:?}");
         hash(outcome.as_bytes())
     });
 }

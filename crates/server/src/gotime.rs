@@ -1,4 +1,4 @@
-//! Times in query strings, read as Go's `time.Parse(time.RFC3339, …)` reads them.
+//! Times in query strings and headers, read as Go's `time.Parse` and `http.ParseTime` read them.
 
 use jiff::civil::DateTime;
 use units::cri_log::Moment;
@@ -29,7 +29,14 @@ pub(crate) fn rfc3339(text: &str) -> Option<Moment> {
         rest = fraction.get(end..)?;
     }
     let offset = zone(rest)?;
+    let whole = seconds([year, month, day], [hour, minute, second])?;
+    Some((whole.checked_sub(offset)?, nanos))
+}
+
+/// Seconds since the epoch of a moment in UTC; `None` for a day or time that is none.
+fn seconds(date: [i64; 3], time: [i64; 3]) -> Option<i64> {
     let narrow = |n: i64| i8::try_from(n).ok();
+    let ([year, month, day], [hour, minute, second]) = (date, time);
     let civil = DateTime::new(
         i16::try_from(year).ok()?,
         narrow(month)?,
@@ -39,8 +46,112 @@ pub(crate) fn rfc3339(text: &str) -> Option<Moment> {
         narrow(second)?,
         0,
     );
-    let utc = civil.ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok()?;
-    Some((utc.timestamp().as_second().checked_sub(offset)?, nanos))
+    let epoch = jiff::civil::date(1970, 1, 1).at(0, 0, 0, 0);
+    Some(civil.ok()?.duration_since(epoch).as_secs())
+}
+
+const DAYS: [&str; 7] =
+    ["sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"];
+const MONTHS: [&str; 12] =
+    ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
+
+/// Seconds since the epoch of a header's time, in any of its three forms; nobody checks the day of
+/// the week.
+pub(crate) fn http_time(text: &str) -> Option<i64> {
+    modern(text).or_else(|| old(text)).or_else(|| ancient(text))
+}
+
+/// `Mon, 02 Jan 2006 15:04:05 GMT`.
+fn modern(text: &str) -> Option<i64> {
+    let mut rest = text;
+    short_day(&mut rest)?;
+    literal(&mut rest, ',')?;
+    space(&mut rest)?;
+    let day = digits(&mut rest, 2, 2)?;
+    space(&mut rest)?;
+    let month = month(&mut rest)?;
+    space(&mut rest)?;
+    let year = digits(&mut rest, 4, 4)?;
+    space(&mut rest)?;
+    let time = clock(&mut rest)?;
+    space(&mut rest)?;
+    (rest == "GMT").then(|| seconds([year, month, day], time)).flatten()
+}
+
+/// `Monday, 02-Jan-06 15:04:05 MST`; of the zones only those without an offset.
+fn old(text: &str) -> Option<i64> {
+    let mut rest = text;
+    let length = DAYS.iter().map(|day| day.len()).find(|length| {
+        let front = rest.get(..*length).map(str::to_ascii_lowercase);
+        front.is_some_and(|front| DAYS.contains(&&*front))
+    })?;
+    rest = rest.get(length..)?;
+    literal(&mut rest, ',')?;
+    space(&mut rest)?;
+    let day = digits(&mut rest, 2, 2)?;
+    literal(&mut rest, '-')?;
+    let month = month(&mut rest)?;
+    literal(&mut rest, '-')?;
+    let year = digits(&mut rest, 2, 2)?;
+    space(&mut rest)?;
+    let time = clock(&mut rest)?;
+    space(&mut rest)?;
+    let named = rest.bytes().all(|byte| byte.is_ascii_uppercase());
+    let zone = named && (rest.len() == 3 || (rest.len() == 4 && rest.ends_with('T')));
+    let year = if year >= 69 { 1900 + year } else { 2000 + year };
+    zone.then(|| seconds([year, month, day], time)).flatten()
+}
+
+/// `Mon Jan _2 15:04:05 2006`.
+fn ancient(text: &str) -> Option<i64> {
+    let mut rest = text;
+    short_day(&mut rest)?;
+    space(&mut rest)?;
+    let month = month(&mut rest)?;
+    space(&mut rest)?;
+    let day = digits(&mut rest, 1, 2)?;
+    space(&mut rest)?;
+    let time = clock(&mut rest)?;
+    space(&mut rest)?;
+    let year = digits(&mut rest, 4, 4)?;
+    rest.is_empty().then(|| seconds([year, month, day], time)).flatten()
+}
+
+fn short_day(rest: &mut &str) -> Option<()> {
+    let front = rest.get(..3)?.to_ascii_lowercase();
+    *rest = rest.get(3..)?;
+    DAYS.iter().any(|day| day.starts_with(&front)).then_some(())
+}
+
+fn month(rest: &mut &str) -> Option<i64> {
+    let front = rest.get(..3)?.to_ascii_lowercase();
+    *rest = rest.get(3..)?;
+    let place = MONTHS.iter().position(|month| *month == front)?;
+    i64::try_from(place + 1).ok()
+}
+
+/// `15:04:05`, with a fraction that nobody asked for.
+fn clock(rest: &mut &str) -> Option<[i64; 3]> {
+    let hour = digits(rest, 1, 2)?;
+    literal(rest, ':')?;
+    let minute = digits(rest, 2, 2)?;
+    literal(rest, ':')?;
+    let second = digits(rest, 2, 2)?;
+    if let Some(fraction) = rest.strip_prefix(['.', ',']) {
+        let behind = fraction.trim_start_matches(|c: char| c.is_ascii_digit());
+        if behind.len() < fraction.len() {
+            *rest = behind;
+        }
+    }
+    Some([hour, minute, second])
+}
+
+/// One space or more.
+fn space(rest: &mut &str) -> Option<()> {
+    let behind = rest.trim_start_matches(' ');
+    let any = behind.len() < rest.len();
+    *rest = behind;
+    any.then_some(())
 }
 
 /// Seconds east of UTC.
@@ -57,7 +168,8 @@ fn zone(mut rest: &str) -> Option<i64> {
     let hours = digits(&mut rest, 2, 2)?;
     literal(&mut rest, ':')?;
     let minutes = digits(&mut rest, 2, 2)?;
-    (rest.is_empty() && hours <= 24 && minutes < 60).then_some(sign * (hours * 3600 + minutes * 60))
+    (rest.is_empty() && hours <= 24 && minutes <= 60)
+        .then_some(sign * (hours * 3600 + minutes * 60))
 }
 
 fn digits(rest: &mut &str, least: usize, most: usize) -> Option<i64> {
@@ -84,6 +196,8 @@ mod tests {
         assert_eq!(rfc3339("1970-01-01T00:00:01Z"), Some((1, 0)));
         assert_eq!(rfc3339("1970-01-01T01:00:01.5+01:00"), Some((1, 500_000_000)));
         assert_eq!(rfc3339("1970-01-01T0:00:01,25Z"), Some((1, 250_000_000)));
+        assert_eq!(rfc3339("9999-12-31T23:59:59Z"), Some((253_402_300_799, 0)));
+        assert_eq!(rfc3339("1970-01-01T00:00:00-00:60"), Some((3600, 0)));
         for bad in [
             "",
             "x",
@@ -96,6 +210,27 @@ mod tests {
             "2020-01-01T00:00:00Zx",
         ] {
             assert_eq!(rfc3339(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn header_times_have_three_forms() {
+        let moment = Some(784_111_777);
+        assert_eq!(http_time("Sun, 06 Nov 1994 08:49:37 GMT"), moment);
+        assert_eq!(http_time("Sunday, 06-Nov-94 08:49:37 GMT"), moment);
+        assert_eq!(http_time("Sun Nov  6 08:49:37 1994"), moment);
+        assert_eq!(http_time("mon,  06 nov 1994 8:49:37.5 GMT"), moment, "as Go reads it");
+        for bad in [
+            "",
+            "x",
+            "0",
+            "Sun, 6 Nov 1994 08:49:37 GMT",
+            "Sun, 06 Nov 1994 08:49:37 UTC",
+            "Sun, 06 Nov 1994 08:49:37 +0000",
+            "Sun, 31 Feb 1994 08:49:37 GMT",
+            "Sun Nov 6 08:49:37 1994 GMT",
+        ] {
+            assert_eq!(http_time(bad), None, "{bad}");
         }
     }
 }

@@ -5,6 +5,8 @@
 //! passed on is what came, but for the request line. Deliberately absent: later requests of the same
 //! connection, which well-behaved clients send, and HTTP/2.
 
+use crate::serve::is_host_byte;
+use http::Uri;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,7 +27,7 @@ const GO_ON: &str = "HTTP/1.1";
 /// Go: `rstAvoidanceDelay`.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// The target of a request whose URI could not hold it; travels beside the request.
+/// Path and query of a request whose URI cannot hold them as they are; travels beside the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LongTarget(pub(crate) String);
 
@@ -119,83 +121,126 @@ fn judge(head: &[u8]) -> Judgement {
     if method.is_empty() || !method.iter().all(|byte| is_token(*byte)) {
         return BAD;
     }
-    match version {
-        _ if first == PREFACE => {}
-        [b'H', b'T', b'T', b'P', b'/', b'1', b'.', minor] if minor.is_ascii_digit() => {}
+    let spoken = match version {
+        _ if first == PREFACE => true,
         [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
             if major.is_ascii_digit() && minor.is_ascii_digit() =>
         {
-            return Judgement::Refuse(
-                "505 HTTP Version Not Supported: unsupported protocol version",
-                "505 HTTP Version Not Supported: unsupported protocol version",
-            );
+            *major == b'1'
         }
         _ => return BAD,
-    }
+    };
     if target.iter().any(|byte| *byte < b' ' || *byte == 0x7f || *byte == b' ') || target.is_empty()
     {
         return BAD;
     }
-    let odd_target = !target.starts_with(b"/") && target != b"*" && !target.contains(&b':');
-    let open_bracket = target.contains(&b'[') && !target.contains(&b']');
-    if (odd_target && method != b"CONNECT") || (open_bracket && !target.starts_with(b"/")) {
-        return BAD;
-    }
     let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
-    if path.starts_with(b"/") && !escapes_are_good(path) {
-        return BAD;
-    }
-    let folded = match headers(lines.clone()) {
-        Ok(folded) => folded,
+    let other = if path.starts_with(b"/") {
+        if !escapes_are_good(path) {
+            return BAD;
+        }
+        None
+    } else if target == b"*" || method == b"CONNECT" {
+        None
+    } else {
+        match absolute(&String::from_utf8_lossy(target)) {
+            Some(path) => Some(path),
+            None => return BAD,
+        }
+    };
+    let fields = match headers(lines.clone()) {
+        Ok(fields) => fields,
         Err(refused) => return refused,
     };
+    if !spoken {
+        let text = "505 HTTP Version Not Supported: unsupported protocol version";
+        return Judgement::Refuse(text, text);
+    }
+    let may_lack_host = version == b"HTTP/1.0" || method == b"CONNECT" || first == PREFACE;
+    if let Some(text) = fields.fault(may_lack_host) {
+        return Judgement::Refuse(text, text);
+    }
     let version = if version == b"HTTP/1.0" { "HTTP/1.0" } else { GO_ON };
-    let target = spelled(target);
     let mut passed = Vec::with_capacity(head.len() + 64);
     passed.extend_from_slice(method);
     passed.push(b' ');
-    let long = target.len() > LONGEST_URI;
-    passed.extend_from_slice(if long { b"/" } else { &target });
+    let other = other.or_else(|| {
+        // A number sign means nothing to Go and the end to hyper.
+        let refused =
+            target.len() > LONGEST_URI || target.contains(&b'#') || Uri::try_from(target).is_err();
+        refused.then(|| String::from_utf8_lossy(target).into_owned())
+    });
+    passed.extend_from_slice(if other.is_some() { b"/" } else { target });
     passed.extend_from_slice(format!(" {version}\r\n").as_bytes());
     let after = head.get(first.len()..).unwrap_or_default();
     let after = after.strip_prefix(b"\r").unwrap_or(after);
-    match folded {
+    match fields.unfolded() {
         Some(unfolded) => passed.extend_from_slice(&unfolded),
         None => passed.extend_from_slice(after.strip_prefix(b"\n").unwrap_or(after)),
     }
-    let long = long.then(|| LongTarget(String::from_utf8_lossy(&target).into_owned()));
-    Judgement::Pass(passed, long)
+    Judgement::Pass(passed, other.map(LongTarget))
 }
 
-/// The target with what hyper refuses and Go takes in its escaped form; a scheme without a host goes.
-fn spelled(target: &[u8]) -> Vec<u8> {
-    let target = [&b"http:///"[..], b"https:///", b"http:/", b"https:/"]
-        .iter()
-        .find_map(|prefix| target.strip_prefix(*prefix).filter(|rest| !rest.starts_with(b"/")))
-        .map_or_else(|| target.to_vec(), |rest| [b"/", rest].concat());
-    let mut spelled = Vec::with_capacity(target.len());
-    for byte in target {
-        if b"<>#`".contains(&byte) {
-            spelled.extend_from_slice(format!("%{byte:02X}").as_bytes());
-        } else {
-            spelled.push(byte);
-        }
+/// Path and query of a target with a scheme, as they are written; `None` for one that is none.
+/// What has no path at all has an empty one.
+fn absolute(target: &str) -> Option<String> {
+    // A number sign means nothing here.
+    let url = units::gourl::parse(&target.replace('#', "%23")).ok()?;
+    let (_, rest) = target.split_once(':').filter(|_| !url.scheme.is_empty())?;
+    let (before, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let path = match before.strip_prefix("//") {
+        Some(after) => after.find('/').and_then(|at| after.get(at..)).unwrap_or_default(),
+        None if before.starts_with('/') => before,
+        None => "",
+    };
+    Some(if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") })
+}
+
+/// Header lines, those that went on in the next one put together.
+struct Fields<'a> {
+    all: Vec<(&'a [u8], Vec<u8>)>,
+    folded: bool,
+}
+
+impl Fields<'_> {
+    fn named(&self, wanted: &'static [u8]) -> impl Iterator<Item = &[u8]> {
+        let fields = self.all.iter().filter(move |(name, _)| name.eq_ignore_ascii_case(wanted));
+        fields.map(|(_, value)| value.as_slice())
     }
-    spelled
+
+    /// What Go says to a name with a space in it, after it has looked at the host.
+    fn fault(&self, may_lack_host: bool) -> Option<&'static str> {
+        if !self.all.iter().any(|(name, _)| name.contains(&b' ')) {
+            return None;
+        }
+        let mut hosts = self.named(b"host");
+        Some(match (hosts.next(), hosts.next()) {
+            (None, _) if !may_lack_host => "400 Bad Request: missing required Host header",
+            (Some(_), Some(_)) => "400 Bad Request",
+            (Some(host), None) if !host.iter().all(|byte| is_host_byte(*byte)) => {
+                "400 Bad Request: malformed Host header"
+            }
+            _ => "400 Bad Request: invalid header name",
+        })
+    }
+
+    /// The lines anew if some went on in the next one, which hyper does not take.
+    fn unfolded(&self) -> Option<Vec<u8>> {
+        let lines = self.all.iter().flat_map(|(name, value)| [name, &b": "[..], value, b"\r\n"]);
+        self.folded.then(|| lines.chain([&b"\r\n"[..]]).collect::<Vec<_>>().concat())
+    }
 }
 
-/// What Go says to header lines that are none; else the lines anew if some went on in the next one,
-/// which hyper does not take.
-fn headers<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Result<Option<Vec<u8>>, Judgement> {
+/// The header lines, or what Go says to lines that are none.
+fn headers<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Result<Fields<'a>, Judgement> {
     let odd = |byte: &u8| (*byte < b' ' && *byte != b'\t') || *byte == 0x7f;
-    let mut fields: Vec<(&[u8], Vec<u8>)> = Vec::new();
-    let mut folded = false;
+    let mut fields = Fields { all: Vec::new(), folded: false };
     for line in lines.take_while(|line| !line.is_empty()) {
         if line.starts_with(b" ") || line.starts_with(b"\t") {
-            let Some((_, value)) = fields.last_mut() else { return Err(BAD) };
+            let Some((_, value)) = fields.all.last_mut() else { return Err(BAD) };
             value.push(b' ');
             value.extend_from_slice(line.trim_ascii());
-            folded = true;
+            fields.folded = true;
             continue;
         }
         let Some((name, value)) = cut(line, b':') else { return Err(BAD) };
@@ -204,38 +249,26 @@ fn headers<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Result<Option<Vec<u8>>,
         if name.is_empty() || name.iter().any(no_name) || value.iter().any(odd) {
             return Err(BAD);
         }
-        fields.push((name, value.trim_ascii().to_vec()));
+        fields.all.push((name, value.trim_ascii().to_vec()));
     }
-    let named = |wanted: &'static [u8]| {
-        fields.iter().filter(move |(name, _)| name.eq_ignore_ascii_case(wanted))
-    };
     // Without chunks the length must be a number, and only one.
-    let mut lengths = named(b"content-length");
-    if let (None, Some((_, first))) = (named(b"transfer-encoding").next(), lengths.next()) {
-        let number = std::str::from_utf8(first).ok().filter(|text| !text.starts_with('+'));
-        let good = number.is_some_and(|text| text.parse::<i64>().is_ok_and(|n| n >= 0));
-        if !good || lengths.any(|(_, other)| other != first) {
+    let mut lengths = fields.named(b"content-length");
+    if let (None, Some(first)) = (fields.named(b"transfer-encoding").next(), lengths.next()) {
+        let number = std::str::from_utf8(first).ok();
+        let number = number.filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+        let good = number.is_some_and(|text| text.parse::<i64>().is_ok());
+        if !good || lengths.any(|other| other != first) {
             return Err(BAD);
         }
     }
-    let mut codings = named(b"transfer-encoding");
-    if let Some((_, coding)) = codings.next()
+    let mut codings = fields.named(b"transfer-encoding");
+    if let Some(coding) = codings.next()
         && (!coding.eq_ignore_ascii_case(b"chunked") || codings.next().is_some())
     {
         return Err(Judgement::Refuse("501 Not Implemented", "Unsupported transfer encoding"));
     }
-    if fields.iter().any(|(name, _)| name.contains(&b' ')) {
-        let text = match named(b"host").next() {
-            Some(_) => "400 Bad Request: invalid header name",
-            None => "400 Bad Request: missing required Host header",
-        };
-        return Err(Judgement::Refuse(text, text));
-    }
-    if !folded {
-        return Ok(None);
-    }
-    let lines = fields.iter().flat_map(|(name, value)| [name, &b": "[..], value, b"\r\n"]);
-    Ok(Some(lines.chain([&b"\r\n"[..]]).collect::<Vec<_>>().concat()))
+    drop((lengths, codings));
+    Ok(fields)
 }
 
 fn cut(bytes: &[u8], at: u8) -> Option<(&[u8], &[u8])> {
@@ -385,12 +418,24 @@ mod tests {
     }
 
     #[test]
-    fn targets_that_go_takes_are_spelled_for_hyper() {
-        let line = |target: &str| passed(&format!("GET {target} HTTP/1.2\r\nHost: a\r\n\r\n"));
-        assert_eq!(line("/a<b>#c"), "GET /a%3Cb%3E%23c HTTP/1.1\r\nHost: a\r\n\r\n");
-        assert_eq!(line("http:/healthz"), "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n");
-        assert_eq!(line("http:///healthz"), "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n");
-        assert_eq!(line("http://a/b"), "GET http://a/b HTTP/1.1\r\nHost: a\r\n\r\n");
+    fn targets_that_go_takes_and_hyper_does_not_travel_beside() {
+        for (target, path) in [
+            ("/a<b>%2F#c", "/a<b>%2F#c"),
+            ("/pods?a=\"", "/pods?a=\""),
+            ("http:/healthz", "/healthz"),
+            ("http:///healthz", "/healthz"),
+            ("http://a/b?c=d", "/b?c=d"),
+            ("HTTP://u:p@[::1]:10250/a%2fb#c", "/a%2fb#c"),
+            ("https://a?b", "?b"),
+            ("mailto:x", ""),
+        ] {
+            let head = format!("GET {target} HTTP/1.2\r\nHost: a\r\n\r\n");
+            let Judgement::Pass(bytes, other) = judge(head.as_bytes()) else {
+                panic!("{target} is refused");
+            };
+            assert_eq!(bytes, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", "{target}");
+            assert_eq!(other, Some(LongTarget(path.to_owned())), "{target}");
+        }
         let folded = "GET / HTTP/1.1\r\nHost: a\r\nX: y\r\n z\r\n\r\n";
         assert_eq!(passed(folded), "GET / HTTP/1.1\r\nHost: a\r\nX: y z\r\n\r\n");
         assert_eq!(passed("PRI * HTTP/2.0\r\n\r\n"), "PRI * HTTP/1.1\r\n\r\n");
@@ -411,6 +456,14 @@ mod tests {
             (
                 "GET / HTTP/3.0\r\n\r\n",
                 "505 HTTP Version Not Supported: unsupported protocol version",
+            ),
+            ("GET / HTTP/3.0\r\nX\r\n\r\n", "400 Bad Request"),
+            ("GET http://a:x/ HTTP/1.1\r\nHost: a\r\n\r\n", "400 Bad Request"),
+            ("GET :/a HTTP/1.1\r\nHost: a\r\n\r\n", "400 Bad Request"),
+            ("GET a/b HTTP/1.1\r\nHost: a\r\n\r\n", "400 Bad Request"),
+            (
+                "GET / HTTP/1.1\r\nHost: a/b\r\nX Y: z\r\n\r\n",
+                "400 Bad Request: malformed Host header",
             ),
             ("GET / HTTP/1.1\r\nX\r\n\r\n", "400 Bad Request"),
             ("GET / HTTP/1.1\r\nContent-Length: +1\r\n\r\n", "400 Bad Request"),

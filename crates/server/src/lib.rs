@@ -13,6 +13,7 @@ mod body;
 mod certificate_files;
 mod explain;
 mod exposition;
+mod form;
 mod gotime;
 mod handlers;
 mod head;

@@ -20,10 +20,11 @@ impl Query {
 
     /// Decodes; the first pair that cannot be decoded is an error in Go's words.
     pub(crate) fn strict(text: &str) -> Result<Self, String> {
+        // Of several faults Go tells of this one.
+        if text.contains(';') {
+            return Err("invalid semicolon separator in query".to_owned());
+        }
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
-            if pair.contains(';') {
-                return Err("invalid semicolon separator in query".to_owned());
-            }
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             for part in [key, value] {
                 if let Some(bad) = bad_escape(part) {
@@ -97,6 +98,7 @@ mod tests {
         assert_eq!(query.first("x"), None);
         assert_eq!(Query::strict("a=%zz1").unwrap_err(), "invalid URL escape \"%zz\"");
         assert_eq!(Query::strict("%4").unwrap_err(), "invalid URL escape \"%4\"");
+        assert!(Query::strict("%zz&a;b").unwrap_err().starts_with("invalid semicolon"));
         assert!(Query::strict("a;b").is_err() && Query::strict("a=b&&c").is_ok());
         assert!(query.one("tty") && query.flag("follow") && !query.flag("p"));
     }

@@ -143,9 +143,9 @@ impl Service {
             Route::DebugFlags => handlers::debug::set_verbosity(deps, request).await,
             Route::ContainerLogs(path) => {
                 let split = self.switches.split_log_streams;
-                handlers::logs::container(deps, &path, &target.query, split).await
+                handlers::logs::container(deps, &path, target, split).await
             }
-            Route::Run(path) => handlers::stream::run(deps, &path, &request).await,
+            Route::Run(path) => handlers::stream::run(deps, &path, request).await,
             Route::Exec(path) => handlers::stream::exec(deps, &path, request, caller).await,
             Route::Attach(path) => handlers::stream::attach(deps, &path, request, caller).await,
             Route::PortForward(path) => {
@@ -204,7 +204,8 @@ pub(crate) fn strange(request: &Request<Incoming>) -> Option<Reply> {
     if hosts > 1 {
         return Some(reply::bad_request("400 Bad Request"));
     }
-    let named = hosts == 1 || request.uri().authority().is_some() || old;
+    // With HTTP/2 the URI has it.
+    let named = hosts == 1 || old || request.version() == Version::HTTP_2;
     if !named && request.method() != Method::CONNECT {
         return Some(reply::bad_request("400 Bad Request: missing required Host header"));
     }
@@ -229,6 +230,6 @@ pub(crate) fn strange(request: &Request<Incoming>) -> Option<Reply> {
 }
 
 /// Go: `httpguts.ValidHostHeader`.
-fn is_host_byte(byte: u8) -> bool {
+pub(crate) fn is_host_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!$%&'()*+,-.:;=@[]_~".contains(&byte)
 }

@@ -7,6 +7,7 @@
 use crate::head::LongTarget;
 use http::{Method, Request, Uri};
 use std::fmt::Write as _;
+use units::strconv::quote_bytes;
 
 /// A path and query.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +55,13 @@ impl Target {
             if raw == default || is_valid_encoding(raw) { raw.to_owned() } else { default };
         let path = String::from_utf8_lossy(path.as_bytes()).into_owned();
         Ok(Self { path, escaped, query: query.to_owned() })
+    }
+
+    /// A part of the decoded path in Go's quotes, which show bytes that are no text.
+    pub(crate) fn quoted(&self, part: usize) -> String {
+        let decoded = unescape(&self.escaped).unwrap_or(Decoded(Vec::new()));
+        let mut parts = decoded.as_bytes().split(|byte| *byte == b'/');
+        quote_bytes(parts.by_ref().skip_while(|part| part.is_empty()).nth(part).unwrap_or_default())
     }
 
     /// A URL with this decoded path and the same query, as Go writes it.
@@ -165,6 +173,8 @@ mod tests {
             let target = Target::from_parts(raw, "").unwrap();
             assert_eq!((target.path.as_str(), target.escaped.as_str()), (path, escaped), "{raw}");
         }
+        let odd = Target::from_parts("/logs/a%ff%22b/c", "").unwrap();
+        assert_eq!((odd.quoted(1).as_str(), odd.quoted(2).as_str()), (r#""a\xff\"b""#, "\"c\""));
         for bad in ["/%", "/%z", "/%zz", "/a%2"] {
             assert_eq!(Target::from_parts(bad, ""), Err(BadTarget), "{bad}");
         }

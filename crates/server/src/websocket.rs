@@ -4,14 +4,15 @@ use crate::reply::{self, Reply};
 use axum::body::Body;
 use base64::Engine as _;
 use http::header::{
-    CONNECTION, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
-    SEC_WEBSOCKET_VERSION, UPGRADE,
+    CONNECTION, HeaderName, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
+    SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE,
 };
 use http::{HeaderMap, Method, StatusCode};
 use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+const VERSION: HeaderValue = HeaderValue::from_static("13");
 /// The most bytes of one message.
 const MOST: usize = 1 << 24;
 const CONTINUATION: u8 = 0;
@@ -31,30 +32,76 @@ pub(crate) enum Message {
     Close,
 }
 
-/// Whether a protocol is among those that the client offers.
-pub(crate) fn offers(headers: &HeaderMap, fits: impl Fn(&str) -> bool) -> bool {
-    let offered = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter();
-    let mut offered = offered.filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(','));
-    offered.any(|protocol| fits(protocol.trim()))
+/// The protocols that the client offers in its first header of them.
+pub(crate) fn offered(headers: &HeaderMap) -> Vec<String> {
+    let list = headers.get(SEC_WEBSOCKET_PROTOCOL).map(HeaderValue::as_bytes).unwrap_or_default();
+    String::from_utf8_lossy(list).split(',').map(|name| name.trim().to_owned()).collect()
 }
 
 /// The answer that switches to a WebSocket, or the refusal (Go: `x/net/websocket`).
 pub(crate) fn accept(
     method: &Method,
     headers: &HeaderMap,
-    protocol: &'static str,
+    protocol: &str,
 ) -> Result<Reply, Box<Reply>> {
     let refuse = |status, text: &'static str| Err(Box::new(reply::bare(status, text)));
+    let first = |name| headers.get(name).map(HeaderValue::as_bytes).unwrap_or_default();
     if method != Method::GET {
         return refuse(StatusCode::METHOD_NOT_ALLOWED, "bad method");
     }
-    let key = headers.get(SEC_WEBSOCKET_KEY).map(|key| key.as_bytes()).unwrap_or_default();
+    let connection = String::from_utf8_lossy(first(CONNECTION)).to_lowercase();
+    if !connection.contains("upgrade") {
+        return refuse(StatusCode::BAD_REQUEST, "not websocket protocol");
+    }
+    let key = first(SEC_WEBSOCKET_KEY);
     if key.is_empty() {
         return refuse(StatusCode::BAD_REQUEST, "mismatch challenge/response");
     }
-    if headers.get(SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
-        return refuse(StatusCode::BAD_REQUEST, "missing or bad WebSocket Version");
+    if first(SEC_WEBSOCKET_VERSION) != b"13" {
+        let mut reply = reply::bare(StatusCode::BAD_REQUEST, "missing or bad WebSocket Version");
+        reply.headers_mut().insert(SEC_WEBSOCKET_VERSION, VERSION);
+        return Err(Box::new(reply));
     }
+    Ok(switched(key, protocol))
+}
+
+/// The same for a tunnel, which has stricter rules (gorilla: `Upgrader.Upgrade`); without a protocol
+/// if none was agreed on.
+pub(crate) fn accept_tunnel(
+    method: &Method,
+    headers: &HeaderMap,
+    protocol: &str,
+) -> Result<Reply, Box<Reply>> {
+    let key = headers.get(SEC_WEBSOCKET_KEY).map(HeaderValue::as_bytes).unwrap_or_default();
+    let nonce = base64::engine::general_purpose::STANDARD.decode(key);
+    let status = if !lists(headers, CONNECTION, "upgrade") {
+        StatusCode::BAD_REQUEST
+    } else if method != Method::GET {
+        StatusCode::METHOD_NOT_ALLOWED
+    } else if !lists(headers, SEC_WEBSOCKET_VERSION, "13")
+        || !nonce.is_ok_and(|nonce| nonce.len() == 16)
+    {
+        StatusCode::BAD_REQUEST
+    } else {
+        return Ok(switched(key, protocol));
+    };
+    let mut reply = reply::error(status, status.canonical_reason().unwrap_or_default());
+    reply.headers_mut().insert(SEC_WEBSOCKET_VERSION, VERSION);
+    Err(Box::new(reply))
+}
+
+/// Whether a word is in a header's lists; what is no list ends at the first thing that is no word.
+fn lists(headers: &HeaderMap, name: HeaderName, wanted: &str) -> bool {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+    headers.get_all(name).iter().any(|value| {
+        let text = String::from_utf8_lossy(value.as_bytes());
+        let words = text.split(',').map(|word| word.trim_matches([' ', '\t']));
+        let mut words = words.take_while(|word| !word.is_empty() && word.chars().all(is_word));
+        words.any(|word| word.eq_ignore_ascii_case(wanted))
+    })
+}
+
+fn switched(key: &[u8], protocol: &str) -> Reply {
     let mut digest = ring::digest::Context::new(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY);
     digest.update(key);
     digest.update(GUID);
@@ -63,11 +110,12 @@ pub(crate) fn accept(
     let headers = reply.headers_mut();
     headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-    headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(protocol));
-    if let Ok(proof) = HeaderValue::from_str(&proof) {
-        headers.insert(SEC_WEBSOCKET_ACCEPT, proof);
+    for (name, value) in [(SEC_WEBSOCKET_PROTOCOL, protocol), (SEC_WEBSOCKET_ACCEPT, &*proof)] {
+        if let Some(value) = HeaderValue::from_str(value).ok().filter(|_| !value.is_empty()) {
+            headers.insert(name, value);
+        }
     }
-    Ok(reply)
+    reply
 }
 
 /// A frame of bytes, behind a prefix.
@@ -178,11 +226,24 @@ mod tests {
         let mut headers = HeaderMap::new();
         let key = HeaderValue::from_static("dGhlIHNhbXBsZSBub25jZQ==");
         headers.insert(SEC_WEBSOCKET_KEY, key);
-        assert_eq!(accept(&Method::GET, &headers, "x").unwrap_err().status(), 400);
+        headers.insert(CONNECTION, HeaderValue::from_static("keep-alive, Upgrade"));
+        let refused = accept(&Method::GET, &headers, "x").unwrap_err();
+        assert_eq!(
+            (refused.status().as_u16(), &refused.headers()[SEC_WEBSOCKET_VERSION]),
+            (400, &VERSION)
+        );
         headers.insert(SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
         let reply = accept(&Method::GET, &headers, "x").unwrap();
         assert_eq!(reply.headers()[SEC_WEBSOCKET_ACCEPT], "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
         assert_eq!(accept(&Method::POST, &headers, "x").unwrap_err().status(), 405);
+        let tunnel = accept_tunnel(&Method::GET, &headers, "").unwrap();
+        assert!(!tunnel.headers().contains_key(SEC_WEBSOCKET_PROTOCOL));
+        assert_eq!(accept_tunnel(&Method::POST, &headers, "x").unwrap_err().status(), 405);
+        headers.insert(SEC_WEBSOCKET_KEY, HeaderValue::from_static("x"));
+        assert_eq!(accept_tunnel(&Method::GET, &headers, "x").unwrap_err().status(), 400);
+        assert!(accept(&Method::GET, &headers, "x").is_ok(), "any key will do");
+        headers.insert(CONNECTION, HeaderValue::from_static("upgraded"));
+        assert!(accept(&Method::GET, &headers, "x").is_ok(), "the word is in it");
     }
 
     #[test]

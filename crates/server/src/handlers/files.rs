@@ -1,6 +1,8 @@
 //! One file as an answer: its type, its parts, and whether it is wanted at all (Go:
 //! `http.ServeContent`).
 
+use super::kinds;
+use crate::gotime::http_time;
 use crate::reply::{self, Reply};
 use axum::body::Body;
 use http::header::{
@@ -8,30 +10,12 @@ use http::header::{
     IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, LAST_MODIFIED, RANGE,
 };
 use http::{HeaderMap, StatusCode};
-use jiff::fmt::rfc2822;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
-use std::sync::OnceLock;
 use std::time::SystemTime;
 
 const PIECE: usize = 64 * 1024;
 const SNIFF: u64 = 512;
-/// What an operating system adds to the types below (shared-mime-info).
-const GLOBS: [&str; 2] = ["/usr/local/share/mime/globs2", "/usr/share/mime/globs2"];
-const KNOWN: [(&str, &str); 11] = [
-    (".css", "text/css; charset=utf-8"),
-    (".gif", "image/gif"),
-    (".htm", "text/html; charset=utf-8"),
-    (".html", "text/html; charset=utf-8"),
-    (".jpg", "image/jpeg"),
-    (".js", "text/javascript; charset=utf-8"),
-    (".json", "application/json"),
-    (".pdf", "application/pdf"),
-    (".png", "image/png"),
-    (".svg", "image/svg+xml"),
-    (".xml", "text/xml; charset=utf-8"),
-];
-
 /// Under which conditions the file is wanted.
 pub(super) struct Conditions<'a> {
     /// The request's headers.
@@ -46,30 +30,30 @@ impl Conditions<'_> {
     }
 
     fn time(&self, name: HeaderName) -> Option<i64> {
-        self.header(name).and_then(parse_time)
+        self.header(name).and_then(http_time)
     }
 
     /// The answer if the file itself is not wanted (Go: `checkPreconditions`). Files have no tag.
     fn refusal(&self) -> Option<StatusCode> {
         let changed = seconds(self.changed);
         let failed = match self.header(IF_MATCH) {
-            Some(tags) => tags.trim() != "*",
+            Some(tags) => !any_tag(tags),
             None => self.time(IF_UNMODIFIED_SINCE).is_some_and(|since| changed > since),
         };
         if failed {
             return Some(StatusCode::PRECONDITION_FAILED);
         }
         let unchanged = match self.header(IF_NONE_MATCH) {
-            Some(tags) => tags.trim() == "*",
+            Some(tags) => any_tag(tags),
             None => self.time(IF_MODIFIED_SINCE).is_some_and(|since| changed <= since),
         };
         unchanged.then_some(StatusCode::NOT_MODIFIED)
     }
 
     fn range(&self) -> &str {
-        let stale = self.header(IF_RANGE).is_some_and(|text| {
-            parse_time(text).is_none_or(|since| since != seconds(self.changed))
-        });
+        let stale = self
+            .header(IF_RANGE)
+            .is_some_and(|text| http_time(text).is_none_or(|since| since != seconds(self.changed)));
         if stale { "" } else { self.header(RANGE).unwrap_or_default() }
     }
 }
@@ -98,9 +82,26 @@ fn http_date(time: SystemTime) -> Option<String> {
     Some(stamp.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string())
 }
 
-fn parse_time(text: &str) -> Option<i64> {
-    let zoned = rfc2822::parse(text).ok()?;
-    Some(zoned.timestamp().as_second())
+/// Whether any file will do: one of the tags is a star. Files have none that could be the same.
+fn any_tag(tags: &str) -> bool {
+    let mut rest = tags.trim_matches([' ', '\t']);
+    loop {
+        if rest.starts_with('*') {
+            return true;
+        }
+        rest = match rest.strip_prefix(',').or_else(|| after_tag(rest)) {
+            Some(rest) => rest.trim_start_matches([' ', '\t']),
+            None => return false,
+        };
+    }
+}
+
+/// What is behind the tag in front (Go: `scanETag`).
+fn after_tag(text: &str) -> Option<&str> {
+    let inside = text.strip_prefix("W/").unwrap_or(text).strip_prefix('"')?;
+    let good = |byte: u8| matches!(byte, 0x21 | 0x23..=0x7e | 0x80..);
+    let end = inside.bytes().position(|byte| !good(byte))?;
+    inside.get(end..)?.strip_prefix('"')
 }
 
 /// The file, or the parts of it that are asked for.
@@ -114,7 +115,7 @@ pub(super) async fn content(
     if let Some(status) = conditions.refusal() {
         return with_time(reply::bare(status, Body::empty()), changed);
     }
-    let kind = match by_extension(name) {
+    let kind = match kinds::by_name(name) {
         Some(kind) => kind,
         None => {
             let mut head = Vec::new();
@@ -123,7 +124,7 @@ pub(super) async fn content(
                 let text = "seeker can't seek";
                 return reply::error(StatusCode::INTERNAL_SERVER_ERROR, text);
             }
-            sniff(&head).to_owned()
+            kinds::by_content(&head).to_owned()
         }
     };
     let parts = match ranges(conditions.range(), length) {
@@ -206,51 +207,6 @@ fn several(file: File, length: u64, kind: &str, parts: &[(u64, u64)]) -> Reply {
     reply
 }
 
-fn by_extension(name: &str) -> Option<String> {
-    static GLOBAL: OnceLock<Vec<(String, String)>> = OnceLock::new();
-    let extension = name.rfind('.').and_then(|at| name.get(at..))?;
-    let lower = extension.to_ascii_lowercase();
-    if let Some((_, kind)) = KNOWN.iter().find(|(known, _)| *known == lower) {
-        return Some((*kind).to_owned());
-    }
-    let global = GLOBAL.get_or_init(|| {
-        GLOBS.iter().find_map(|file| sys::fs::read(file).ok()).map_or_else(Vec::new, |bytes| {
-            String::from_utf8_lossy(&bytes).lines().filter_map(glob).collect()
-        })
-    });
-    let of = |wanted: &str| global.iter().find(|(known, _)| known == wanted);
-    of(extension).or_else(|| of(&lower)).map(|(_, kind)| kind.clone())
-}
-
-/// `50:text/x-log:*.log` of a glob table.
-fn glob(line: &str) -> Option<(String, String)> {
-    let mut fields = line.split(':');
-    let weight = fields.next()?;
-    let kind = fields.next()?;
-    let extension = fields.next()?.strip_prefix('*')?;
-    if weight.starts_with('#') || !extension.starts_with('.') || extension.contains(['?', '*', '['])
-    {
-        return None;
-    }
-    let charset = if kind.starts_with("text/") { "; charset=utf-8" } else { "" };
-    Some((extension.to_owned(), format!("{kind}{charset}")))
-}
-
-fn sniff(head: &[u8]) -> &'static str {
-    let binary = |b: &u8| matches!(*b, 0..=8 | 11 | 14..=26 | 28..=31);
-    if head.starts_with(b"\x1f\x8b\x08") {
-        "application/x-gzip"
-    } else if head.starts_with(b"\xfe\xff") {
-        "text/plain; charset=utf-16be"
-    } else if head.starts_with(b"\xff\xfe") {
-        "text/plain; charset=utf-16le"
-    } else if head.iter().any(binary) {
-        "application/octet-stream"
-    } else {
-        "text/plain; charset=utf-8"
-    }
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Refused {
     /// Not a range.
@@ -274,6 +230,9 @@ fn ranges(text: &str, length: u64) -> Result<Vec<(u64, u64)>, Refused> {
         let (from, to) = one.split_once('-').ok_or(Refused::Invalid)?;
         let (from, to) = (from.trim(), to.trim());
         if from.is_empty() {
+            if to.starts_with('-') {
+                return Err(Refused::Invalid);
+            }
             let count = number(to)?.min(length);
             parts.push((length - count, count));
             continue;
@@ -332,7 +291,7 @@ mod tests {
         assert_eq!(ranges("bytes=5-99", 10), Ok(vec![(5, 5)]));
         assert_eq!(ranges("bytes=10-", 10), Err(Refused::Outside));
         assert_eq!(ranges("bytes=1-2,4-5", 10), Ok(vec![(1, 2), (4, 2)]));
-        for bad in ["lines=1-2", "bytes=a-b", "bytes=9-2", "bytes=--1", "bytes=5"] {
+        for bad in ["lines=1-2", "bytes=a-b", "bytes=9-2", "bytes=--1", "bytes=--0", "bytes=5"] {
             assert_eq!(ranges(bad, 10), Err(Refused::Invalid), "{bad}");
         }
         assert_eq!(ranges("bytes=", 10), Ok(vec![]));
@@ -351,14 +310,9 @@ mod tests {
         assert_eq!(ask(IF_UNMODIFIED_SINCE, early), Some(StatusCode::PRECONDITION_FAILED));
         assert_eq!(ask(IF_NONE_MATCH, "*"), Some(StatusCode::NOT_MODIFIED));
         assert_eq!(ask(IF_MATCH, "\"x\""), Some(StatusCode::PRECONDITION_FAILED));
+        assert_eq!(ask(IF_MATCH, "\"x\", W/\"y\" , *"), None);
+        assert_eq!(ask(IF_MATCH, "\"x y\", *"), Some(StatusCode::PRECONDITION_FAILED));
+        assert_eq!(ask(IF_NONE_MATCH, "x, *"), None);
         assert_eq!(http_date(changed).as_deref(), Some("Sun, 09 Sep 2001 01:46:40 GMT"));
-    }
-
-    #[test]
-    fn glob_tables_give_types() {
-        let log = (".log".to_owned(), "text/x-log; charset=utf-8".to_owned());
-        assert_eq!(glob("50:text/x-log:*.log"), Some(log));
-        assert_eq!(glob("50:text/x-changelog:changelog"), None);
-        assert_eq!(glob("# x:y:*.z"), None);
     }
 }

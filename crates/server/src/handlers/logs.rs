@@ -6,6 +6,7 @@ use crate::query::Query;
 use crate::reply::{self, Reply};
 use crate::route::ContainerPath;
 use crate::serve::ServerDeps;
+use crate::target::Target;
 use api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
 use axum::body::Body;
 use http::StatusCode;
@@ -31,7 +32,7 @@ pub(crate) struct Wanted {
 pub(crate) async fn container(
     deps: &Arc<ServerDeps>,
     path: &ContainerPath,
-    query: &str,
+    target: &Target,
     split_streams: bool,
 ) -> Reply {
     let missing = |what: &str| {
@@ -46,16 +47,16 @@ pub(crate) async fn container(
     if path.namespace.is_empty() {
         return missing("podNamespace");
     }
-    let wanted = match parse(query) {
+    let wanted = match parse(&target.query) {
         Ok(wanted) => wanted,
         Err(refused) => return *refused,
     };
     let Some(entry) = find(deps, &path.namespace, &path.pod) else {
-        let text = format!("pod {} does not exist", quote(&path.pod));
+        let text = format!("pod {} does not exist", target.quoted(2));
         return reply::plain(StatusCode::NOT_FOUND, text);
     };
     if !has_container(&entry.pod, &path.container) {
-        let (container, pod) = (quote(&path.container), quote(&path.pod));
+        let (container, pod) = (target.quoted(3), target.quoted(2));
         let text = format!("container {container} not found in pod {pod}");
         return reply::plain(StatusCode::NOT_FOUND, text);
     }

@@ -98,13 +98,61 @@ async fn main_page(deps: &ServerDeps) -> String {
     })
 }
 
+/// Whether the page is wanted packed (promhttp: `NegotiateContentEncoding`, which offers it as it is
+/// and packed, in this order).
 fn takes_gzip(headers: &HeaderMap) -> bool {
-    let offers = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|v| v.to_str().ok());
-    offers.flat_map(|v| v.split(',')).any(|offer| {
-        let mut parts = offer.split(';').map(str::trim);
-        let named = parts.next() == Some("gzip");
-        named && !parts.any(|p| matches!(p, "q=0" | "q=0.0" | "q=0.00" | "q=0.000"))
-    })
+    let asked: Vec<(String, f64)> =
+        headers.get_all(ACCEPT_ENCODING).iter().flat_map(|line| codings(line.as_bytes())).collect();
+    let (mut packed, mut best) = (false, -1.0);
+    for offer in ["identity", "gzip"] {
+        for (name, quality) in &asked {
+            if *quality > best && (name == "*" || name == offer) {
+                best = *quality;
+                packed = offer == "gzip";
+            }
+        }
+    }
+    packed && best > 0.0
+}
+
+/// The codings of one header with how much they are wanted; what cannot be read ends the list.
+fn codings(line: &[u8]) -> Vec<(String, f64)> {
+    let text = String::from_utf8_lossy(line);
+    let blank = |c: char| matches!(c, ' ' | '\t' | '\r' | '\n');
+    let (mut rest, mut found) = (&*text, Vec::new());
+    loop {
+        let part = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~/".contains(c);
+        let behind = rest.trim_start_matches(part);
+        let (name, behind) = rest.split_at(rest.len() - behind.len());
+        if name.is_empty() {
+            return found;
+        }
+        rest = behind.trim_start_matches(blank);
+        let mut quality = 1.0;
+        if let Some(parameter) = rest.strip_prefix(';') {
+            let Some(number) = parameter.trim_start_matches(blank).strip_prefix("q=") else {
+                return found;
+            };
+            let Some((read, behind)) = weight(number) else { return found };
+            (quality, rest) = (read, behind);
+        }
+        found.push((name.to_owned(), quality));
+        rest = match rest.trim_start_matches(blank).strip_prefix(',') {
+            Some(rest) => rest.trim_start_matches(blank),
+            None => return found,
+        };
+    }
+}
+
+/// A number from 0 on, of which only the fraction may have several digits.
+fn weight(text: &str) -> Option<(f64, &str)> {
+    let whole = if text.starts_with('0') { 0.0 } else { 1.0 };
+    let rest = text.strip_prefix(['0', '1'])?;
+    let Some(fraction) = rest.strip_prefix('.') else { return Some((whole, rest)) };
+    let behind = fraction.trim_start_matches(|c: char| c.is_ascii_digit());
+    let digits = fraction.get(..fraction.len() - behind.len()).unwrap_or_default();
+    let fraction = format!("0.{digits}").parse().unwrap_or(0.0);
+    Some((whole + fraction, behind))
 }
 
 /// The body of an answer. The one page that has megabytes is made while it is sent, as fast as the client takes it.
@@ -172,5 +220,9 @@ mod tests {
         };
         assert!(asks("gzip") && asks("deflate, gzip;q=0.5"));
         assert!(!asks("identity") && !asks("gzip;q=0") && !takes_gzip(&HeaderMap::new()));
+        assert!(!asks("*") && !asks("GZIP") && !asks("gzip;x=1") && !asks("gzip;q=.5"));
+        assert!(!asks("gzip;q=0.5, identity") && asks("identity;q=0.5, gzip;q=0.6"));
+        assert!(asks("br;q=1.0, gzip;q=0.8, *;q=0.1") && asks("gzip;q=0.001"));
+        assert!(asks("identity;q=0, gzip ;q=1") && !asks(" gzip") && !asks("zstd;x, gzip"));
     }
 }

@@ -35,7 +35,11 @@ pub(crate) async fn answer(
     let Some(root) = deps.roots.container_logs.parent().map(Path::to_owned) else {
         return missing();
     };
-    let path = target.path.strip_prefix("/logs/").unwrap_or_default();
+    // Go takes the prefix off both spellings of a path, and only as it is.
+    let Some(path) = target.path.strip_prefix("/logs/") else { return missing() };
+    if !target.escaped.starts_with("/logs/") {
+        return missing();
+    }
     if switches.log_query {
         let query = Query::parse(&target.query);
         match log_query::decide(&query, path, &root) {

@@ -2,7 +2,7 @@
 
 use crate::reply::{self, Reply};
 use crate::serve::ServerDeps;
-use http::StatusCode;
+use http::{HeaderName, HeaderValue, StatusCode};
 
 /// The command line and the symbol question; other profiles are of a Go runtime.
 pub(crate) fn answer(deps: &ServerDeps, path: &str) -> Reply {
@@ -21,6 +21,11 @@ pub(crate) fn answer(deps: &ServerDeps, path: &str) -> Reply {
             let text = "this process has no Go runtime to profile; use perf on its pid";
             reply::error(StatusCode::NOT_IMPLEMENTED, text)
         }
-        _ => reply::error(StatusCode::NOT_FOUND, "Unknown profile"),
+        _ => {
+            let mut reply = reply::error(StatusCode::NOT_FOUND, "Unknown profile");
+            let mark = HeaderName::from_static("x-go-pprof");
+            reply.headers_mut().insert(mark, HeaderValue::from_static("1"));
+            reply
+        }
     }
 }

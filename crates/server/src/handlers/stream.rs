@@ -6,7 +6,8 @@
 
 use super::pods::find;
 use super::translate;
-use crate::auth::is_websocket;
+use crate::auth::{is_websocket, wants_upgrade};
+use crate::form::Form;
 use crate::query::Query;
 use crate::reply::{self, Reply};
 use crate::route::ContainerPath;
@@ -17,9 +18,7 @@ use cri::CriError;
 use cri::api::{
     AttachRequest, ContainerFilter, ContainerStateValue, ExecRequest, PodSandboxFilter,
 };
-use http::header::{
-    CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT,
-};
+use http::header::{CONTENT_LENGTH, HOST, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
@@ -36,11 +35,11 @@ const DIAL_DEADLINE: Duration = Duration::from_secs(10);
 pub(crate) async fn run(
     deps: &ServerDeps,
     path: &ContainerPath,
-    request: &Request<Incoming>,
+    request: Request<Incoming>,
 ) -> Reply {
-    let query = Query::parse(target::query(request));
+    let form = Form::read(request).await;
     let command: Vec<String> =
-        query.first("cmd").unwrap_or_default().split(' ').map(str::to_owned).collect();
+        form.first("cmd").unwrap_or_default().split(' ').map(str::to_owned).collect();
     let id = match running_container(deps, path).await {
         Ok(id) => id,
         Err(refused) => return *refused,
@@ -301,10 +300,7 @@ async fn proxy(
     mut request: Request<Incoming>,
     caller: &Caller,
 ) -> Reply {
-    let upgrade = request.headers().get_all(CONNECTION).iter().any(|value| {
-        value.to_str().is_ok_and(|value| value.to_ascii_lowercase().contains("upgrade"))
-    });
-    if !upgrade {
+    if !wants_upgrade(request.headers()) {
         return reply::error(StatusCode::INTERNAL_SERVER_ERROR, "Upgrade request required");
     }
     let ours = hyper::upgrade::on(&mut request);
@@ -401,8 +397,15 @@ pub(super) async fn dial(
     {
         headers.insert(HOST, value);
     }
-    if !headers.contains_key(USER_AGENT) {
-        headers.insert(USER_AGENT, HeaderValue::from_static("Go-http-client/1.1"));
+    match headers.get(USER_AGENT) {
+        None => {
+            headers.insert(USER_AGENT, HeaderValue::from_static("Go-http-client/1.1"));
+        }
+        // Go sends no empty one.
+        Some(agent) if agent.is_empty() => {
+            headers.remove(USER_AGENT);
+        }
+        Some(_) => {}
     }
     if *method != Method::GET && !headers.contains_key(CONTENT_LENGTH) {
         headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));

@@ -29,7 +29,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 
 const V5: &str = "v5.channel.k8s.io";
-const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
+/// What stands before the name of a protocol within a tunnel.
+const TUNNEL: &str = "SPDY/3.1+";
 const STREAM_VERSION: HeaderName = HeaderName::from_static("x-stream-protocol-version");
 const PIECES: usize = 8;
 const STDIN: u8 = 0;
@@ -52,12 +53,21 @@ pub(super) fn count(deps: &ServerDeps, sub_resource: &str) {
 
 /// Whether exec and attach are asked for in the protocol that the kubelet answers itself.
 pub(super) fn is_v5(headers: &HeaderMap) -> bool {
-    crate::auth::is_websocket(headers) && websocket::offers(headers, |name| name == V5)
+    crate::auth::is_websocket(headers) && websocket::offered(headers).iter().any(|name| name == V5)
 }
 
 /// Whether a port-forward is asked for as SPDY within a WebSocket.
 pub(super) fn is_tunnel(headers: &HeaderMap) -> bool {
-    crate::auth::is_websocket(headers) && websocket::offers(headers, |name| name == TUNNEL)
+    crate::auth::is_websocket(headers) && !tunnelled(headers).is_empty()
+}
+
+/// The protocols that are offered within a tunnel.
+fn tunnelled(headers: &HeaderMap) -> Vec<String> {
+    let inside = |name: &String| {
+        let name = name.strip_prefix(TUNNEL)?;
+        name.ends_with(".k8s.io").then(|| name.to_owned())
+    };
+    websocket::offered(headers).iter().filter_map(inside).collect()
 }
 
 /// exec and attach.
@@ -355,13 +365,7 @@ pub(super) async fn tunnel(
     mut request: Request<Incoming>,
     caller: &Caller,
 ) -> Reply {
-    let switched = match websocket::accept(request.method(), request.headers(), TUNNEL) {
-        Ok(switched) => switched,
-        Err(refused) if refused.status() == StatusCode::METHOD_NOT_ALLOWED => {
-            return reply::error(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
-        }
-        Err(refused) => return *refused,
-    };
+    let inside = tunnelled(request.headers());
     let mut headers = request.headers().clone();
     for name in [
         SEC_WEBSOCKET_ACCEPT,
@@ -374,7 +378,10 @@ pub(super) async fn tunnel(
     }
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     headers.insert(UPGRADE, HeaderValue::from_static("SPDY/3.1"));
-    headers.insert(STREAM_VERSION, HeaderValue::from_static("portforward.k8s.io"));
+    headers.remove(STREAM_VERSION);
+    for value in inside.iter().filter_map(|name| HeaderValue::from_str(name).ok()) {
+        headers.append(STREAM_VERSION, value);
+    }
     super::stream::forwarded(&mut headers, caller);
     let answer = match dial(deps, url, &Method::POST, headers).await {
         Ok(answer) => answer,
@@ -386,6 +393,14 @@ pub(super) async fn tunnel(
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         return answer.map(Body::new);
     }
+    let agreed = answer.headers().get(STREAM_VERSION).and_then(|name| name.to_str().ok());
+    let agreed = agreed.filter(|name| inside.iter().any(|known| known == name.trim()));
+    let protocol = agreed.map(|name| format!("{TUNNEL}{}", name.trim())).unwrap_or_default();
+    let accepted = websocket::accept_tunnel(request.method(), request.headers(), &protocol);
+    let switched = match accepted {
+        Ok(switched) => switched,
+        Err(refused) => return *refused,
+    };
     let (ours, theirs) = (hyper::upgrade::on(&mut request), hyper::upgrade::on(answer));
     deps.tasks.spawn("tunnel", OnExit::Fine, async move {
         match tokio::try_join!(ours, theirs) {
