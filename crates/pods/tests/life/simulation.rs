@@ -201,7 +201,8 @@ impl Node {
             if left.is_empty() {
                 break;
             }
-            assert!(tokio::time::Instant::now() < patience, "never {what}: {left:#?}");
+            let late = tokio::time::Instant::now() >= patience;
+            assert!(!late, "never {what}: {left:#?}; {:#?}", self.story.waits());
             tokio::time::sleep(Duration::from_secs(1)).await;
             self.seen.look(&self.world);
         }

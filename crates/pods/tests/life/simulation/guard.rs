@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use testkit::fake_cri::FakeCri;
 
-/// Far longer than a node takes: two seconds of a quiet machine.
-const LIMIT: Duration = Duration::from_secs(120);
+/// Far longer than a node takes (two seconds of a quiet machine), and than one that never settles (a minute).
+const LIMIT: Duration = Duration::from_secs(300);
 /// How long its story may take, in which everything that is asked may hang too.
 const STORY: Duration = Duration::from_secs(10);
 /// Calls that are shown.
@@ -46,6 +46,19 @@ impl Story {
         self.change(|told| told.agent = Some((agent.pods.clone(), agent.tasks.clone())));
     }
 
+    /// Where each pod is, what it waits for and what happened to it last, as the agent tells it.
+    pub(super) fn waits(&self) -> Vec<String> {
+        let agent = self.change(|told| told.agent.clone());
+        let pods = agent.map(|(pods, _)| pods.explain()).unwrap_or_default();
+        let line = |pod: &ports::ExplainedPod| {
+            let waits = pod.waits.iter().map(|wait| format!("{}: {}", wait.who, wait.what));
+            let waits: Vec<String> = waits.collect();
+            let last = pod.steps.last().map(|step| format!("{} {}", step.what, step.detail));
+            format!("{} {}, waits for {waits:?}, last {last:?}", pod.name, pod.life)
+        };
+        pods.iter().map(line).collect()
+    }
+
     fn change<T>(&self, change: impl FnOnce(&mut Told) -> T) -> T {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -53,14 +66,10 @@ impl Story {
     /// What can be known from outside, most certain first; each piece is printed by itself.
     fn tell(&self) {
         print(&threads());
-        let (cri, agent) = self.change(|told| (told.cri.take(), told.agent.take()));
-        if let Some((pods, tasks)) = agent {
+        let (cri, agent) = self.change(|told| (told.cri.take(), told.agent.clone()));
+        if let Some((_, tasks)) = agent {
             print(&format!("tasks: {:?}\n", tasks.running()));
-            for pod in pods.explain() {
-                let last = pod.steps.last();
-                let (name, life, waits) = (pod.name, pod.life, pod.waits);
-                print(&format!("pod {name}: {life}, waits for {waits:?}, last {last:?}\n"));
-            }
+            print(&format!("pods: {:#?}\n", self.waits()));
         }
         if let Some(cri) = cri {
             let calls = cri.calls();
