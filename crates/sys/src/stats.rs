@@ -14,4 +14,4 @@ pub use cgroup::{
 };
 pub use folder::{FolderUsage, FsUsage, device, files_usage, folder_usage, fs_usage};
 pub use network::{InterfaceUsage, network_usage, parse_net_dev};
-pub use process::{OpenFiles, descriptors, open_files, soft_open_files};
+pub use process::{OpenFiles, descriptors, open_files, own_open_files, soft_open_files};
