@@ -411,6 +411,7 @@ impl OtherKind {
         let known = |key: &str| ["apiVersion", "kind"].contains(&key) || self.fields.contains(&key);
         let unknown = document.members.iter().filter(|(key, _)| !known(key));
         let unknown = unknown.map(|(key, _)| format!("unknown field {}", quote(key)));
+        let unknown = unknown.take(crate::value::MOST_UNKNOWN);
         Ok(document.duplicates.iter().cloned().chain(unknown).collect())
     }
 }

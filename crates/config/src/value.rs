@@ -75,13 +75,16 @@ pub(crate) enum Reading {
     Merged,
 }
 
+/// Unknown fields that are told, as upstream's reader has it.
+pub(crate) const MOST_UNKNOWN: usize = 100;
+
 /// Gathers what goes wrong during one decode.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     reading: Reading,
     path: String,
     structs: Vec<&'static str>,
-    /// Paths of fields nobody knows, in document order.
+    /// Paths of fields nobody knows, in document order; at most [`MOST_UNKNOWN`].
     pub(crate) unknown: Vec<String>,
     /// The first type error, in Go's words.
     error: Option<String>,
@@ -188,6 +191,7 @@ impl Decoder {
                     take(field, value, self);
                     self.path.truncate(length);
                 }
+                None if self.unknown.len() >= MOST_UNKNOWN => {}
                 None => {
                     let dot = if self.path.is_empty() { "" } else { "." };
                     self.unknown.push(format!("{}{dot}{key}", self.path));

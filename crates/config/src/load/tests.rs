@@ -186,6 +186,10 @@ fn unknown_fields_of_the_file_are_warned_of_and_of_a_drop_in_ignored() {
         "\"Using lenient decoding as strict decoding failed\" err=\"strict decoding error: \
          unknown field \\\"foo\\\", unknown field \\\"registerWithTaints[0].b\\\"\""
     );
+    let many: String = (0..120).map(|n| format!("foo{n}: 1\n")).collect();
+    let answer = loaded(&["--config=c"], &[("c", &file(&many))]);
+    let line = answer.lines.iter().find(|l| l.message.starts_with("Using lenient")).unwrap();
+    assert_eq!(line.to_string().matches("unknown field").count(), 100);
     let drop_in = format!("{HEAD}foo: 1\n");
     let answer = loaded(&["--config-dir=d"], &[("d/a.conf", &drop_in)]);
     assert!(!answer.lines.iter().any(|l| l.message.starts_with("Using lenient")));

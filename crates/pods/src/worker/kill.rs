@@ -106,7 +106,8 @@ impl Killer<'_> {
                 }
             }
         }
-        let rest = self.turn_and_stop(stop, stopped, began);
+        // The hook and the wait for the turn are taken off in whole seconds each.
+        let rest = self.turn_and_stop(stop, stopped, stop.budget.after(began.elapsed()));
         let Some(mut hook) = overran else { return rest.await };
         // The hook is not ended by its budget but with its container: dropping the call would have
         // the runtime kill the command at once.
@@ -142,11 +143,11 @@ impl Killer<'_> {
         &self,
         stop: &StopContainer,
         stopped: Option<&watch::Sender<BTreeSet<String>>>,
-        began: Instant,
+        budget: StopBudget,
     ) -> Result<(), String> {
         let name = &stop.target.name;
-        let left = self.budget(stop.budget.after(began.elapsed()));
-        if let (Some(stopped), Some(_)) = (stopped, left.window())
+        let began = Instant::now();
+        if let (Some(stopped), Some(_)) = (stopped, self.budget(budget).window())
             && !stop.after.is_empty()
         {
             let mut follow = stopped.subscribe();
@@ -155,9 +156,9 @@ impl Killer<'_> {
                 // The sender outlives this call.
                 let _ = follow.wait_for(ready).await;
             };
-            self.within(turn, stop.budget, began).await;
+            self.within(turn, budget, began).await;
         }
-        self.stop(stop, began).await.map_err(|fault| {
+        self.stop(stop, budget, began).await.map_err(|fault| {
             self.timeline.note_container("stop failed", name, fault.to_string());
             format!("failed to kill container {name:?}: {fault}")
         })?;
@@ -169,7 +170,9 @@ impl Killer<'_> {
     fn budget(&self, left: StopBudget) -> StopBudget {
         match self.grace.borrow().grace {
             Some((seconds, since)) => {
-                let spent = since.max(self.began).elapsed().as_secs();
+                // One that was in force when we began is in the plan; whoever asks takes off the time.
+                let news = since > self.began;
+                let spent = if news { since.elapsed().as_secs() } else { 0 };
                 let spent = i64::try_from(spent).unwrap_or(i64::MAX);
                 left.shortened(seconds.saturating_sub(spent))
             }
@@ -202,11 +205,16 @@ impl Killer<'_> {
     }
 
     /// Asks the runtime to stop the container; asks again with less time when the grace shrinks.
-    async fn stop(&self, stop: &StopContainer, began: Instant) -> Result<(), RuntimeFault> {
+    async fn stop(
+        &self,
+        stop: &StopContainer,
+        budget: StopBudget,
+        began: Instant,
+    ) -> Result<(), RuntimeFault> {
         let mut grace = self.grace.clone();
         grace.mark_unchanged();
         let id = stop.target.id.as_str();
-        let seconds = self.budget(stop.budget.after(began.elapsed())).stop_timeout();
+        let seconds = self.budget(budget.after(began.elapsed())).stop_timeout();
         let mut deadline = deadline_in(seconds);
         let runtime = &self.shared.runtime;
         let mut calls: FuturesUnordered<BoxFuture<'_, Result<(), RuntimeFault>>> =
@@ -221,7 +229,7 @@ impl Killer<'_> {
                     }
                 }
                 changed = grace.changed() => { // cancel-safe: documented by tokio
-                    let left = self.budget(stop.budget.after(began.elapsed())).stop_timeout();
+                    let left = self.budget(budget.after(began.elapsed())).stop_timeout();
                     if changed.is_err() {
                         return match futures::StreamExt::next(&mut calls).await {
                             Some(result) => result,

@@ -119,22 +119,30 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
     let gid = ownership::fs_group(&input.pod);
     input.step.enter(format!("binding {}", source.display()));
     let (from, to) = (source.clone(), target.clone());
-    let owner = env
+    let bound = env
         .pool
-        .run(&source.to_string_lossy(), "bind", NORMAL, move || -> Result<u32, StepError> {
-            sys::fs::create_dir_all(&to, 0o750)?;
-            if !mount::is_mount_point(&to)?
-                && let Err(e) = mount::bind(&from, &to, read_only)
-            {
-                mount::unmount_all_at(&to)?;
-                sys::fs::remove_dir(&to)?;
-                return Err(StepError { outcome: engine::volumes::Outcome::Final, ..e.into() });
-            }
-            std::fs::metadata(&from)
-                .map(|m| m.gid())
-                .map_err(|e| StepError::uncertain(format!("stat {}: {e}", from.display())))
-        })
+        .run(
+            &source.to_string_lossy(),
+            "bind",
+            NORMAL,
+            move || -> Result<Option<u32>, StepError> {
+                sys::fs::create_dir_all(&to, 0o750)?;
+                if mount::is_mount_point(&to)? {
+                    return Ok(None);
+                }
+                if let Err(e) = mount::bind(&from, &to, read_only) {
+                    mount::unmount_all_at(&to)?;
+                    sys::fs::remove_dir(&to)?;
+                    return Err(StepError { outcome: engine::volumes::Outcome::Final, ..e.into() });
+                }
+                std::fs::metadata(&from)
+                    .map(|m| Some(m.gid()))
+                    .map_err(|e| StepError::uncertain(format!("stat {}: {e}", from.display())))
+            },
+        )
         .await??;
+    // What was bound before, by this agent or another, stays as the pod has made it.
+    let Some(owner) = bound else { return Ok(()) };
     let options = mount_options(&input.spec);
     if !options.is_empty() {
         host_tools::remount_bind(&target, &options).await?;
