@@ -8,7 +8,12 @@
 //!
 //! With `STARTED=n` so many more have a container runtime to go on with: how they end is compared.
 #![forbid(unsafe_code)]
-#![expect(clippy::disallowed_methods, reason = "a test on the real machine")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "a test on the real machine, which tells people what it found"
+)]
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
