@@ -5,6 +5,7 @@
 
 use super::kill::Killer;
 use super::{PodWorker, failed};
+use crate::slots::{Slot, StartSlots};
 use api::core::v1::{Container, Pod};
 use api::ids::ContainerId;
 use engine::admission::has_system_priority;
@@ -93,7 +94,17 @@ impl PodWorker {
             self.shared.lives.look_again(&self.uid);
             return Outcome::Done { terminal: false };
         }
-        let outcome = self.build_up_in_turn(work, runtime, mounts, &plan, &mut acted).await;
+        let shared = Arc::clone(&self.shared);
+        let outcome = match self.turn(&shared.slots, pod, &plan).await {
+            Ok(slot) => {
+                let build = Box::pin(self.build_up(work, runtime, mounts, &plan, &mut acted));
+                match slot {
+                    Some(slot) => slot.hold(build).await,
+                    None => build.await,
+                }
+            }
+            Err(outcome) => outcome,
+        };
         if acted {
             self.acted();
         }
@@ -150,32 +161,27 @@ impl PodWorker {
         self.timeline.note("kill failed", error);
     }
 
-    /// Builds up; what begins with a sandbox does so in its turn, unless the node needs the pod.
-    async fn build_up_in_turn(
+    /// The slot to build up in: what begins with a sandbox has its turn, unless the node needs the pod.
+    async fn turn<'a>(
         &mut self,
-        work: &Work,
-        runtime: &RuntimePod,
-        mounts: &PodMounts,
+        slots: &'a StartSlots,
+        pod: &Pod,
         plan: &PodPlan,
-        acted: &mut bool,
-    ) -> Outcome {
-        if plan.create_sandbox.is_none() || has_system_priority(&work.pod) {
-            return Box::pin(self.build_up(work, runtime, mounts, plan, acted)).await;
+    ) -> Result<Option<Slot<'a>>, Outcome> {
+        if plan.create_sandbox.is_none() || has_system_priority(pod) {
+            return Ok(None);
         }
-        let shared = Arc::clone(&self.shared);
-        let slot = if let Some(slot) = shared.slots.try_take() {
-            slot
-        } else {
-            self.timeline.note("waiting for its turn to start", "");
-            tokio::select! {
-                slot = shared.slots.take() => slot, // dropped only if not wanted
-                () = super::sync::interrupted(&mut self.interrupt) => { // cancel-safe: a watch
-                    self.timeline.note("left before its turn: the pod is to end", "");
-                    return Outcome::Interrupted;
-                }
+        if let Some(slot) = slots.try_take() {
+            return Ok(Some(slot));
+        }
+        self.timeline.note("waiting for its turn to start", "");
+        tokio::select! {
+            slot = slots.take() => Ok(Some(slot)), // dropped only if not wanted
+            () = super::sync::interrupted(&mut self.interrupt) => { // cancel-safe: a watch
+                self.timeline.note("left before its turn: the pod is to end", "");
+                Err(Outcome::Interrupted)
             }
-        };
-        slot.hold(Box::pin(self.build_up(work, runtime, mounts, plan, acted))).await
+        }
     }
 
     /// Sandbox, resize, image volumes and starts.
