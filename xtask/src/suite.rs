@@ -160,19 +160,16 @@ fn number(name: &str, default: u64) -> Result<u64> {
 
 /// Builds all test programs, and the programs that tests start.
 fn build(root: &Path) -> Result<Vec<Program>> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let bins = Command::new(&cargo)
+    let bins = cargo(root)
         .args(["build", "--quiet", "--package", "rubelet", "--package", "testkit", "--bins"])
-        .current_dir(root)
         .status()
         .context("run cargo build")?;
     if !bins.success() {
         bail!("cargo build failed");
     }
-    let tests = Command::new(&cargo)
+    let tests = cargo(root)
         .args(["test", "--workspace", "--no-run", "--quiet"])
         .arg("--message-format=json-render-diagnostics")
-        .current_dir(root)
         .stderr(Stdio::inherit())
         .output()
         .context("run cargo test --no-run")?;
@@ -180,6 +177,25 @@ fn build(root: &Path) -> Result<Vec<Program>> {
         bail!("the tests do not build");
     }
     programs(&String::from_utf8_lossy(&tests.stdout))
+}
+
+/// Cargo as it is when typed by hand: what `cargo run` tells us about our own package would make
+/// it build crates again whose build scripts look at the same variables (ring), and all above them.
+fn cargo(root: &Path) -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in std::env::vars_os() {
+        if is_about_a_package(&name.to_string_lossy()) {
+            cargo.env_remove(name);
+        }
+    }
+    cargo.current_dir(root);
+    cargo
+}
+
+/// Whether cargo sets this variable for the package that it runs.
+fn is_about_a_package(variable: &str) -> bool {
+    let about = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
+    about.iter().any(|prefix| variable.starts_with(prefix))
 }
 
 /// The test programs among cargo's messages.

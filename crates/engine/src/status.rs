@@ -352,6 +352,24 @@ pub fn bare_id(entry: &ContainerStatus) -> Option<ContainerId> {
     Some(ContainerId::from(id))
 }
 
+/// The restart count that the next instance of an app container has by what was shown of the last
+/// ones, for when the runtime and the logs have forgotten them. A new round of init containers
+/// begins anew, and so does restarting all containers.
+pub fn next_restart_count(shown: &PodStatus, container: &str) -> u32 {
+    let mut entries = shown.container_statuses.iter().flatten();
+    let Some(entry) = entries.find(|entry| entry.name == container) else { return 0 };
+    let ended = [&entry.state, &entry.last_state]
+        .into_iter()
+        .find_map(|state| state.as_ref()?.terminated.as_ref());
+    let count = u32::try_from(entry.restart_count).unwrap_or_default();
+    match ended.map(|ended| ended.reason.as_deref()) {
+        Some(Some(RESTARTING_ALL)) => 0,
+        // One that was lost while it ran has been counted; so has one that never started.
+        Some(Some(CONTAINER_STATUS_UNKNOWN)) | None => count,
+        Some(_) => count.saturating_add(1),
+    }
+}
+
 fn is_running(entry: &ContainerStatus) -> bool {
     entry.state.as_ref().is_some_and(|s| s.running.is_some())
 }

@@ -263,6 +263,24 @@ fn restart_all_shows_a_condition_until_everything_is_removed() {
     assert_eq!(second.status.phase.as_deref(), Some("Running"));
 }
 
+#[test]
+fn restarts_go_on_counting_when_runtime_and_logs_have_forgotten() {
+    let count = |spec: &str, first: &str, then: Option<&str>| {
+        let mut scene = Scene::new(spec, first);
+        if let Some(then) = then {
+            scene.old = scene.generate().status;
+            scene.runtime = runtime(then);
+        }
+        next_restart_count(&scene.generate().status, "a")
+    };
+    assert_eq!(count("a", "ready", None), 0, "there was none");
+    assert_eq!(count("a", "ready a:exited1", None), 1);
+    assert_eq!(count("a", "ready a:exited1", Some("ready")), 1);
+    assert_eq!(count("a", "ready a:running", Some("ready")), 1, "the status counts a lost one");
+    assert_eq!(count("Never a=Never!!42 b", "ready a:exited42 b:running", Some("ready")), 0);
+    assert_eq!(next_restart_count(&PodStatus::default(), "a"), 0);
+}
+
 fn with_readiness_probe(spec: &str) -> Pod {
     let mut pod = pod(spec);
     pod.spec.as_mut().unwrap().containers[0].readiness_probe =

@@ -9,7 +9,7 @@ use super::hooks::{self, HookTarget};
 use super::requests::NOT_WAITED_FOR;
 use api::core::v1::Container;
 use engine::pod::{ContainerKind, KillContainer, KillReason, StartContainer, StartGate, kill};
-use engine::status::StartError;
+use engine::status::{StartError, next_restart_count};
 use ports::EventSeverity;
 
 impl PodWorker {
@@ -208,7 +208,8 @@ impl PodWorker {
         Err(fault("PostStartHookError", error))
     }
 
-    /// Restart count of the next instance: one more than the newest, or than the newest log.
+    /// Restart count of the next instance: one more than the newest, or than the newest log, or
+    /// than the status showed.
     async fn next_attempt(&self, ground: &Ground<'_>, container: &Container) -> u32 {
         if let Some(newest) = ground.runtime.newest(&container.name) {
             return u32::try_from(newest.restart_count.saturating_add(1)).unwrap_or_default();
@@ -217,11 +218,14 @@ impl PodWorker {
             std::path::PathBuf::from(&ground.sandbox_config.log_directory).join(&container.name);
         let names = sys::blocking::run(move || sys::fs::list_dir(folder)).await;
         let names = names.ok().and_then(Result::ok).unwrap_or_default();
-        names
+        let logged = names
             .iter()
             .filter_map(|name| engine::request::paths::attempt_of_log(name))
             .max()
-            .map_or(0, |newest| newest.saturating_add(1))
+            .map_or(0, |newest| newest.saturating_add(1));
+        let shown = self.shared.status.get(&self.uid);
+        let shown = shown.map_or(0, |shown| next_restart_count(&shown, &container.name));
+        logged.max(shown)
     }
 
     async fn link_log(&self, ground: &Ground<'_>, container: &Container, id: &str, attempt: u32) {
