@@ -124,7 +124,7 @@ fn kind(ask: &Ask, answer: &Answer) -> Body {
 }
 
 /// A path with its escapes resolved.
-fn decoded(path: &str) -> String {
+pub(crate) fn decoded(path: &str) -> String {
     let bytes = path.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;
@@ -199,6 +199,7 @@ fn without_boundary(text: &str) -> String {
 fn plain(text: &str) -> String {
     let text = &without_boundary(&without_ids(text));
     let text = &text.replace("image can't be pulled", "trying and failing to pull image");
+    let text = &without_tokens(text);
     let is_time = |word: &str| {
         word.len() > 20 && word.ends_with('Z') && word.starts_with("20") && word.contains('T')
     };
@@ -210,6 +211,18 @@ fn plain(text: &str) -> String {
         })
         .collect();
     lines.join("\n")
+}
+
+/// The runtime's addresses of streams end in a word of its own.
+fn without_tokens(text: &str) -> String {
+    let mut out = text.to_owned();
+    for place in ["/exec/", "/attach/", "/portforward/"] {
+        let token = text.split_once("\"ws://").and_then(|(_, rest)| rest.split_once(place));
+        if let Some(token) = token.and_then(|(_, token)| token.get(..8)) {
+            out = out.replace(token, "TOKEN");
+        }
+    }
+    out
 }
 
 fn cut(text: &str) -> String {

@@ -1,5 +1,7 @@
 //! A client that sends exactly the bytes it is told, over TLS, and shows the answer as it came.
 
+pub mod http2;
+
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;

@@ -1,7 +1,8 @@
 //! The node's API, asked of the Go kubelet and of ours: status, headers and body must be the same.
 //!
 //! `make server-compare` asks thousands (`ASKS=n`, `SEED=n`); within `make test` it is fewer. With
-//! `CHANCE=1` only those by chance are asked, for a second seed; `REPORT=file` keeps what differs.
+//! `CHANCE=1` only those by chance are asked, for a second seed; `REPORT=file` keeps what differs and
+//! `PAGES=folder` whole pages.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test on the real machine")]
 
@@ -16,10 +17,27 @@ use tests::answers::difference;
 use tests::ask::{Ask, Chance, Who, access, odd, table};
 use tests::exposition;
 use tests::twins::Twins;
-use tests::wire::{Answer, Wire};
+use tests::wire::{Answer, Wire, connect_http2, http2};
 
 /// Families of the Go runtime and of its HTTP client's cache.
 const FAMILIES: &[&str] = &["go_", "rest_client_transport_"];
+
+/// Keeps whole pages in the folder `PAGES`, for people to compare.
+fn keep_pages(twins: &Twins, callers: &Callers) {
+    let Some(folder) = std::env::var_os("PAGES") else { return };
+    let metrics = ["", "/cadvisor", "/resource", "/probes", "/slis"];
+    let others = ["/pods", "/runningpods/", "/configz", "/stats/summary", "/flagz", "/statusz"];
+    for page in
+        metrics.map(|page| format!("/metrics{page}")).iter().map(|page| &**page).chain(others)
+    {
+        for (twin, side) in [(&twins.go, "go"), (&twins.ours, "ours")] {
+            let answer = callers.plain.send(twin.port(), &Ask::new("GET", page).bytes(), false);
+            let file = format!("{}-{side}.txt", page.trim_matches('/').replace('/', "-"));
+            let text = twin.common(&answer.unwrap().text());
+            std::fs::write(std::path::Path::new(&folder).join(file), text).unwrap();
+        }
+    }
+}
 
 /// Every metrics page of ours is valid and has the families of the Go kubelet's.
 fn compare_metrics(twins: &Twins, callers: &Callers) -> Vec<String> {
@@ -30,11 +48,6 @@ fn compare_metrics(twins: &Twins, callers: &Callers) -> Vec<String> {
         let ask = Ask::new("GET", page);
         let families = |port| {
             let answer = callers.plain.send(port, &ask.bytes(), false).unwrap();
-            if let Some(folder) = std::env::var_os("PAGES") {
-                let side = if port == twins.go.port() { "go" } else { "ours" };
-                let file = format!("{}-{side}.txt", page.trim_matches('/').replace('/', "-"));
-                std::fs::write(std::path::Path::new(&folder).join(file), &answer.body).unwrap();
-            }
             exposition::read(&answer.text())
         };
         let want = families(twins.go.port()).unwrap();
@@ -149,6 +162,9 @@ impl Callers {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Listener {
     Secure,
+    Http2,
+    /// The secure port, spoken to in the clear.
+    Clear,
     ReadOnly,
     Health,
 }
@@ -158,7 +174,12 @@ fn compare(twins: &Twins, callers: &Callers, ask: &Ask, listener: Listener) -> O
     let send = |twin: &tests::twins::Twin| -> anyhow::Result<Answer> {
         let text = String::from_utf8(ask.bytes()).unwrap();
         let (wire, port) = match listener {
+            Listener::Http2 => {
+                let request = http2::request(ask, |text| twin.own(text)).unwrap();
+                return callers.of(ask.who).send_http2(twin.port(), request);
+            }
             Listener::Secure => (callers.of(ask.who), twin.port()),
+            Listener::Clear => (&callers.clear, twin.port()),
             Listener::ReadOnly => (&callers.clear, twin.read_only),
             Listener::Health => (&callers.clear, twin.health()),
         };
@@ -245,6 +266,10 @@ fn both_kubelets_answer_alike() {
     let mut by_chance = |count: u64| -> Vec<Ask> { (0..count).map(|_| chance.ask()).collect() };
     asks.extend(by_chance(number("ASKS", 200)));
     report.ask(&twins, &callers, &asks, Listener::Secure);
+    let clear = ["GET", "HEAD", "POST", "PUT", "OPTIONS", "PATCH", "DELETE", "GOT", "HEADER"];
+    let clear = clear.map(|method| Ask::new(method, "/healthz"));
+    report.ask(&twins, &callers, &clear, Listener::Clear);
+    keep_pages(&twins, &callers);
     for found in compare_metrics(&twins, &callers) {
         report.differ += 1;
         let _ = writeln!(report.text, "{found}");
@@ -256,6 +281,7 @@ fn both_kubelets_answer_alike() {
     health.extend(few(odd(), 47));
     health.extend(by_chance(number("ASKS", 100) / 5));
     report.ask(&twins, &callers, &health, Listener::Health);
+    let mut queries = Chance::new(number("SEED", 1));
     if long {
         for overlay in variants() {
             twins.restart(&overlay).unwrap();
@@ -264,12 +290,33 @@ fn both_kubelets_answer_alike() {
             let logs = odd().into_iter().filter(|ask| ask.target.starts_with("/logs"));
             asks.extend(few(logs.collect(), 1));
             asks.extend(by_chance(number("ASKS", 0) / 5));
+            if overlay["enableSystemLogQuery"] == true {
+                asks.extend((0..number("ASKS", 0) / 10).map(|_| queries.log_query()));
+            }
             report.ask(&twins, &callers, &asks, Listener::Secure);
         }
+        twins.restart(&newer()).unwrap();
+        for twin in [&twins.go, &twins.ours] {
+            connect_http2(twin.port()).unwrap();
+        }
+        let mut asks = few(table(), 1);
+        asks.extend(few(access(), 1));
+        asks.extend(by_chance(number("ASKS", 0) / 4));
+        asks.retain(|ask| http2::request(ask, str::to_owned).is_some());
+        report.ask(&twins, &callers, &asks, Listener::Http2);
     }
     let Report { text, asked, differ, .. } = report;
     println!("{asked} requests, {differ} differences");
     assert!(differ == 0, "{differ} of {asked} answers differ:\n{text}");
+}
+
+/// A configuration, laid over the last of those, whose server speaks HTTP/2: one that asks for no
+/// client certificates.
+fn newer() -> serde_json::Value {
+    json!({"enableDebuggingHandlers": true, "enableSystemLogHandler": true,
+        "enableProfilingHandler": true, "enableDebugFlagsHandler": true,
+        "authorization": {"mode": "Webhook"},
+        "authentication": {"webhook": {"enabled": true}, "x509": {"clientCAFile": ""}}})
 }
 
 /// Configurations of which each is laid over the one before.

@@ -1,10 +1,12 @@
 //! In which form a metrics page is wanted, and Prometheus' protobuf form of it (Go: `expfmt`).
 
+mod words;
+
 use crate::accept;
 use std::collections::BTreeMap;
 
 const PROTOBUF: &str =
-    "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited";
+    "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=";
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// A form of a page.
@@ -14,6 +16,21 @@ pub(crate) enum Format {
     Text,
     /// One length-delimited message a family.
     Delimited,
+    /// The messages in words, a field a line.
+    Words,
+    /// The messages in words, a family a line.
+    CompactWords,
+}
+
+impl Format {
+    fn of(encoding: &str) -> Option<Format> {
+        match encoding {
+            "delimited" => Some(Format::Delimited),
+            "text" => Some(Format::Words),
+            "compact-text" => Some(Format::CompactWords),
+            _ => None,
+        }
+    }
 }
 
 /// The content type to answer with, and its form (Go: `expfmt.Negotiate`).
@@ -27,8 +44,9 @@ pub(crate) fn negotiate(header: &str) -> (String, Format) {
         let protobuf = clause.kind == "application"
             && clause.sub == "vnd.google.protobuf"
             && clause.param("proto") == "io.prometheus.client.MetricFamily";
-        if protobuf && clause.param("encoding") == "delimited" {
-            return (format!("{PROTOBUF}; escaping={escaping}"), Format::Delimited);
+        let encoding = clause.param("encoding");
+        if let Some(format) = Format::of(encoding).filter(|_| protobuf) {
+            return (format!("{PROTOBUF}{encoding}; escaping={escaping}"), format);
         }
         let plain = clause.kind == "text" && clause.sub == "plain";
         if plain && matches!(clause.param("version"), "0.0.4" | "") {
@@ -65,8 +83,18 @@ const SUMMARY: u64 = 2;
 const UNTYPED: u64 = 3;
 const HISTOGRAM: u64 = 4;
 
+/// The page in another form.
+pub(crate) fn convert(text: String, format: Format) -> Vec<u8> {
+    match format {
+        Format::Text => text.into_bytes(),
+        Format::Delimited => delimited(&text),
+        Format::Words => words::write(&families(&text), true).into_bytes(),
+        Format::CompactWords => words::write(&families(&text), false).into_bytes(),
+    }
+}
+
 /// The page as length-delimited `MetricFamily` messages.
-pub(crate) fn delimited(text: &str) -> Vec<u8> {
+fn delimited(text: &str) -> Vec<u8> {
     let mut out = Vec::new();
     for family in families(text) {
         let message = family.encode();
@@ -201,6 +229,12 @@ impl Family {
 }
 
 impl Metric {
+    /// Buckets or quantiles; the bucket of everything is the count.
+    fn points(&self, kind: u64) -> impl Iterator<Item = (f64, f64)> {
+        let all = move |at: f64| kind == HISTOGRAM && at == f64::INFINITY;
+        self.points.iter().copied().filter(move |(at, _)| !all(*at))
+    }
+
     fn encode(&self, kind: u64) -> Vec<u8> {
         let mut out = Vec::new();
         for (name, value) in &self.labels {
@@ -219,15 +253,15 @@ impl Metric {
                 varint(&mut body, 1 << 3);
                 varint(&mut body, whole(self.count));
                 double(&mut body, 2, self.sum);
-                for (at, value) in &self.points {
+                for (at, value) in self.points(kind) {
                     let mut point = Vec::new();
                     if kind == HISTOGRAM {
                         varint(&mut point, 1 << 3);
-                        varint(&mut point, whole(*value));
-                        double(&mut point, 2, *at);
+                        varint(&mut point, whole(value));
+                        double(&mut point, 2, at);
                     } else {
-                        double(&mut point, 1, *at);
-                        double(&mut point, 2, *value);
+                        double(&mut point, 1, at);
+                        double(&mut point, 2, value);
                     }
                     bytes(&mut body, 3, &point);
                 }
@@ -279,6 +313,15 @@ mod tests {
     fn the_form_follows_accept() {
         let protobuf = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited";
         assert_eq!(negotiate(protobuf).1, Format::Delimited);
+        for (encoding, format) in [("text", Format::Words), ("compact-text", Format::CompactWords)]
+        {
+            let (kind, got) = negotiate(&protobuf.replace("delimited", encoding));
+            assert_eq!(
+                (kind, got),
+                (format!("{PROTOBUF}{encoding}; escaping=underscores"), format)
+            );
+        }
+        assert_eq!(negotiate(&protobuf.replace("delimited", "x")).1, Format::Text);
         assert_eq!(negotiate("application/openmetrics-text").1, Format::Text);
         let (kind, _) = negotiate("text/plain;version=0.0.4;escaping=allow-utf-8");
         assert_eq!(kind, "text/plain; version=0.0.4; charset=utf-8; escaping=allow-utf-8");
@@ -304,6 +347,7 @@ mod tests {
         assert_eq!((all.len(), all[0].metrics.len()), (1, 1));
         let metric = &all[0].metrics[0];
         assert_eq!(metric.points, [(1.0, 2.0), (f64::INFINITY, 3.0)]);
+        assert_eq!(metric.points(HISTOGRAM).collect::<Vec<_>>(), [(1.0, 2.0)]);
         assert_eq!((metric.sum, metric.count), (4.5, 3.0));
     }
 }

@@ -1,7 +1,7 @@
 //! Forms: what a client asks for in its query and, by some methods, in its body (Go:
-//! `Request.ParseForm`).
-//!
-//! Deliberately absent: forms of several parts, which nobody sends here.
+//! `Request.ParseForm`, `Request.FormValue`).
+
+pub(crate) mod parts;
 
 use crate::body::{self, Unread};
 use crate::query::Query;
@@ -11,44 +11,93 @@ use http::{Method, Request};
 use hyper::body::Incoming;
 use std::collections::BTreeMap;
 
-/// Go: `maxFormSize`.
+/// Go: `maxFormSize`. Go takes four times as much in several parts.
 const MAX_FORM: usize = 10 << 20;
 const FORM: &str = "application/x-www-form-urlencoded";
+const PARTS: &str = "multipart/form-data";
 
 /// The values of a request.
 #[derive(Debug, Default)]
 pub(crate) struct Form {
     body: Query,
     query: Query,
+    parts: Vec<(String, String)>,
     fault: Option<String>,
+}
+
+/// A request apart from its body.
+pub(crate) struct Apart {
+    /// Everything but the body.
+    pub(crate) request: Request<()>,
+    /// The body, unless it was a form: then nothing of it is left to pass on.
+    pub(crate) body: Option<Incoming>,
+}
+
+impl Apart {
+    /// Takes a request apart.
+    pub(crate) fn of(request: Request<Incoming>) -> Apart {
+        let (head, body) = request.into_parts();
+        Apart { request: Request::from_parts(head, ()), body: Some(body) }
+    }
+
+    /// The body, to be passed on.
+    pub(crate) async fn unread(body: Option<Incoming>) -> Result<Vec<u8>, &'static str> {
+        let Some(body) = body else { return Ok(Vec::new()) };
+        body::read(body, MAX_FORM).await.map_err(|unread| match unread {
+            Unread::TooLarge => "http: request body too large",
+            Unread::Broken(why) => why,
+        })
+    }
 }
 
 impl Form {
     /// Reads the body, if it can be a form, and the query. What can be read counts, even if the rest
     /// cannot.
     pub(crate) async fn read(request: Request<Incoming>) -> Form {
-        let text = target::query(&request).to_owned();
-        let mut form = Form { query: Query::parse(&text), ..Form::default() };
-        if [Method::POST, Method::PUT, Method::PATCH].contains(request.method()) {
-            let kind = request.headers().get(CONTENT_TYPE).map(|value| value.as_bytes());
-            let kind = String::from_utf8_lossy(kind.unwrap_or_default()).into_owned();
-            let (kind, fault) = match kind.as_str() {
-                "" => (String::new(), None),
-                kind => media_type(kind),
-            };
-            form.fault = fault.map(str::to_owned);
-            if kind == FORM {
-                let read = body::read(request.into_body(), MAX_FORM).await;
-                let fault = form.take(read);
-                form.fault = form.fault.or(fault);
-            }
+        let Apart { request, body } = Apart::of(request);
+        let mut form = Form::of(&request);
+        if has_form(request.method())
+            && kind(&request).0 == FORM
+            && let Some(body) = body
+        {
+            form.take(body::read(body, MAX_FORM).await);
         }
-        form.fault = form.fault.or_else(|| Query::strict(&text).err());
+        form.check(&request);
         form
     }
 
-    fn take(&mut self, read: Result<Vec<u8>, Unread>) -> Option<String> {
-        match read {
+    /// The same, also of several parts, and by any method if so.
+    pub(crate) async fn of_parts(request: Request<Incoming>) -> (Form, Apart) {
+        let Apart { request, mut body } = Apart::of(request);
+        let (kind, mut params, fault) = kind(&request);
+        let mut form = Form::of(&request);
+        let is_form = has_form(request.method()) && kind == FORM;
+        let boundary = params.remove("boundary").filter(|_| kind == PARTS && fault.is_none());
+        if let Some(body) = body.take_if(|_| is_form) {
+            form.take(body::read(body, MAX_FORM).await);
+        } else if let Some(boundary) = boundary
+            && let Some(body) = body.take()
+        {
+            let body = body::read(body, MAX_FORM).await.unwrap_or_default();
+            form.parts = parts::read(&body, &boundary).unwrap_or_default();
+        }
+        (form, Apart { request, body })
+    }
+
+    fn of(request: &Request<()>) -> Form {
+        Form { query: Query::parse(target::query(request)), ..Form::default() }
+    }
+
+    /// Notes what is wrong with the media type or, if nothing else is, with the query.
+    fn check(&mut self, request: &Request<()>) {
+        let unread = self.fault.take();
+        let media = kind(request).2.filter(|_| has_form(request.method()));
+        let query = || Query::strict(target::query(request)).err();
+        self.fault = media.map(str::to_owned).or(unread).or_else(query);
+    }
+
+    fn take(&mut self, read: Result<Vec<u8>, Unread>) {
+        self.fault = match read {
             Ok(body) => {
                 let body = String::from_utf8_lossy(&body).into_owned();
                 self.body = Query::parse(&body);
@@ -56,7 +105,7 @@ impl Form {
             }
             Err(Unread::TooLarge) => Some("http: POST too large".to_owned()),
             Err(Unread::Broken(why)) => Some(why.to_owned()),
-        }
+        };
     }
 
     /// What could not be read.
@@ -64,9 +113,12 @@ impl Form {
         self.fault.as_deref()
     }
 
-    /// The first value of a key: those of the body come before those of the query.
-    pub(crate) fn first(&self, key: &str) -> Option<&str> {
-        self.body.first(key).or_else(|| self.query.first(key))
+    /// A stream switch: only `1` is true. Values of the body come before those of the query, and
+    /// parts come last.
+    pub(crate) fn one(&self, key: &str) -> bool {
+        let part = || self.parts.iter().find(|(name, _)| name == key).map(|(_, value)| &**value);
+        let first = self.body.first(key).or_else(|| self.query.first(key)).or_else(part);
+        first == Some("1")
     }
 
     /// Every value of a key.
@@ -75,26 +127,44 @@ impl Form {
     }
 }
 
-/// The media type in lower case, and what is wrong with it or its parameters (Go:
-/// `mime.ParseMediaType`).
-pub(crate) fn media_type(text: &str) -> (String, Option<&'static str>) {
+/// Whether bodies of this method are read as forms.
+fn has_form(method: &Method) -> bool {
+    [Method::POST, Method::PUT, Method::PATCH].contains(method)
+}
+
+/// The media type of a body, if it has one.
+fn kind(request: &Request<()>) -> Media {
+    let kind = request.headers().get(CONTENT_TYPE).map(|value| value.as_bytes());
+    match &*String::from_utf8_lossy(kind.unwrap_or_default()) {
+        "" => Media::default(),
+        kind => media(kind),
+    }
+}
+
+/// A media type in lower case, its parameters, and what is wrong with either.
+type Media = (String, BTreeMap<String, String>, Option<&'static str>);
+
+/// Reads a media type (Go: `mime.ParseMediaType`).
+pub(crate) fn media(text: &str) -> Media {
     let (base, mut rest) = text.split_at(text.find(';').unwrap_or(text.len()));
     let kind = base.to_lowercase().trim().to_owned();
     if let Some(fault) = kind_fault(&kind) {
-        return (String::new(), Some(fault));
+        return (String::new(), BTreeMap::new(), Some(fault));
     }
     let mut known: BTreeMap<String, String> = BTreeMap::new();
     loop {
         rest = rest.trim_start();
         if rest.is_empty() {
-            return (kind, None);
+            return (kind, known, None);
         }
         let Some((name, value, behind)) = parameter(rest) else {
-            let fault = (rest.trim() != ";").then_some("mime: invalid media parameter");
-            return (kind, fault);
+            if rest.trim() == ";" {
+                return (kind, known, None);
+            }
+            return (kind, BTreeMap::new(), Some("mime: invalid media parameter"));
         };
         if known.get(&name).is_some_and(|before| *before != value) {
-            return (String::new(), Some("mime: duplicate parameter name"));
+            return (String::new(), BTreeMap::new(), Some("mime: duplicate parameter name"));
         }
         known.insert(name, value);
         rest = behind;
@@ -177,7 +247,9 @@ mod tests {
             ("a/b; c=\"d\\\"\"; c=\"d\\\"\"", "a/b", None),
             ("a/b; c=d; C=e", "", Some("mime: duplicate parameter name")),
         ] {
-            assert_eq!(media_type(text), (kind.to_owned(), fault), "{text}");
+            let (got, _, why) = media(text);
+            assert_eq!((got.as_str(), why), (kind, fault), "{text}");
         }
+        assert_eq!(media("a/b; C=\"d e\"").1["c"], "d e");
     }
 }

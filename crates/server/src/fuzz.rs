@@ -146,6 +146,10 @@ fn any_query_is_read_or_refused() {
         "text/plain; a=\"b\"",
         "Stdout",
         "true",
+        "--b",
+        "--b--",
+        "\r\n",
+        "\nContent-Disposition: form-data; name=a\n\n",
         "é",
     ];
     let root = std::env::temp_dir();
@@ -163,10 +167,12 @@ fn any_query_is_read_or_refused() {
         let accepted = accept::parse(&text).len().min(4);
         let (kind, _) = exposition::negotiate(&text);
         let time = gotime::rfc3339(&text).is_some() || gotime::http_time(&text).is_some();
-        let (_, media) = form::media_type(&text);
+        let (_, _, media) = form::media(&text);
+        let parts = form::parts::read(input, "b").map(|values| values.len().min(3));
         let logs = logs.map(|_| 200).unwrap_or_else(|status| status);
         let path = path.is_ok();
-        let outcome = format!("{strict} {logs} {node} {path} {accepted} {kind} {time} {media:?}");
+        let outcome =
+            format!("{strict} {logs} {node} {path} {accepted} {kind} {time} {media:?} {parts:?}");
         hash(outcome.as_bytes())
     });
 }

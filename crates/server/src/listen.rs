@@ -3,7 +3,10 @@
 use crate::head;
 use crate::reply::Reply;
 use crate::serve::{Caller, Service};
-use http::{Request, StatusCode};
+use crate::target::{BadTarget, Target};
+use axum::body::{Body, HttpBody};
+use http::header::CONTENT_LENGTH;
+use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -12,11 +15,11 @@ use ports::{OnExit, Tasks};
 use rustls::ServerConfig;
 use std::convert::Infallible;
 use std::io;
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
@@ -24,21 +27,24 @@ use tokio_rustls::TlsAcceptor;
 /// Connections at a time; more wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 10_000;
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
-const HEADER_DEADLINE: Duration = Duration::from_secs(32);
+/// From one request of a connection to the end of the next one's head: Go's idle timeout.
+const IDLE_DEADLINE: Duration = Duration::from_secs(90);
 const MAX_HEADER_BYTES: usize = 1 << 20;
 /// Go bounds only their size.
 const MAX_HEADERS: usize = 1000;
 const MAX_H2_STREAMS: u32 = 250;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+const CLEAR: &[u8] =
+    b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n";
+const LINGER: Duration = Duration::from_millis(500);
 
 /// Listens at an address. One that names no host means every address of both families, as for Go,
 /// where the machine has both.
 pub(crate) async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     if address.ip().is_unspecified() {
-        let both = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address.port());
-        match TcpListener::bind(both).await {
+        match sys::listen::on_both_families(address.port()) {
             Err(error) if error.kind() != io::ErrorKind::AddrInUse => {}
-            bound => return bound,
+            bound => return TcpListener::from_std(bound?),
         }
     }
     TcpListener::bind(address).await
@@ -88,8 +94,28 @@ pub(crate) async fn run(
     }
 }
 
+/// Tells a client that speaks in the clear so; whether it was one (Go:
+/// `tlsRecordHeaderLooksLikeHTTP`).
+async fn told_to_use_tls(stream: &mut TcpStream) -> io::Result<bool> {
+    let mut first = [0; 5];
+    let got = stream.peek(&mut first).await?;
+    // No record of TLS begins with one of these.
+    if !first.iter().take(got).take(1).all(|byte| b"GHPO".contains(byte)) {
+        return Ok(false);
+    }
+    stream.read_exact(&mut first).await?;
+    if [b"GET /", b"HEAD ", b"POST ", b"PUT /", b"OPTIO"].contains(&&first) {
+        stream.write_all(CLEAR).await?;
+        stream.shutdown().await?;
+        // What is left unread would make the answer be lost.
+        let mut rest = tokio::io::sink();
+        let _ = tokio::time::timeout(LINGER, tokio::io::copy(stream, &mut rest)).await;
+    }
+    Ok(true)
+}
+
 async fn connection(
-    stream: TcpStream,
+    mut stream: TcpStream,
     address: SocketAddr,
     acceptor: Option<TlsAcceptor>,
     service: Arc<Service>,
@@ -100,6 +126,10 @@ async fn connection(
         let caller = Caller { address, certificates: Vec::new() };
         return serve(stream, Protocol::Http1, caller, service).await;
     };
+    let clear = tokio::time::timeout(HANDSHAKE_DEADLINE, told_to_use_tls(&mut stream)).await;
+    if !matches!(clear, Ok(Ok(false))) {
+        return;
+    }
     match tokio::time::timeout(HANDSHAKE_DEADLINE, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => {
             let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
@@ -125,6 +155,15 @@ where
         async move { service.answer(request, &caller).await }
     };
     http(stream, protocol, answers).await;
+}
+
+/// An answer to `HEAD`: hyper leaves its body out of HTTP/1 alone.
+fn without_body(reply: Reply) -> Reply {
+    let (mut head, body) = reply.into_parts();
+    if let Some(length) = body.size_hint().exact() {
+        head.headers.entry(CONTENT_LENGTH).or_insert(length.into());
+    }
+    Reply::from_parts(head, Body::empty())
 }
 
 /// What was agreed on in the handshake; nobody gets to speak HTTP/2 without that.
@@ -166,7 +205,7 @@ where
             builder
                 .http1()
                 .timer(TokioTimer::new())
-                .header_read_timeout(HEADER_DEADLINE)
+                .header_read_timeout(IDLE_DEADLINE)
                 .max_buf_size(MAX_HEADER_BYTES)
                 .max_headers(MAX_HEADERS)
                 .keep_alive(true);
@@ -175,8 +214,13 @@ where
         }
         Protocol::Http2 => {
             let handler = service_fn(move |request: Request<Incoming>| {
-                let reply = answers(request);
-                async move { Ok::<_, Infallible>(reply.await) }
+                // What Go's parser refuses gets no answer here: its stream is reset.
+                let head = request.method() == Method::HEAD;
+                let reply = Target::of(&request).map(|_| answers(request));
+                async move {
+                    let reply = reply?.await;
+                    Ok::<_, BadTarget>(if head { without_body(reply) } else { reply })
+                }
             });
             builder
                 .http2()
@@ -196,7 +240,35 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::Ipv4Addr;
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    #[tokio::test]
+    async fn a_client_in_the_clear_is_told_to_use_tls() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let own = listener.local_addr().unwrap();
+        for (said, answer) in [
+            ("GET / HTTP/1.1\r\n\r\n", CLEAR),
+            ("OPTIONS * HTTP/1.1\r\n\r\n", CLEAR),
+            ("GOT / HTTP/1.1\r\n\r\n", b""),
+        ] {
+            let mut client = TcpStream::connect(own).await.unwrap();
+            client.write_all(said.as_bytes()).await.unwrap();
+            client.shutdown().await.unwrap();
+            let (mut server, _) = listener.accept().await.unwrap();
+            assert!(told_to_use_tls(&mut server).await.unwrap(), "{said}");
+            drop(server);
+            let mut got = Vec::new();
+            // What was not read may reset the connection of one that gets no answer.
+            let _ = client.read_to_end(&mut got).await;
+            assert_eq!(got, answer, "{said}");
+        }
+        let mut client = TcpStream::connect(own).await.unwrap();
+        client.write_all(&[22, 3, 1]).await.unwrap();
+        let (mut server, _) = listener.accept().await.unwrap();
+        assert!(!told_to_use_tls(&mut server).await.unwrap());
+        drop(client);
+        assert_eq!(server.read(&mut [0; 9]).await.unwrap(), 3, "nothing was taken");
+    }
 
     #[tokio::test]
     async fn an_address_without_a_host_is_every_address_of_both_families() {

@@ -54,11 +54,6 @@ impl Query {
     pub(crate) fn flag(&self, key: &str) -> bool {
         self.first(key).is_some_and(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
     }
-
-    /// A stream switch: only `1` is true.
-    pub(crate) fn one(&self, key: &str) -> bool {
-        self.first(key) == Some("1")
-    }
 }
 
 /// The first escape that is none.
@@ -100,6 +95,6 @@ mod tests {
         assert_eq!(Query::strict("%4").unwrap_err(), "invalid URL escape \"%4\"");
         assert!(Query::strict("%zz&a;b").unwrap_err().starts_with("invalid semicolon"));
         assert!(Query::strict("a;b").is_err() && Query::strict("a=b&&c").is_ok());
-        assert!(query.one("tty") && query.flag("follow") && !query.flag("p"));
+        assert!(query.flag("follow") && !query.flag("p"));
     }
 }

@@ -143,9 +143,9 @@ impl Service {
             Route::DebugFlags => handlers::debug::set_verbosity(deps, request).await,
             Route::ContainerLogs(path) => {
                 let split = self.switches.split_log_streams;
-                handlers::logs::container(deps, &path, target, split).await
+                handlers::logs::container(deps, &path, target, split, request.version()).await
             }
-            Route::Run(path) => handlers::stream::run(deps, &path, request).await,
+            Route::Run(path) => handlers::stream::run(deps, &path, &request).await,
             Route::Exec(path) => handlers::stream::exec(deps, &path, request, caller).await,
             Route::Attach(path) => handlers::stream::attach(deps, &path, request, caller).await,
             Route::PortForward(path) => {
@@ -199,14 +199,28 @@ fn closing(reply: &Reply) -> Closing {
 
 /// Requests that Go's server answers before anybody handles them (Go: `conn.readRequest`).
 pub(crate) fn strange(request: &Request<Incoming>) -> Option<Reply> {
+    // With HTTP/2 the URI names the host, and nothing else is looked at.
+    let refused = if request.version() == Version::HTTP_2 { None } else { strange_head(request) };
+    if refused.is_some() {
+        return refused;
+    }
+    if request.uri().path() == "*" {
+        let mut reply = Reply::new(axum::body::Body::empty());
+        if request.method() != Method::OPTIONS {
+            *reply.status_mut() = StatusCode::BAD_REQUEST;
+        }
+        return Some(reply);
+    }
+    None
+}
+
+fn strange_head(request: &Request<Incoming>) -> Option<Reply> {
     let hosts = request.headers().get_all(HOST).iter().count();
     let old = request.version() < Version::HTTP_11;
     if hosts > 1 {
         return Some(reply::bad_request("400 Bad Request"));
     }
-    // With HTTP/2 the URI has it.
-    let named = hosts == 1 || old || request.version() == Version::HTTP_2;
-    if !named && request.method() != Method::CONNECT {
+    if hosts == 0 && !old && request.method() != Method::CONNECT {
         return Some(reply::bad_request("400 Bad Request: missing required Host header"));
     }
     let host = request.headers().get(HOST).map(|host| host.as_bytes()).unwrap_or_default();
@@ -217,13 +231,6 @@ pub(crate) fn strange(request: &Request<Incoming>) -> Option<Reply> {
     if !expected.is_empty() && !expected.eq_ignore_ascii_case(b"100-continue") {
         let mut reply = Reply::new(axum::body::Body::empty());
         *reply.status_mut() = StatusCode::EXPECTATION_FAILED;
-        return Some(reply);
-    }
-    if request.uri().path() == "*" {
-        let mut reply = Reply::new(axum::body::Body::empty());
-        if request.method() != Method::OPTIONS {
-            *reply.status_mut() = StatusCode::BAD_REQUEST;
-        }
         return Some(reply);
     }
     None

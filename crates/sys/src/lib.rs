@@ -14,6 +14,7 @@ pub mod fs;
 pub mod heap;
 pub mod host;
 pub mod kmsg;
+pub mod listen;
 pub mod logind;
 pub mod logs;
 pub mod loop_device;

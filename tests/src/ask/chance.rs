@@ -2,6 +2,7 @@
 
 use super::table::{ACCEPTS, LOG_QUERIES, METHODS, PATHS, STREAM_QUERIES};
 use super::{Ask, EVERYBODY};
+use crate::answers::decoded;
 
 /// Numbers by chance, the same for the same seed.
 #[derive(Debug, Clone)]
@@ -40,10 +41,9 @@ impl Chance {
         }
         let mut target = self.of(PATHS).to_owned();
         if self.once_in(4) {
-            target = self.bend(&target);
-            if !target.starts_with('/') {
-                target.insert(0, '/');
-            }
+            let bent = self.bend(&target);
+            let bent = if bent.starts_with('/') { bent } else { format!("/{bent}") };
+            target = if is_plain(&bent) { bent } else { target };
         }
         if self.once_in(2) {
             let pools = [LOG_QUERIES, STREAM_QUERIES, ODD_QUERIES];
@@ -141,6 +141,15 @@ impl Chance {
             _ => format!("/x{path}"),
         }
     }
+}
+
+/// Whether the names that each twin has its own of are written so that they are found.
+pub(super) fn is_plain(path: &str) -> bool {
+    let decoded = decoded(path);
+    [("aa1", "%61a1"), ("node1", "node1")].iter().all(|(name, other)| {
+        let spelled = if name == other { 0 } else { path.matches(other).count() };
+        decoded.matches(name).count() == path.matches(name).count() + spelled
+    })
 }
 
 const ODD_QUERIES: &[&str] = &[

@@ -15,6 +15,7 @@ pub fn odd() -> Vec<Ask> {
     headers(&mut asks);
     spellings(&mut asks);
     bodies(&mut asks);
+    forms(&mut asks);
     connections(&mut asks);
     profiles(&mut asks);
     node_logs(&mut asks);
@@ -200,6 +201,34 @@ fn spellings(asks: &mut Vec<Ask>) {
             path.replace("aa1", "%61a1"),
         ] {
             asks.push(Ask::new("GET", &target));
+        }
+    }
+}
+
+/// Forms where streams are asked for, and where they say nothing.
+fn forms(asks: &mut Vec<Ask>) {
+    const PARTS: &str = "multipart/form-data; boundary=b";
+    let part = |name: &str, value: &str| {
+        format!(
+            "--b\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n--b--\r\n"
+        )
+    };
+    for (kind, body) in [
+        ("application/x-www-form-urlencoded", "output=1".to_owned()),
+        ("application/x-www-form-urlencoded", "output=0&input=1".to_owned()),
+        (PARTS, part("output", "1")),
+        (PARTS, part("error", "1").replace("\r\n", "\n")),
+        (PARTS, part("output", "1").replace("--b--", "")),
+        (PARTS, part("cmd", "true")),
+        ("multipart/mixed; boundary=b", part("output", "1")),
+        ("text/plain", "output=1".to_owned()),
+    ] {
+        for path in ["/exec/aa1/run/c?command=true", "/attach/aa1/run/c", "/run/aa1/run/c"] {
+            for method in ["POST", "GET", "PUT"] {
+                let ask = Ask::new(method, path).with("Content-Type", kind).body(&body);
+                let upgrade = ask.clone().with("Connection", "Upgrade").with("Upgrade", "SPDY/3.1");
+                asks.extend([ask, upgrade]);
+            }
         }
     }
 }

@@ -462,6 +462,8 @@ pub(super) const ACCEPTS: &[&str] = &[
     "application/vnd.kubernetes.protobuf",
     "application/openmetrics-text; version=1.0.0",
     "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited",
+    "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=text",
+    "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=compact-text",
     "text/plain;version=0.0.4",
     "text/plain; version=0.0.4; escaping=allow-utf-8",
     "text/plain;version=1.0.0",

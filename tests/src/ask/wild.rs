@@ -14,7 +14,7 @@ use super::{Ask, EVERYBODY};
 impl Chance {
     /// A request of one of these kinds.
     pub(super) fn wild(&mut self) -> Ask {
-        let mut ask = match self.below(10) {
+        let mut ask = match self.below(11) {
             0 | 1 => self.container_log(),
             2 => self.media(),
             3 => self.credentials(),
@@ -23,6 +23,7 @@ impl Chance {
             6 => self.options(),
             7 => self.file(),
             8 => self.bodies(),
+            9 => self.log_query(),
             _ => return self.mistyped(),
         };
         if self.once_in(8) {
@@ -80,7 +81,7 @@ impl Chance {
         Ask::new("GET", &format!("/containerLogs/{path}?{}", parts.join("&")))
     }
 
-    fn number(&mut self) -> String {
+    pub(super) fn number(&mut self) -> String {
         match self.below(10) {
             0 => self
                 .of(&["", "x", "-", "1e3", "0x1", "0b1", "0o7", "1_0", "٣", "1,2", "nan"])
@@ -129,7 +130,7 @@ impl Chance {
         .to_owned()
     }
 
-    fn time(&mut self) -> String {
+    pub(super) fn time(&mut self) -> String {
         if self.once_in(3) {
             return self
                 .of(&[

@@ -3,6 +3,8 @@
 //! Promises: names that reach a command line are of safe characters only, no shell is involved, and
 //! the whole answer takes 30 seconds at most (kubelet: `nodeLogQuery`).
 
+mod pattern;
+
 use super::node_logs::open;
 use crate::gotime::rfc3339;
 use crate::query::Query;
@@ -179,7 +181,7 @@ fn validate(asked: &Asked, root: &Path) -> Vec<String> {
     if let (Some((since, _)), Some((until, text))) = (&options.since, &options.until)
         && since > until
     {
-        let shown = quote(text);
+        let shown = quote(&marshalled(text));
         faults.push(format!("untilTime: Invalid value: {shown}: must be after `sinceTime`"));
     }
     if let Some(boot) = options.boot.filter(|boot| *boot > 0) {
@@ -189,11 +191,24 @@ fn validate(asked: &Asked, root: &Path) -> Vec<String> {
         let why = format!("must be between 0 and {MOST_LINES}, inclusive");
         faults.push(format!("tailLines: Invalid value: {lines}: {why}"));
     }
-    if let Some(why) = bad_pattern(&options.pattern) {
+    if let Some(why) = pattern::fault(&options.pattern) {
         let shown = quote(&options.pattern);
-        faults.push(format!("pattern: Invalid value: {shown}: error parsing regexp: {why}"));
+        faults.push(format!("pattern: Invalid value: {shown}: {why}"));
     }
     faults
+}
+
+/// A good time as Go writes it again: at most nine digits of a fraction without zeros at their end,
+/// and `Z` where no hours are between it and UTC.
+fn marshalled(text: &str) -> String {
+    let (whole, rest) = text.split_at_checked(19).unwrap_or((text, ""));
+    let zone_at = rest.find(['Z', '+', '-']).unwrap_or(rest.len());
+    let (fraction, zone) = rest.split_at(zone_at);
+    let fraction = fraction.get(1..).unwrap_or_default();
+    let fraction = fraction.get(..9).unwrap_or(fraction).trim_end_matches('0');
+    let zone = if matches!(zone, "+00:00" | "-00:00") { "Z" } else { zone };
+    let dot = if fraction.is_empty() { "" } else { "." };
+    format!("{whole}{dot}{fraction}{zone}")
 }
 
 fn stat(root: &Path, file: &str) -> Result<(), String> {
@@ -206,53 +221,6 @@ fn stat(root: &Path, file: &str) -> Result<(), String> {
         Some(_) => Ok(()),
         None => Err(format!("statat {file}: no such file or directory")),
     }
-}
-
-/// The faults that a pattern of any dialect has; what is finer is journalctl's to say.
-fn bad_pattern(pattern: &str) -> Option<String> {
-    let (mut depth, mut class) = (0_i32, None);
-    let mut repeatable = false;
-    let mut chars = pattern.char_indices();
-    while let Some((at, c)) = chars.next() {
-        if c == '\\' {
-            if chars.next().is_none() {
-                return Some("trailing backslash at end of expression: ``".to_owned());
-            }
-            repeatable = true;
-            continue;
-        }
-        if let Some(start) = class {
-            if c == ']' && at > start + 1 {
-                class = None;
-                repeatable = true;
-            }
-            continue;
-        }
-        match c {
-            '[' => class = Some(at),
-            '(' => {
-                depth += 1;
-                repeatable = false;
-                continue;
-            }
-            ')' if depth == 0 => return Some(format!("unexpected ): `{pattern}`")),
-            ')' => depth -= 1,
-            '*' | '+' | '?' if !repeatable => {
-                return Some(format!("missing argument to repetition operator: `{c}`"));
-            }
-            '|' => {
-                repeatable = false;
-                continue;
-            }
-            _ => {}
-        }
-        repeatable = true;
-    }
-    if let Some(start) = class {
-        let rest = pattern.get(start..).unwrap_or_default();
-        return Some(format!("missing closing ]: `{rest}`"));
-    }
-    (depth > 0).then(|| format!("missing closing ): `{pattern}`"))
 }
 
 /// Runs a checked query.
@@ -438,6 +406,18 @@ mod tests {
             }
         }
         assert_eq!(refusal("query=kubelet&tailLines=5&boot=-1"), None);
+    }
+
+    #[test]
+    fn times_are_written_as_go_writes_them() {
+        for (text, want) in [
+            ("2020-01-01T00:00:00Z", "2020-01-01T00:00:00Z"),
+            ("2020-01-01T00:00:00,500+00:00", "2020-01-01T00:00:00.5Z"),
+            ("2020-01-01T00:00:00.0-01:00", "2020-01-01T00:00:00-01:00"),
+            ("2020-01-01T00:00:00.1234567891Z", "2020-01-01T00:00:00.123456789Z"),
+        ] {
+            assert_eq!(marshalled(text), want);
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `/containerLogs`: a container's log, from its file.
 
+use super::kinds;
 use super::pods::find;
 use crate::gotime::rfc3339;
 use crate::query::Query;
@@ -9,7 +10,7 @@ use crate::serve::ServerDeps;
 use crate::target::Target;
 use api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
 use axum::body::Body;
-use http::StatusCode;
+use http::{StatusCode, Version};
 use ports::OnExit;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,6 +35,7 @@ pub(crate) async fn container(
     path: &ContainerPath,
     target: &Target,
     split_streams: bool,
+    version: Version,
 ) -> Reply {
     let missing = |what: &str| {
         reply::plain(StatusCode::BAD_REQUEST, format!(r#"{{"message": "Missing {what}."}}"#))
@@ -73,13 +75,14 @@ pub(crate) async fn container(
     }
     let status = entry.status.as_deref().or(entry.pod.status.as_ref());
     match choose(status, path, wanted.previous) {
-        Ok(id) => stream(deps, id, wanted).await,
+        Ok(id) => stream(deps, id, wanted, version).await,
+        Err(text) if version == Version::HTTP_2 => reply::plain(StatusCode::BAD_REQUEST, text),
         Err(text) => reply::bare(StatusCode::BAD_REQUEST, text),
     }
 }
 
-async fn stream(deps: &Arc<ServerDeps>, id: String, wanted: Wanted) -> Reply {
-    let (sink, pieces) = mpsc::channel::<Vec<u8>>(PIECES);
+async fn stream(deps: &Arc<ServerDeps>, id: String, wanted: Wanted, version: Version) -> Reply {
+    let (sink, mut pieces) = mpsc::channel::<Vec<u8>>(PIECES);
     let deps = Arc::clone(deps);
     let tasks = deps.tasks.clone();
     tasks.spawn("container-log", OnExit::Fine, async move {
@@ -88,11 +91,22 @@ async fn stream(deps: &Arc<ServerDeps>, id: String, wanted: Wanted) -> Reply {
             let _ = sink.send(text.into_bytes()).await;
         }
     });
-    let body = futures::stream::unfold(pieces, |mut pieces| async move {
-        let piece = pieces.recv().await?;
-        Some((Ok::<_, std::convert::Infallible>(bytes::Bytes::from(piece)), pieces))
+    // Go's server looks at the first line for a type, but not where the handler asked for chunks.
+    let first = if version == Version::HTTP_2 { pieces.recv().await } else { None };
+    let line = first.as_deref().and_then(|piece| piece.split(|byte| *byte == b'\n').next());
+    let kind = line.map(kinds::by_content);
+    let body = futures::stream::unfold((first, pieces), |(first, mut pieces)| async move {
+        let piece = match first {
+            Some(first) => first,
+            None => pieces.recv().await?,
+        };
+        Some((Ok::<_, std::convert::Infallible>(bytes::Bytes::from(piece)), (None, pieces)))
     });
-    reply::bare(StatusCode::OK, Body::from_stream(body))
+    let body = Body::from_stream(body);
+    match kind {
+        Some(kind) => reply::with_type(StatusCode::OK, kind, body),
+        None => reply::bare(StatusCode::OK, body),
+    }
 }
 
 async fn follow(

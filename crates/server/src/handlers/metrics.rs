@@ -50,8 +50,8 @@ pub(crate) async fn answer(
     let (kind, format) = exposition::negotiate(accept);
     let mut pieces: Box<dyn Iterator<Item = Bytes> + Send> = match format {
         Format::Text => Box::new(text.map(Bytes::from)),
-        Format::Delimited => {
-            Box::new(std::iter::once(exposition::delimited(&text.collect::<String>()).into()))
+        other => {
+            Box::new(std::iter::once(exposition::convert(text.collect::<String>(), other).into()))
         }
     };
     let is_packed = takes_gzip(headers);

@@ -7,7 +7,7 @@
 use super::pods::find;
 use super::translate;
 use crate::auth::{is_websocket, wants_upgrade};
-use crate::form::Form;
+use crate::form::{Apart, Form};
 use crate::query::Query;
 use crate::reply::{self, Reply};
 use crate::route::ContainerPath;
@@ -18,14 +18,18 @@ use cri::CriError;
 use cri::api::{
     AttachRequest, ContainerFilter, ContainerStateValue, ExecRequest, PodSandboxFilter,
 };
-use http::header::{CONTENT_LENGTH, HOST, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
+use http::header::{
+    CONTENT_LENGTH, HOST, HeaderName, HeaderValue, RETRY_AFTER, TRANSFER_ENCODING, USER_AGENT,
+};
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use ports::OnExit;
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use units::strconv::{parse_uint, quote};
 
@@ -35,11 +39,11 @@ const DIAL_DEADLINE: Duration = Duration::from_secs(10);
 pub(crate) async fn run(
     deps: &ServerDeps,
     path: &ContainerPath,
-    request: Request<Incoming>,
+    request: &Request<Incoming>,
 ) -> Reply {
-    let form = Form::read(request).await;
+    let query = Query::parse(target::query(request));
     let command: Vec<String> =
-        form.first("cmd").unwrap_or_default().split(' ').map(str::to_owned).collect();
+        query.first("cmd").unwrap_or_default().split(' ').map(str::to_owned).collect();
     let id = match running_container(deps, path).await {
         Ok(id) => id,
         Err(refused) => return *refused,
@@ -60,7 +64,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Streams wanted by a query.
+/// Streams wanted by a query or a form.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Streams {
     pub(super) stdin: bool,
@@ -69,12 +73,12 @@ pub(super) struct Streams {
     pub(super) tty: bool,
 }
 
-fn streams(query: &Query) -> Result<Streams, Box<Reply>> {
-    let tty = query.one("tty");
+fn streams(form: &Form) -> Result<Streams, Box<Reply>> {
+    let tty = form.one("tty");
     let wanted = Streams {
-        stdin: query.one("input"),
-        stdout: query.one("output"),
-        stderr: query.one("error") && !tty,
+        stdin: form.one("input"),
+        stdout: form.one("output"),
+        stderr: form.one("error") && !tty,
         tty,
     };
     if !wanted.stdin && !wanted.stdout && !wanted.stderr {
@@ -91,11 +95,13 @@ pub(crate) async fn exec(
     request: Request<Incoming>,
     caller: &Caller,
 ) -> Reply {
-    let query = Query::parse(target::query(&request));
-    let wanted = match streams(&query) {
+    let (form, apart) = Form::of_parts(request).await;
+    let wanted = match streams(&form) {
         Ok(wanted) => wanted,
         Err(refused) => return *refused,
     };
+    // The command is none of the form's.
+    let query = Query::parse(target::query(&apart.request));
     let id = match running_container(deps, path).await {
         Ok(id) => id,
         Err(refused) => return *refused,
@@ -109,11 +115,11 @@ pub(crate) async fn exec(
         stderr: wanted.stderr,
     };
     match deps.runtime.exec(message).await {
-        Ok(url) if translate::is_v5(request.headers()) => {
+        Ok(url) if translate::is_v5(apart.request.headers()) => {
             translate::count(deps, "exec");
-            translate::translate(deps, url, request, wanted)
+            translate::translate(deps, url, apart.request, wanted)
         }
-        Ok(url) => proxy(deps, &url, request, caller).await,
+        Ok(url) => proxy(deps, &url, apart, caller).await,
         Err(error) => runtime_refused(&error),
     }
 }
@@ -125,8 +131,8 @@ pub(crate) async fn attach(
     request: Request<Incoming>,
     caller: &Caller,
 ) -> Reply {
-    let query = Query::parse(target::query(&request));
-    let wanted = match streams(&query) {
+    let (form, apart) = Form::of_parts(request).await;
+    let wanted = match streams(&form) {
         Ok(wanted) => wanted,
         Err(refused) => return *refused,
     };
@@ -155,11 +161,11 @@ pub(crate) async fn attach(
         stderr: wanted.stderr,
     };
     match deps.runtime.attach(message).await {
-        Ok(url) if translate::is_v5(request.headers()) => {
+        Ok(url) if translate::is_v5(apart.request.headers()) => {
             translate::count(deps, "attach");
-            translate::translate(deps, url, request, wanted)
+            translate::translate(deps, url, apart.request, wanted)
         }
-        Ok(url) => proxy(deps, &url, request, caller).await,
+        Ok(url) => proxy(deps, &url, apart, caller).await,
         Err(error) => runtime_refused(&error),
     }
 }
@@ -211,7 +217,7 @@ pub(crate) async fn port_forward(
             translate::count(deps, "portforward");
             translate::tunnel(deps, &url, request, caller).await
         }
-        Ok(url) => proxy(deps, &url, request, caller).await,
+        Ok(url) => proxy(deps, &url, Apart::of(request), caller).await,
         Err(error) => runtime_refused(&error),
     }
 }
@@ -297,25 +303,42 @@ fn runtime_refused(error: &CriError) -> Reply {
 async fn proxy(
     deps: &Arc<ServerDeps>,
     url: &str,
-    mut request: Request<Incoming>,
+    Apart { mut request, body }: Apart,
     caller: &Caller,
 ) -> Reply {
     if !wants_upgrade(request.headers()) {
         return reply::error(StatusCode::INTERNAL_SERVER_ERROR, "Upgrade request required");
     }
+    let length = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    if let Some(length) = length.filter(|length| body.is_none() && *length != "0") {
+        let text =
+            format!("error sending request: http: ContentLength={length} with Body length 0");
+        return reply::error(StatusCode::INTERNAL_SERVER_ERROR, &text);
+    }
+    let body = match Apart::unread(body).await {
+        Ok(body) => body,
+        Err(why) => {
+            let text = format!("error sending request: {why}");
+            return reply::error(StatusCode::INTERNAL_SERVER_ERROR, &text);
+        }
+    };
     let ours = hyper::upgrade::on(&mut request);
-    let answer =
-        match tokio::time::timeout(DIAL_DEADLINE, replay(deps, url, &request, caller)).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => {
-                let text = format!("error dialing backend: {error}");
-                return reply::error(StatusCode::INTERNAL_SERVER_ERROR, &text);
-            }
-            Err(_) => {
-                let text = "error dialing backend: i/o timeout";
-                return reply::error(StatusCode::INTERNAL_SERVER_ERROR, text);
-            }
-        };
+    let answer = match tokio::time::timeout(
+        DIAL_DEADLINE,
+        replay(deps, url, &request, body, caller),
+    )
+    .await
+    {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(error)) => {
+            let text = format!("error dialing backend: {error}");
+            return reply::error(StatusCode::INTERNAL_SERVER_ERROR, &text);
+        }
+        Err(_) => {
+            let text = "error dialing backend: i/o timeout";
+            return reply::error(StatusCode::INTERNAL_SERVER_ERROR, text);
+        }
+    };
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         if answer.status().as_u16() >= 400 {
             return answer.map(Body::new);
@@ -335,12 +358,26 @@ async fn proxy(
                 return;
             }
         };
-        let (mut ours, mut theirs) = (TokioIo::new(ours), TokioIo::new(theirs));
-        if let Err(error) = tokio::io::copy_bidirectional(&mut ours, &mut theirs).await {
+        if let Err(error) = between(TokioIo::new(ours), TokioIo::new(theirs)).await {
             tracing::debug!(err = %error, "stream ended");
         }
     });
     switched
+}
+
+/// Copies both ways until either side ends; then nothing is kept open for the other.
+async fn between<S: AsyncRead + AsyncWrite>(ours: S, theirs: S) -> io::Result<()> {
+    let (mut our_reader, mut our_writer) = tokio::io::split(ours);
+    let (mut their_reader, mut their_writer) = tokio::io::split(theirs);
+    tokio::select! {
+        // What the caller has sent is written; the runtime has nobody to answer.
+        copied = tokio::io::copy(&mut our_reader, &mut their_writer) => copied?,
+        // What the runtime has sent is written; the rest is for nobody.
+        copied = tokio::io::copy(&mut their_reader, &mut our_writer) => copied?,
+    };
+    // Either may have gone.
+    let _ = their_writer.shutdown().await;
+    our_writer.shutdown().await
 }
 
 /// Adds the caller's address to `X-Forwarded-For`.
@@ -357,20 +394,22 @@ pub(super) fn forwarded(headers: &mut HeaderMap, caller: &Caller) {
 async fn replay(
     deps: &ServerDeps,
     url: &str,
-    request: &Request<Incoming>,
+    request: &Request<()>,
+    body: Vec<u8>,
     caller: &Caller,
 ) -> Result<Response<Incoming>, String> {
     let mut headers = request.headers().clone();
     forwarded(&mut headers, caller);
-    dial(deps, url, request.method(), headers).await
+    dial(deps, url, request.method(), headers, body).await
 }
 
-/// Sends a request without a body to the runtime's streaming server.
+/// Sends a request to the runtime's streaming server.
 pub(super) async fn dial(
     deps: &ServerDeps,
     url: &str,
     method: &Method,
     mut headers: HeaderMap,
+    body: Vec<u8>,
 ) -> Result<Response<Incoming>, String> {
     let target: Uri = url.parse().map_err(|e| format!("runtime's URL: {e}"))?;
     let authority = target.authority().ok_or("the runtime's URL has no host")?;
@@ -407,10 +446,11 @@ pub(super) async fn dial(
         }
         Some(_) => {}
     }
-    if *method != Method::GET && !headers.contains_key(CONTENT_LENGTH) {
+    let sized = headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING);
+    if *method != Method::GET && !sized {
         headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
     }
-    let mut outgoing = Request::new(Body::empty());
+    let mut outgoing = Request::new(Body::from(body));
     outgoing.method_mut().clone_from(method);
     *outgoing.uri_mut() = path.parse().map_err(|e| format!("runtime's URL: {e}"))?;
     *outgoing.headers_mut() = headers;

@@ -15,8 +15,9 @@ use crate::spdy::{self, Frame, Headers};
 use crate::websocket::{self, Message};
 use axum::body::Body;
 use http::header::{
-    CONNECTION, HeaderName, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_EXTENSIONS,
-    SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, SEC_WEBSOCKET_ACCEPT,
+    SEC_WEBSOCKET_EXTENSIONS, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION,
+    TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, Method, Request, StatusCode};
 use hyper::body::Incoming;
@@ -74,7 +75,7 @@ fn tunnelled(headers: &HeaderMap) -> Vec<String> {
 pub(super) fn translate(
     deps: &Arc<ServerDeps>,
     url: String,
-    mut request: Request<Incoming>,
+    mut request: Request<()>,
     wanted: Streams,
 ) -> Reply {
     let switched = match websocket::accept(request.method(), request.headers(), V5) {
@@ -235,7 +236,7 @@ async fn through_runtime(
         }
     }
     headers.append(STREAM_VERSION, HeaderValue::from_static("channel.k8s.io"));
-    let answer = dial(deps, url, &Method::POST, headers).await?;
+    let answer = dial(deps, url, &Method::POST, headers, Vec::new()).await?;
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         return Err(format!("unable to upgrade connection: {}", answer.status()));
     }
@@ -373,6 +374,8 @@ pub(super) async fn tunnel(
         SEC_WEBSOCKET_KEY,
         SEC_WEBSOCKET_PROTOCOL,
         SEC_WEBSOCKET_VERSION,
+        CONTENT_LENGTH,
+        TRANSFER_ENCODING,
     ] {
         headers.remove(name);
     }
@@ -383,7 +386,7 @@ pub(super) async fn tunnel(
         headers.append(STREAM_VERSION, value);
     }
     super::stream::forwarded(&mut headers, caller);
-    let answer = match dial(deps, url, &Method::POST, headers).await {
+    let answer = match dial(deps, url, &Method::POST, headers, Vec::new()).await {
         Ok(answer) => answer,
         Err(error) => {
             let text = format!("error dialing backend: {error}");

@@ -1,7 +1,7 @@
 //! Request lines, bodies and whole requests that are not what a client would send.
 
 use super::super::Ask;
-use super::super::chance::Chance;
+use super::super::chance::{Chance, is_plain};
 use super::super::table::{METHODS, PATHS};
 
 impl Chance {
@@ -78,7 +78,7 @@ impl Chance {
                     escaped.push(c);
                 }
             }
-            path = escaped;
+            path = if is_plain(&escaped) { escaped } else { path };
         }
         if !path.starts_with('/') {
             path.insert(0, '/');
@@ -103,6 +103,104 @@ impl Chance {
         Ask::new(method, &path)
     }
 
+    /// Queries of the node's logs: services, files, times and patterns.
+    pub fn log_query(&mut self) -> Ask {
+        let mut parts = Vec::new();
+        for _ in 0..=self.below(2) {
+            let name = self.of(&[
+                "dpkg",
+                "dpkg",
+                "x",
+                "/dpkg.log",
+                "apt/history.log",
+                "/none",
+                "../x",
+                "a\\b",
+                "",
+                "%20",
+                "dpkg.log",
+                "a@b:c",
+                "a%2fb",
+                "./dpkg.log",
+                "apt",
+                "/apt",
+                "/dpkg.log/x",
+            ]);
+            parts.push(format!("query={name}"));
+        }
+        for _ in 0..self.below(4) {
+            let key =
+                self.of(&["pattern", "pattern", "sinceTime", "untilTime", "tailLines", "boot"]);
+            let value = match key {
+                "pattern" => self.pattern(),
+                "sinceTime" | "untilTime" => self.time(),
+                _ => self.number(),
+            };
+            parts.push(format!("{key}={value}"));
+        }
+        Ask::new("GET", &format!("/logs/?{}", parts.join("&")))
+    }
+
+    /// A pattern of a few parts, each of which may be good.
+    fn pattern(&mut self) -> String {
+        const PARTS: &[&str] = &[
+            "a",
+            "b",
+            ".",
+            "*",
+            "%2B",
+            "?",
+            "|",
+            "(",
+            ")",
+            "(?i)",
+            "(?:",
+            "(?P<n>",
+            "(?<n>",
+            "(?P<",
+            "(?=",
+            "(?-s:",
+            "(?",
+            "[a-z]",
+            "[z-a]",
+            "[",
+            "]",
+            "[^",
+            "[]",
+            "[[:alpha:]]",
+            "[[:x:]]",
+            "{2}",
+            "{2,}",
+            "{3,2}",
+            "{1001}",
+            "{",
+            "{,3}",
+            "{40}",
+            "\\d",
+            "\\y",
+            "\\",
+            "\\p{Greek}",
+            "\\p{x}",
+            "\\pL",
+            "\\x41",
+            "\\x{41}",
+            "\\x{",
+            "\\x4",
+            "\\1",
+            "\\012",
+            "\\Q*\\E",
+            "\\b",
+            "\\C",
+            "^",
+            "$",
+            "%C3%BC",
+            "-",
+            "\\]",
+            "**",
+        ];
+        (0..=self.below(5)).map(|_| self.of(PARTS)).collect()
+    }
+
     /// Bodies where none is expected, and where one is; of a length or in chunks.
     pub(super) fn bodies(&mut self) -> Ask {
         let path = self.of(&[
@@ -116,6 +214,9 @@ impl Chance {
             "/none",
             "/checkpoint/aa1/none/c",
             "/exec/aa1/run/c?output=1",
+            "/exec/aa1/run/c",
+            "/attach/aa1/run/c?input=0",
+            "/portForward/aa1/run",
             "/containerLogs/aa1/run/c",
             "/metrics/slis",
         ]);
@@ -129,6 +230,12 @@ impl Chance {
             "only_cpu_and_memory=true",
             "cmd=echo%20b",
             "cmd=true&cmd=false",
+            "output=1",
+            "input=1&tty=1&error=1",
+            "--b\r\nContent-Disposition: form-data; name=output\r\n\r\n1\r\n--b--",
+            "--b\nContent-Disposition: form-data; name=error\n\n1\n--b--\n",
+            "--b \r\nX: y\r\nContent-disposition: FORM-DATA; name=\"input\"\r\n\r\n1\r\n--b-- \r\n",
+            "--b\r\nContent-Disposition: form-data; name=output; filename=x\r\n\r\n1\r\n--b--",
             "a=b&a",
             "%zz",
             "{}",
@@ -151,6 +258,10 @@ impl Chance {
             "application/x-www-form-urlencoded;",
         ]);
         let mut ask = Ask::new(method, path);
+        if self.once_in(5) {
+            ask = ask.with("Connection", "Upgrade");
+            ask = ask.with("Upgrade", self.of(&["SPDY/3.1", "websocket"]));
+        }
         if !kind.is_empty() {
             ask = ask.with("Content-Type", kind);
         }
