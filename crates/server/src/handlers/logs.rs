@@ -1,6 +1,5 @@
 //! `/containerLogs`: a container's log, from its file.
 
-use super::kinds;
 use super::pods::find;
 use crate::gotime::rfc3339;
 use crate::query::Query;
@@ -75,14 +74,15 @@ pub(crate) async fn container(
     }
     let status = entry.status.as_deref().or(entry.pod.status.as_ref());
     match choose(status, path, wanted.previous) {
-        Ok(id) => stream(deps, id, wanted, version).await,
+        Ok(id) => stream(deps, id, wanted).await,
+        // Upstream asks for chunks first, and then Go's server gives no type; HTTP/2 has none.
         Err(text) if version == Version::HTTP_2 => reply::plain(StatusCode::BAD_REQUEST, text),
         Err(text) => reply::bare(StatusCode::BAD_REQUEST, text),
     }
 }
 
-async fn stream(deps: &Arc<ServerDeps>, id: String, wanted: Wanted, version: Version) -> Reply {
-    let (sink, mut pieces) = mpsc::channel::<Vec<u8>>(PIECES);
+async fn stream(deps: &Arc<ServerDeps>, id: String, wanted: Wanted) -> Reply {
+    let (sink, pieces) = mpsc::channel::<Vec<u8>>(PIECES);
     let deps = Arc::clone(deps);
     let tasks = deps.tasks.clone();
     tasks.spawn("container-log", OnExit::Fine, async move {
@@ -91,22 +91,11 @@ async fn stream(deps: &Arc<ServerDeps>, id: String, wanted: Wanted, version: Ver
             let _ = sink.send(text.into_bytes()).await;
         }
     });
-    // Go's server looks at the first line for a type, but not where the handler asked for chunks.
-    let first = if version == Version::HTTP_2 { pieces.recv().await } else { None };
-    let line = first.as_deref().and_then(|piece| piece.split(|byte| *byte == b'\n').next());
-    let kind = line.map(kinds::by_content);
-    let body = futures::stream::unfold((first, pieces), |(first, mut pieces)| async move {
-        let piece = match first {
-            Some(first) => first,
-            None => pieces.recv().await?,
-        };
-        Some((Ok::<_, std::convert::Infallible>(bytes::Bytes::from(piece)), (None, pieces)))
+    let body = futures::stream::unfold(pieces, |mut pieces| async move {
+        let piece = pieces.recv().await?;
+        Some((Ok::<_, std::convert::Infallible>(bytes::Bytes::from(piece)), pieces))
     });
-    let body = Body::from_stream(body);
-    match kind {
-        Some(kind) => reply::with_type(StatusCode::OK, kind, body),
-        None => reply::bare(StatusCode::OK, body),
-    }
+    reply::bare(StatusCode::OK, Body::from_stream(body))
 }
 
 async fn follow(
