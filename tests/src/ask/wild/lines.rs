@@ -258,10 +258,6 @@ impl Chance {
             "application/x-www-form-urlencoded;",
         ]);
         let mut ask = Ask::new(method, path);
-        if self.once_in(5) {
-            ask = ask.with("Connection", "Upgrade");
-            ask = ask.with("Upgrade", self.of(&["SPDY/3.1", "websocket"]));
-        }
         if !kind.is_empty() {
             ask = ask.with("Content-Type", kind);
         }
@@ -275,6 +271,11 @@ impl Chance {
             let mut raw = Ask::new(method, path);
             raw.raw = Some(format!("{head}{chunked}"));
             return raw;
+        }
+        // Not in chunks: upstream may meet the runtime's refusal before it has sent them all.
+        if self.once_in(5) {
+            ask = ask.with("Connection", "Upgrade");
+            ask = ask.with("Upgrade", self.of(&["SPDY/3.1", "websocket"]));
         }
         ask.body(body)
     }
