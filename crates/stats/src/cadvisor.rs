@@ -151,12 +151,14 @@ fn shown(config: &StatsConfig, reading: &Reading, counted: &mut Counted) -> Vec<
         .cgroups
         .iter()
         .map(|(path, cgroup)| {
-            let owner = owners.get(&**path).copied().unwrap_or_default();
+            let owner = owners.get(&**path).copied();
+            let is_pods = owner.is_some();
+            let owner = owner.unwrap_or_default();
             let host = (&**path == "/").then_some(&reading.host_network);
             Shown {
                 labels: Labels::new(path, &owner),
                 cgroup: cgroup.clone(),
-                open: counted.of_cgroup(&config.roots.proc, path, cgroup),
+                open: counted.of_cgroup(&config.roots.proc, path, cgroup, is_pods),
                 network: by_name(host.or(owner.network).unwrap_or(&none)),
                 is_container: !owner.name.is_empty(),
             }

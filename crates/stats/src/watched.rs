@@ -2,10 +2,11 @@
 //!
 //! Their folders and files stay open from one reading to the next, and a folder is listed again only when
 //! the number of its links or one of those below says that it changed. A pod whose CPU time and memory are
-//! what they were is taken with all its containers as it was read before, for up to [`BELIEVED`]. Settings of a
-//! cgroup (limits, shares, the soft limit of open files) are read again when this agent changed any cgroup, when
-//! the cgroup was still young, and once a minute for what others change. Kills for want of memory are looked for
-//! when the machine's own count of them has moved.
+//! what they were is taken with all its containers as it was read before; after [`BELIEVED`] the few numbers of
+//! the pod that change without anything in it running must be the same too. Settings of a cgroup (limits, shares,
+//! the soft limit of open files) are read again when this agent changed any cgroup, when the cgroup was still
+//! young, and after [`SETTINGS_AGE`] for what others change. Kills for want of memory are looked for when the
+//! machine's own count of them has moved.
 
 use crate::reading::{CgroupReading, Interfaces};
 use crate::task::StatsConfig;
@@ -20,7 +21,7 @@ use sys::stats::{CgroupUsage, HeldCgroup, Hold, Look, Pulse, soft_open_files};
 /// seconds, and up to as much again later).
 pub(crate) const BELIEVED: Duration = Duration::from_secs(28);
 /// How long settings are believed to stay.
-const SETTINGS_AGE: Duration = Duration::from_secs(60);
+const SETTINGS_AGE: Duration = Duration::from_secs(5 * 60);
 /// Settings of a younger cgroup may not all have been made.
 const SETTLED: Duration = Duration::from_secs(10);
 
@@ -140,14 +141,14 @@ impl Held {
     /// Of a pod: whether nothing in it has run since it was read. Else it is to be read now.
     fn is_quiet(&mut self, start: &Start, buffer: &mut Vec<u8>) -> bool {
         let now = self.cgroup.pulse(buffer);
-        let is_same = self.pulse.is_some_and(|(before, at)| {
-            now == Some(before) && start.since(at) < BELIEVED && start.now >= at
-        });
-        if !is_same {
-            self.pulse = now.map(|pulse| (pulse, start.now));
-            self.network = None;
+        let before = self.pulse.filter(|(before, at)| now == Some(*before) && start.now >= *at);
+        if before.is_some_and(|(_, at)| start.since(at) < BELIEVED) {
+            return true;
         }
-        is_same
+        self.pulse = now.map(|pulse| (pulse, start.now));
+        self.network = None;
+        let Self { cgroup, last, .. } = self;
+        before.is_some() && last.as_ref().is_some_and(|last| cgroup.is_as_in(&last.usage, buffer))
     }
 
     fn read(
@@ -422,14 +423,15 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_read_again_after_a_change_after_a_minute_and_while_young() {
+    fn settings_are_read_again_after_a_change_after_minutes_and_while_young() {
         let at = |s| Timestamp::from_second(s).unwrap();
         let start = |now, changes| Start { now: at(now), changes, kills: None, bfq: false };
         let known = Known { at: at(100), changes: (3, 1) };
         assert!(known.is_good(&start(130, (3, 1)), 50));
         assert!(!known.is_good(&start(130, (4, 1)), 50), "the agent wrote a file");
         assert!(!known.is_good(&start(130, (3, 2)), 50), "the runtime was told to change one");
-        assert!(!known.is_good(&start(160, (3, 1)), 50), "a minute passed");
+        assert!(known.is_good(&start(399, (3, 1)), 50));
+        assert!(!known.is_good(&start(400, (3, 1)), 50), "minutes passed");
         assert!(!known.is_good(&start(102, (3, 1)), 95), "it was being made");
     }
 
@@ -472,14 +474,21 @@ mod tests {
         assert_eq!(anon(15, 0), [2, 1, 1], "nothing says that the pod ran");
         assert_eq!(anon(15, 1), [2, 2, 2], "the runtime was told to change something");
         write(container, &[("memory.stat", "anon 3\n")]);
+        write(pod, &[("memory.stat", "anon 3\n")]);
         assert_eq!(anon(27, 1), [2, 2, 2]);
-        assert_eq!(anon(28, 1), [2, 2, 3], "believed long enough");
+        assert_eq!(anon(28, 1), [2, 3, 3], "believed long enough");
+        write(container, &[("memory.stat", "anon 9\n")]);
+        assert_eq!(
+            anon(56, 1),
+            [2, 3, 3],
+            "the pod, which its containers are part of, is as it was"
+        );
         write(container, &[("memory.stat", "anon 4\n")]);
         write(pod, &[("cpu.stat", "usage_usec 6\n")]);
-        assert_eq!(anon(29, 1), [2, 2, 4], "it ran");
+        assert_eq!(anon(57, 1), [2, 3, 4], "it ran");
         write(container, &[("memory.stat", "anon 5\n")]);
         write(pod, &[("memory.current", "900\n")]);
-        assert_eq!(anon(30, 1), [2, 2, 5], "it holds less");
+        assert_eq!(anon(58, 1), [2, 3, 5], "it holds less");
         let gone = std::process::Command::new("rm").arg("-rf").arg(&root).status();
         assert!(gone.unwrap().success());
     }

@@ -2,7 +2,8 @@
 //!
 //! Telling sockets from files takes a call for each descriptor. It is spared where nothing can have
 //! changed: no process of the cgroup has run since, as its CPU time says. For a process that did run,
-//! sockets are told apart again when it has another number of descriptors, and after [`BELIEVED`] anyway.
+//! sockets are told apart again when it has another number of descriptors, and after [`BELIEVED`] anyway, if it is
+//! a pod's; of the node's own processes, of which each pod brings one that holds many, after [`OWN_BELIEVED`].
 //! This process, which holds thousands of files of cgroups, asks for its own by number.
 
 use crate::reading::CgroupReading;
@@ -10,8 +11,12 @@ use crate::watched::BELIEVED;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use sys::stats::{OpenFiles, descriptors, open_files, own_open_files};
 use tokio::time::Instant;
+
+/// How long processes that are no pod's are believed to have as many sockets, if they have as many descriptors.
+const OWN_BELIEVED: Duration = Duration::from_secs(5 * 60);
 
 /// What was counted before.
 #[derive(Debug, Default)]
@@ -40,10 +45,10 @@ struct OfProcess {
 }
 
 impl OfProcess {
-    /// Whether the sockets are still those that were counted, with so many descriptors now.
-    fn is_believed(&self, now: u64) -> bool {
+    /// Whether the sockets are still those that were counted so lately, with so many descriptors now.
+    fn is_believed(&self, now: u64, lately: Duration) -> bool {
         let counted = self.open.descriptors;
-        self.at.elapsed() < BELIEVED && counted > 0 && now == counted
+        counted > 0 && now == counted && self.at.elapsed() < lately
     }
 }
 
@@ -61,6 +66,7 @@ impl Counted {
         proc_root: &Path,
         path: &Arc<str>,
         cgroup: &CgroupReading,
+        is_pods: bool,
     ) -> OpenFiles {
         let (cpu_ns, processes) = (cgroup.usage.cpu.total_ns, &cgroup.usage.procs);
         if processes.is_empty() {
@@ -74,9 +80,10 @@ impl Counted {
             known.page = page;
             return known.open;
         }
+        let lately = if is_pods { BELIEVED } else { OWN_BELIEVED };
         let mut open = OpenFiles::default();
         for pid in processes.lines() {
-            let of_one = self.of_process(proc_root, pid);
+            let of_one = self.of_process(proc_root, pid, lately);
             open.descriptors += of_one.descriptors;
             open.sockets += of_one.sockets;
         }
@@ -85,14 +92,14 @@ impl Counted {
         open
     }
 
-    fn of_process(&mut self, proc_root: &Path, pid: &str) -> OpenFiles {
+    fn of_process(&mut self, proc_root: &Path, pid: &str, lately: Duration) -> OpenFiles {
         let now = if self.told { descriptors(proc_root, pid) } else { 0 };
         // The kernel's own threads have none.
         if self.told && now == 0 {
             return OpenFiles::default();
         }
         if let Some(known) = self.processes.get_mut(pid)
-            && known.is_believed(now)
+            && known.is_believed(now, lately)
         {
             known.page = self.page;
             return known.open;
@@ -133,7 +140,7 @@ mod tests {
         let mut counted = Counted::default();
         let mut look = |cpu_ns| {
             counted.begin(&root);
-            let open = counted.of_cgroup(&root, &"/c".into(), &cgroup(cpu_ns));
+            let open = counted.of_cgroup(&root, &"/c".into(), &cgroup(cpu_ns), true);
             counted.end();
             (open.descriptors, open.sockets)
         };
@@ -155,10 +162,11 @@ mod tests {
             open: OpenFiles { descriptors, sockets: 0 },
             page: 0,
         };
-        assert!(known(3).is_believed(3) && !known(3).is_believed(4));
-        assert!(!known(3).is_believed(0) && !known(0).is_believed(0), "the kernel does not say");
+        let now = |counted, now| known(counted).is_believed(now, BELIEVED);
+        assert!(now(3, 3) && !now(3, 4));
+        assert!(!now(3, 0) && !now(0, 0), "the kernel does not say");
         let old = known(3);
         tokio::time::advance(BELIEVED).await;
-        assert!(!old.is_believed(3));
+        assert!(!old.is_believed(3, BELIEVED) && old.is_believed(3, OWN_BELIEVED));
     }
 }

@@ -3,7 +3,7 @@
 use super::{Owner, Seen, Shown};
 use crate::cadvisor::families::float;
 use jiff::Timestamp;
-use std::collections::{BTreeMap, btree_map};
+use std::collections::{BTreeMap, VecDeque, btree_map};
 use std::sync::Arc;
 use telemetry::go_text::push_float;
 use telemetry::metrics::{Desc, Kind, push_header, push_label};
@@ -33,58 +33,72 @@ impl Page {
 
     /// The page of what was seen at a moment, between other text.
     pub(super) fn pieces(self, before: String, seen: Seen, at: Timestamp, after: String) -> Pieces {
-        /// What a sample takes without its labels.
-        const LINE: usize = 64;
-        let labels: usize = seen.shown.iter().map(|s| s.labels.whole.len() + LINE).sum();
         Pieces {
-            before,
+            text: Text { full: VecDeque::new(), open: before },
             families: self.families.into_iter(),
             after,
             seen,
             at,
             time: format!(" {}\n", at.as_millisecond()),
-            room: labels.saturating_add(PIECE),
         }
     }
 }
 
-/// A piece has at least so much, but for the last: little enough that the memory of one is taken again for the
-/// next.
-const PIECE: usize = 32 << 10;
+/// No piece but the last is much shorter, nor longer unless a line is very long: a few frames of HTTP/2, and
+/// little enough that the memory of one is taken again for the next.
+const PIECE: usize = 64 << 10;
+/// A piece with less room than this has no room for one more line.
+const LINE: usize = 1 << 10;
+
+/// Text in the making.
+struct Text {
+    /// Pieces that are whole.
+    full: VecDeque<String>,
+    open: String,
+}
+
+impl Text {
+    /// After a line: goes on in the next piece if this one is full.
+    fn end_line(&mut self) {
+        if self.open.len() + LINE > PIECE {
+            let next = String::with_capacity(PIECE);
+            self.full.push_back(std::mem::replace(&mut self.open, next));
+        }
+    }
+}
 
 /// A page's text, written as it is taken: that of a full node has megabytes.
 pub(super) struct Pieces {
-    before: String,
+    text: Text,
     families: btree_map::IntoIter<&'static str, Family>,
     after: String,
     seen: Seen,
     at: Timestamp,
     time: String,
-    /// What most pieces take.
-    room: usize,
 }
 
 impl Iterator for Pieces {
     type Item = String;
 
     fn next(&mut self) -> Option<String> {
-        let mut text = String::with_capacity(self.room);
-        text.push_str(&std::mem::take(&mut self.before));
-        while text.len() < PIECE {
+        loop {
+            if let Some(full) = self.text.full.pop_front() {
+                return Some(full);
+            }
             let Some((name, (desc, kind, add))) = self.families.next() else {
-                text.push_str(&std::mem::take(&mut self.after));
-                break;
+                let mut last = std::mem::take(&mut self.text.open);
+                last.push_str(&std::mem::take(&mut self.after));
+                return (!last.is_empty()).then_some(last);
             };
-            let start = text.len();
-            push_header(&mut text, desc, kind);
-            let header = text.len();
-            let mut lines = Lines { text: &mut text, name, at: self.at, time: &self.time };
+            let start = self.text.open.len();
+            push_header(&mut self.text.open, desc, kind);
+            let header = self.text.open.len();
+            let mut lines = Lines { text: &mut self.text, name, at: self.at, time: &self.time };
             add(&mut lines, &self.seen);
-            if text.len() == header {
-                text.truncate(start);
+            if self.text.full.is_empty() && self.text.open.len() == header {
+                self.text.open.truncate(start);
             }
         }
-        (!text.is_empty()).then_some(text)
     }
 }
 
@@ -147,7 +161,7 @@ pub(super) struct Extra<'a> {
 
 /// The samples of one family.
 pub(super) struct Lines<'a> {
-    text: &'a mut String,
+    text: &'a mut Text,
     name: &'a str,
     at: Timestamp,
     time: &'a str,
@@ -161,10 +175,12 @@ impl Lines<'_> {
 
     /// A sample without labels and time.
     pub(super) fn alone(&mut self, value: f64) {
-        self.text.push_str(self.name);
-        self.text.push(' ');
-        push_float(self.text, value);
-        self.text.push('\n');
+        let open = &mut self.text.open;
+        open.push_str(self.name);
+        open.push(' ');
+        push_float(open, value);
+        open.push('\n');
+        self.text.end_line();
     }
 
     /// A sample for each cgroup that has a value, with the time it was read.
@@ -181,26 +197,30 @@ impl Lines<'_> {
     fn plain(&mut self, shown: &[Shown], value: impl Fn(&Shown) -> Option<f64>, end: &str) {
         for s in shown {
             if let Some(value) = value(s) {
-                self.text.push_str(self.name);
-                self.text.push_str(&s.labels.whole);
-                push_float(self.text, value);
-                self.text.push_str(end);
+                let open = &mut self.text.open;
+                open.push_str(self.name);
+                open.push_str(&s.labels.whole);
+                push_float(open, value);
+                open.push_str(end);
+                self.text.end_line();
             }
         }
     }
 
     /// A sample with further labels and the time it was read.
     pub(super) fn with(&mut self, labels: &Labels, extra: Extra<'_>, value: f64) {
-        self.text.push_str(self.name);
+        let open = &mut self.text.open;
+        open.push_str(self.name);
         let extras = [extra.before_id, extra.after_image, extra.after_namespace, extra.after_pod];
         let mut from = 0;
         for (end, extra) in labels.ends.iter().zip(extras) {
-            self.text.push_str(labels.whole.get(from..*end).unwrap_or_default());
-            self.text.push_str(extra);
+            open.push_str(labels.whole.get(from..*end).unwrap_or_default());
+            open.push_str(extra);
             from = *end;
         }
-        self.text.push_str("} ");
-        push_float(self.text, value);
-        self.text.push_str(self.time);
+        open.push_str("} ");
+        push_float(open, value);
+        open.push_str(self.time);
+        self.text.end_line();
     }
 }

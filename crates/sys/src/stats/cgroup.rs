@@ -1,11 +1,13 @@
 //! Usage of one cgroup, version 1 or 2 (cadvisor: `libcontainer.Handler.GetStats`).
 
 mod held;
+mod kept;
 mod parse;
 mod v1;
 mod v2;
 
 pub use held::{HeldCgroup, Hold, Look, Pulse};
+pub(super) use kept::kept_numbers;
 
 use crate::cgroup::Cgroups;
 use std::collections::BTreeMap;

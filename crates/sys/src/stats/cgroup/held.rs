@@ -5,6 +5,7 @@
 //! says so, and opened for that alone. A held file of a removed cgroup cannot be read any more, nor keeps
 //! it anything of the cgroup alive but a few hundred bytes.
 
+use super::kept::Kept;
 use super::{CgroupUsage, v1, v2};
 use crate::cgroup::Cgroups;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir};
@@ -87,7 +88,7 @@ pub struct HeldCgroup {
 #[derive(Debug)]
 struct Folders {
     v2: bool,
-    open: [Option<OwnedFd>; 5],
+    open: [Option<Kept>; 5],
 }
 
 impl Folders {
@@ -95,7 +96,7 @@ impl Folders {
         let v2 = host.is_v2();
         let mut open = [const { None }; 5];
         for ((controller, name), slot) in CONTROLLERS.iter().zip(&mut open) {
-            *slot = host.dir(name, path).and_then(|dir| folder(&dir));
+            *slot = host.dir(name, path).and_then(|dir| folder(&dir)).map(Kept::new);
             // The first is the one that decides whether the cgroup is there.
             if *controller == Controller::Cpuacct && slot.is_none() {
                 return None;
@@ -174,6 +175,14 @@ impl HeldCgroup {
         let mut files = Files { folders: &self.folders, held: &mut self.held, buffer };
         let memory = files.held_number(Controller::Memory, file)?;
         Some(Pulse { cpu_ns, memory })
+    }
+
+    /// Whether a cgroup whose pulse is as it was when `last` was read is so in all that can change without one: on
+    /// either version these numbers take in everything below.
+    pub fn is_as_in(&mut self, last: &CgroupUsage, buffer: &mut Vec<u8>) -> bool {
+        let mut files = Files { folders: &self.folders, held: &mut self.held, buffer };
+        let glance = if self.folders.v2 { v2::glance } else { v1::glance };
+        glance(&mut files, last) == *last
     }
 
     /// How many names the cgroup's folder has: its own, and one in each cgroup directly below. As long as
@@ -256,7 +265,7 @@ impl Files<'_> {
         let index = match held.files.iter().position(|(name, _)| *name == file) {
             Some(index) => index,
             None => {
-                held.files.push((file, folders.file(controller, file)));
+                held.files.push((file, folders.file(controller, file).map(Kept::new)));
                 held.files.len() - 1
             }
         };
@@ -301,7 +310,7 @@ impl Files<'_> {
 #[derive(Debug)]
 struct Held {
     hold: Hold,
-    files: Vec<(&'static str, Option<OwnedFd>)>,
+    files: Vec<(&'static str, Option<Kept>)>,
 }
 
 impl Held {
@@ -311,14 +320,14 @@ impl Held {
 }
 
 /// Everything that a file has, from its start, without its last line break; nothing if it is no text.
-fn whole<'a>(buffer: &'a mut Vec<u8>, open: &OwnedFd) -> rustix::io::Result<&'a str> {
+fn whole(buffer: &mut Vec<u8>, open: impl AsFd) -> rustix::io::Result<&str> {
     let mut filled = 0;
     loop {
         if buffer.len() < filled + ROOM {
             buffer.resize(filled + ROOM, 0);
         }
         let room = buffer.get_mut(filled..).unwrap_or_default();
-        let read = rustix::io::pread(open, room, u64::try_from(filled).unwrap_or(u64::MAX))?;
+        let read = rustix::io::pread(&open, room, u64::try_from(filled).unwrap_or(u64::MAX))?;
         filled += read;
         if read < FULL_READ {
             break;

@@ -10,6 +10,18 @@ pub(super) fn pairs(text: &str) -> impl Iterator<Item = (&str, u64)> {
     })
 }
 
+/// The numbers of some names among pairs, without reading those of others; 0 for a name that is not there.
+pub(super) fn numbers<const N: usize>(text: &str, names: [&str; N]) -> [u64; N] {
+    let mut found = [0; N];
+    for (key, value) in text.lines().filter_map(|line| line.split_once(' ')) {
+        let place = names.iter().zip(&mut found).find(|(name, _)| **name == key);
+        if let Some((_, place)) = place {
+            *place = value.trim().parse().unwrap_or(0);
+        }
+    }
+    found
+}
+
 /// The number of a name among pairs; 0 without it.
 pub(super) fn pair(text: &str, name: &str) -> u64 {
     pairs(text).find(|(key, _)| *key == name).map_or(0, |(_, value)| value)

@@ -1,7 +1,7 @@
 //! The files of version 1.
 
 use super::held::{Controller, Files, Look};
-use super::parse::{blkio_line, device, pair, pairs};
+use super::parse::{blkio_line, device, numbers, pair, pairs};
 use super::{CgroupUsage, CpuUsage, DeviceIo, MemoryUsage};
 use std::collections::BTreeMap;
 
@@ -65,6 +65,39 @@ fn cpu(files: &mut Files<'_>, last: &CpuUsage, look: Look) -> CpuUsage {
     usage
 }
 
+/// The cgroup as it was, with what may change while nothing in it or below runs: the kernel moves pages between
+/// its lists, and one that ended is let go by its parent. (I/O is counted when a process orders it.)
+pub(super) fn glance(files: &mut Files<'_>, last: &CgroupUsage) -> CgroupUsage {
+    let mut usage = last.clone();
+    add_memory_stat(files, &mut usage.memory);
+    usage.threads = files.held_number(Controller::Pids, "pids.current").unwrap_or(0);
+    usage
+}
+
+fn add_memory_stat(files: &mut Files<'_>, usage: &mut MemoryUsage) {
+    let names = [
+        "pgfault",
+        "pgmajfault",
+        "total_rss",
+        "total_cache",
+        "total_mapped_file",
+        "total_swap",
+        "total_active_file",
+        "total_inactive_file",
+    ];
+    let text = files.held(Controller::Memory, "memory.stat").unwrap_or_default();
+    [
+        usage.page_faults,
+        usage.major_page_faults,
+        usage.rss,
+        usage.cache,
+        usage.mapped_file,
+        usage.swap,
+        usage.active_file,
+        usage.inactive_file,
+    ] = numbers(text, names);
+}
+
 fn memory(files: &mut Files<'_>, last: &MemoryUsage, look: Look) -> MemoryUsage {
     let mut usage = MemoryUsage {
         limit: last.limit,
@@ -73,19 +106,7 @@ fn memory(files: &mut Files<'_>, last: &MemoryUsage, look: Look) -> MemoryUsage 
         fail_count: last.fail_count,
         ..MemoryUsage::default()
     };
-    for (key, value) in pairs(files.held(Controller::Memory, "memory.stat").unwrap_or_default()) {
-        match key {
-            "pgfault" => usage.page_faults = value,
-            "pgmajfault" => usage.major_page_faults = value,
-            "total_rss" => usage.rss = value,
-            "total_cache" => usage.cache = value,
-            "total_mapped_file" => usage.mapped_file = value,
-            "total_swap" => usage.swap = value,
-            "total_active_file" => usage.active_file = value,
-            "total_inactive_file" => usage.inactive_file = value,
-            _ => {}
-        }
-    }
+    add_memory_stat(files, &mut usage);
     let mut number = |file| files.held_number(Controller::Memory, file).unwrap_or(0);
     usage.usage = number(MEMORY_USAGE);
     usage.working_set = usage.usage.saturating_sub(usage.inactive_file);

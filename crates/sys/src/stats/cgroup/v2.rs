@@ -1,8 +1,8 @@
 //! The files of version 2.
 
 use super::held::{Controller, Files, Look};
-use super::parse::{io_stat, pair, pairs, pressure};
-use super::{CgroupUsage, CpuUsage, MemoryUsage, Pressure, PressureSet};
+use super::parse::{io_stat, numbers, pair, pairs, pressure};
+use super::{CgroupUsage, CpuUsage, DeviceIo, MemoryUsage, Pressure, PressureSet};
 
 /// Every controller's files are in the one folder.
 const ANY: Controller = Controller::Cpuacct;
@@ -21,16 +21,11 @@ pub(super) fn read(
     look: Look,
     is_root: bool,
 ) -> CgroupUsage {
-    let mut stalls = |file| -> Pressure { files.held(ANY, file).map(pressure).unwrap_or_default() };
-    let pressure = PressureSet {
-        cpu: stalls("cpu.pressure"),
-        memory: stalls("memory.pressure"),
-        io: stalls("io.pressure"),
-    };
+    let pressure = pressures(files);
     let mut usage = CgroupUsage {
         cpu: cpu(files, &last.cpu, look),
         memory: memory(files, &last.memory, look, is_root),
-        io: io_stat(files.held(ANY, "io.stat").unwrap_or_default()),
+        io: io(files),
         pressure,
         threads: files.held_number(ANY, "pids.current").unwrap_or(0),
         threads_max: last.threads_max,
@@ -44,6 +39,30 @@ pub(super) fn read(
         usage.oom_kills = pair(files.text(ANY, "memory.events").unwrap_or_default(), "oom_kill");
     }
     usage
+}
+
+/// The cgroup as it was, with what may change while nothing in it or below runs: the kernel moves pages between
+/// its lists and writes them back, averages fall, and one that ended is let go by its parent.
+pub(super) fn glance(files: &mut Files<'_>, last: &CgroupUsage) -> CgroupUsage {
+    let mut usage = last.clone();
+    add_memory_stat(files, &mut usage.memory);
+    usage.io = io(files);
+    usage.pressure = pressures(files);
+    usage.threads = files.held_number(ANY, "pids.current").unwrap_or(0);
+    usage
+}
+
+fn io(files: &mut Files<'_>) -> Vec<DeviceIo> {
+    io_stat(files.held(ANY, "io.stat").unwrap_or_default())
+}
+
+fn pressures(files: &mut Files<'_>) -> PressureSet {
+    let mut stalls = |file| -> Pressure { files.held(ANY, file).map(pressure).unwrap_or_default() };
+    PressureSet {
+        cpu: stalls("cpu.pressure"),
+        memory: stalls("memory.pressure"),
+        io: stalls("io.pressure"),
+    }
 }
 
 fn cpu(files: &mut Files<'_>, last: &CpuUsage, look: Look) -> CpuUsage {
@@ -77,6 +96,20 @@ fn cpu(files: &mut Files<'_>, last: &CpuUsage, look: Look) -> CpuUsage {
     usage
 }
 
+fn add_memory_stat(files: &mut Files<'_>, usage: &mut MemoryUsage) {
+    let names =
+        ["anon", "file", "file_mapped", "pgfault", "pgmajfault", "active_file", "inactive_file"];
+    [
+        usage.rss,
+        usage.cache,
+        usage.mapped_file,
+        usage.page_faults,
+        usage.major_page_faults,
+        usage.active_file,
+        usage.inactive_file,
+    ] = numbers(files.held(ANY, "memory.stat").unwrap_or_default(), names);
+}
+
 fn memory(files: &mut Files<'_>, last: &MemoryUsage, look: Look, is_root: bool) -> MemoryUsage {
     let mut usage = MemoryUsage {
         limit: last.limit,
@@ -84,18 +117,7 @@ fn memory(files: &mut Files<'_>, last: &MemoryUsage, look: Look, is_root: bool) 
         reservation: last.reservation,
         ..MemoryUsage::default()
     };
-    for (key, value) in pairs(files.held(ANY, "memory.stat").unwrap_or_default()) {
-        match key {
-            "anon" => usage.rss = value,
-            "file" => usage.cache = value,
-            "file_mapped" => usage.mapped_file = value,
-            "pgfault" => usage.page_faults = value,
-            "pgmajfault" => usage.major_page_faults = value,
-            "active_file" => usage.active_file = value,
-            "inactive_file" => usage.inactive_file = value,
-            _ => {}
-        }
-    }
+    add_memory_stat(files, &mut usage);
     let mut number = |file| files.held_number(ANY, file).unwrap_or(0);
     usage.usage = if is_root { usage.cache + usage.rss } else { number(MEMORY_USAGE) };
     usage.working_set = usage.usage.saturating_sub(usage.inactive_file);
