@@ -31,14 +31,16 @@ impl UsageCache {
     }
 
     pub(crate) fn fresh(&self, uid: &PodUid) -> Option<Arc<Vec<VolumeUsage>>> {
-        let mut kept = self.kept.lock().ok()?;
-        kept.retain(|_, (at, _)| at.elapsed() < self.keep);
-        kept.get(uid).map(|(_, usages)| Arc::clone(usages))
+        let kept = self.kept.lock().ok()?;
+        let (at, usages) = kept.get(uid)?;
+        (at.elapsed() < self.keep).then(|| Arc::clone(usages))
     }
 
     pub(crate) fn keep(&self, uid: &PodUid, usages: &Arc<Vec<VolumeUsage>>) {
+        let now = Instant::now();
         if let Ok(mut kept) = self.kept.lock() {
-            kept.insert(uid.clone(), (Instant::now(), Arc::clone(usages)));
+            kept.retain(|_, (at, _)| now.duration_since(*at) < self.keep);
+            kept.insert(uid.clone(), (now, Arc::clone(usages)));
         }
     }
 }
