@@ -37,7 +37,7 @@ struct Dead {
     created: Timestamp,
     /// Tells instances of the same moment apart.
     attempt: u32,
-    unknown: bool,
+    state: ContainerRunState,
 }
 
 /// One sandbox.
@@ -151,7 +151,7 @@ impl ContainerGc {
 
     async fn remove_container(&self, gone: &Dead) -> Result<(), String> {
         let runtime = &self.shared.runtime;
-        if gone.unknown {
+        if gone.state == ContainerRunState::Unknown {
             runtime.stop_container(&gone.id, 2).await.map_err(|fault| fault.text)?;
         }
         self.shared.placement.container_removed(&gone.id);
@@ -260,7 +260,7 @@ fn candidates(containers: &[cri::Container], now: Timestamp, min_age: Duration) 
                 pod_namespace,
                 created,
                 attempt: container.metadata.as_ref().map_or(0, |m| m.attempt),
-                unknown: state == ContainerRunState::Unknown,
+                state,
             })
         })
         .collect()
@@ -285,6 +285,11 @@ fn choose_containers(
     for unit in units.values_mut() {
         let age = |c: &Dead| (c.created, c.attempt);
         unit.sort_by(|a, b| age(b).cmp(&age(a)).then_with(|| a.id.cmp(&b.id)));
+        // One that is about to start has not lived: the last one that did still tells how that
+        // ended, and how often.
+        if unit.first().is_some_and(|newest| newest.state == ContainerRunState::Created) {
+            unit.remove(0);
+        }
         if let Some(keep) = policy.max_per_container
             && unit.len() > keep
         {
@@ -362,7 +367,7 @@ mod tests {
             pod_namespace: "default".into(),
             created: Timestamp::from_second(created).unwrap(),
             attempt: id.parse().unwrap(),
-            unknown: false,
+            state: ContainerRunState::Exited,
         }
     }
 
@@ -378,6 +383,19 @@ mod tests {
         assert_eq!(ids(choose_containers(all, &GcPolicy::default(), |_| false)), ["1"]);
         let twins = vec![dead("10", "p", "a", 1), dead("9", "p", "a", 1)];
         assert_eq!(ids(choose_containers(twins, &GcPolicy::default(), |_| false)), ["9"]);
+    }
+
+    #[test]
+    fn one_that_is_about_to_start_is_no_successor_yet() {
+        let made =
+            |id, created| Dead { state: ContainerRunState::Created, ..dead(id, "p", "a", created) };
+        let none = GcPolicy { max_per_container: Some(0), ..GcPolicy::default() };
+        let all = vec![dead("1", "p", "a", 1), dead("2", "p", "a", 2), made("3", 3)];
+        assert_eq!(ids(choose_containers(all.clone(), &GcPolicy::default(), |_| false)), ["1"]);
+        assert_eq!(ids(choose_containers(all.clone(), &none, |_| false)), ["1", "2"]);
+        assert_eq!(ids(choose_containers(all, &none, |_| true)), ["1", "2", "3"]);
+        let passed_over = vec![made("1", 1), dead("2", "p", "a", 2)];
+        assert_eq!(ids(choose_containers(passed_over, &GcPolicy::default(), |_| false)), ["1"]);
     }
 
     #[test]
