@@ -174,12 +174,14 @@ impl Builder<'_> {
     ) -> ContainerStatus {
         let gates = self.view.gates;
         let state = self.state(newest, old);
+        // One that has not started yet may never do so; its successor gets its number then.
+        let not_yet = i32::from(newest.state == ContainerRunState::Created);
         let mut entry = ContainerStatus {
             name: newest.name.clone(),
             container_id: Some(self.full_id(newest)),
             image: newest.image.clone(),
             image_id: newest.image_ref.clone(),
-            restart_count: newest.restart_count,
+            restart_count: newest.restart_count.saturating_sub(not_yet).max(0),
             state: Some(state),
             last_state: Some(ContainerState::default()),
             ..ContainerStatus::default()

@@ -264,6 +264,25 @@ fn restart_all_shows_a_condition_until_everything_is_removed() {
 }
 
 #[test]
+fn an_instance_that_never_started_is_no_restart() {
+    let mut scene = Scene::new("a", "ready a:exited1 a:created");
+    let newest = |scene: &mut Scene| {
+        let all = scene.runtime.containers.iter_mut();
+        all.max_by_key(|c| c.created_at).unwrap().restart_count = 1;
+    };
+    newest(&mut scene);
+    let made = scene.generate().status;
+    assert_eq!(entry(&made, "a").restart_count, 0, "it may never start");
+    scene.old = made;
+    scene.runtime = runtime("ready a:exited1");
+    scene.old = scene.generate().status;
+    assert_eq!(entry(&scene.old, "a").restart_count, 0, "it was removed again");
+    scene.runtime = runtime("ready a:exited1 a:running");
+    newest(&mut scene);
+    assert_eq!(entry(&scene.generate().status, "a").restart_count, 1);
+}
+
+#[test]
 fn restarts_go_on_counting_when_runtime_and_logs_have_forgotten() {
     let count = |spec: &str, first: &str, then: Option<&str>| {
         let mut scene = Scene::new(spec, first);

@@ -67,7 +67,7 @@ impl PodWorker {
             Ok(image) => image,
             Err(fault) => return Err(self.image_failed(ground, start, fault)),
         };
-        let attempt = self.next_attempt(ground, container).await;
+        let attempt = self.next_attempt(ground, start, container).await;
         let config = match self.container_config(ground, container, attempt, &image).await {
             Ok(config) => config,
             Err(error) => {
@@ -208,11 +208,17 @@ impl PodWorker {
         Err(fault("PostStartHookError", error))
     }
 
-    /// Restart count of the next instance: one more than the newest, or than the newest log, or
-    /// than the status showed.
-    async fn next_attempt(&self, ground: &Ground<'_>, container: &Container) -> u32 {
+    /// Restart count of the next instance: that of one that was made and never started, else one
+    /// more than the newest, or than the newest log, or than the status showed.
+    async fn next_attempt(
+        &self,
+        ground: &Ground<'_>,
+        start: &StartContainer,
+        container: &Container,
+    ) -> u32 {
         if let Some(newest) = ground.runtime.newest(&container.name) {
-            return u32::try_from(newest.restart_count.saturating_add(1)).unwrap_or_default();
+            let lived = i32::from(start.half_made.as_ref() != Some(&newest.id));
+            return u32::try_from(newest.restart_count.saturating_add(lived)).unwrap_or_default();
         }
         let folder =
             std::path::PathBuf::from(&ground.sandbox_config.log_directory).join(&container.name);
