@@ -97,6 +97,13 @@ fn start(control: &Arc<ControlPlane>, name: &str, config: Value, disk: Option<u3
     builder.kubelet(KubeletKind::from_env().unwrap()).start().unwrap()
 }
 
+/// Whether one pod has gone because of a signal.
+fn counted(node: &TestNode, signal: &str) {
+    let (_, page) = node.kubelet_get("/metrics").unwrap();
+    let line = format!("kubelet_evictions{{eviction_signal=\"{signal}\"}} 1");
+    assert!(page.lines().any(|l| l == line), "{page}");
+}
+
 /// All pods together may have 500 MiB; less than 200 MiB of that left is too little.
 fn memory(control: &Arc<ControlPlane>) {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap();
@@ -136,12 +143,7 @@ fn memory(control: &Arc<ControlPlane>) {
     for name in ["important", "small"] {
         assert_eq!(phase(control, name), "Running", "{name} stays");
     }
-    let (_, page) = node.kubelet_get("/metrics").unwrap();
-    let counted = |signal| {
-        let line = format!("kubelet_evictions{{eviction_signal=\"{signal}\"}} 1");
-        page.lines().any(|l| l == line)
-    };
-    assert!(counted("allocatableMemory.available"), "{page}");
+    counted(&node, "allocatableMemory.available");
     node.stop_kubelet();
 }
 
@@ -195,6 +197,33 @@ fn disk(control: &Arc<ControlPlane>) {
     node.stop_kubelet();
 }
 
+/// Images and writable layers have a disk of 500 MiB; less than 250 MiB of that left is too little. Who has much on
+/// the node's own disk is not the one to go.
+fn images(control: &Arc<ControlPlane>) {
+    let config = json!({
+        "evictionHard": {"nodefs.available": "1%", "imagefs.available": "250Mi"},
+        "volumeStatsAggPeriod": "1s",
+    });
+    let name = "images".to_owned();
+    let options = KubeletOptions { node: name, config, ..KubeletOptions::default() };
+    let builder = TestNode::builder().options(options).join(control).disk("containerd", 500);
+    let mut node = builder.kubelet(KubeletKind::from_env().unwrap()).start().unwrap();
+    let elsewhere = format!("head -c {} /dev/zero > /v/a", 100 * MIB);
+    control.create(&pod("images", "elsewhere", &elsewhere, json!({}))).unwrap();
+    wait_running(control, "elsewhere");
+    // The runtime measures layers every ten seconds: by the time that it matters it knows of the first part.
+    let script = format!(
+        "head -c {} /dev/zero > /a; sleep 25; head -c {} /dev/zero > /b",
+        60 * MIB,
+        200 * MIB
+    );
+    control.create(&pod("images", "layers", &script, json!({}))).unwrap();
+    check_evicted(control, "images", "layers", "ephemeral-storage", "DiskPressure");
+    assert_eq!(phase(control, "elsewhere"), "Running");
+    counted(&node, "imagefs.available");
+    node.stop_kubelet();
+}
+
 /// Little space is borne for a while, and who goes then may end in peace.
 fn soft(control: &Arc<ControlPlane>) {
     let config = json!({
@@ -228,22 +257,20 @@ fn soft(control: &Arc<ControlPlane>) {
     let ended = eventually_some(PATIENCE, "its container has ended", ended).unwrap();
     assert_eq!(ended["exitCode"], 7, "it had the time it needs: {ended}");
     assert_eq!(phase(control, "still"), "Running");
-    let (_, page) = node.kubelet_get("/metrics").unwrap();
-    let line = "kubelet_evictions{eviction_signal=\"nodefs.available\"} 1";
-    assert!(page.lines().any(|l| l == line), "{page}");
+    counted(&node, "nodefs.available");
     node.stop_kubelet();
 }
 
 #[test]
 fn the_right_pod_goes_first_when_memory_pids_or_disk_run_short() {
     let options = ControlPlaneOptions {
-        nodes: ["memory", "pids", "disk", "soft"].map(str::to_owned).to_vec(),
+        nodes: ["memory", "pids", "disk", "soft", "images"].map(str::to_owned).to_vec(),
         ..ControlPlaneOptions::default()
     };
     let control = Arc::new(ControlPlane::start(&options).unwrap());
     type Scene = fn(&Arc<ControlPlane>);
-    let scenes: [(&str, Scene); 4] =
-        [("memory", memory), ("pids", pids), ("disk", disk), ("soft", soft)];
+    let scenes: [(&str, Scene); 5] =
+        [("memory", memory), ("pids", pids), ("disk", disk), ("soft", soft), ("images", images)];
     let only = std::env::var("SCENE").ok();
     let chosen = scenes.into_iter().filter(|(name, _)| only.as_deref().is_none_or(|o| o == *name));
     let running: Vec<_> = chosen
