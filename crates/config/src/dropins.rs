@@ -69,7 +69,13 @@ fn read_one(files: &dyn ConfigFiles, path: &str) -> Result<Value, String> {
     }
     let told = |e: String| format!("error: {e}");
     let document = document::read(&data).map_err(told)?;
-    let found = document::document_type(&document).map_err(told)?;
+    document::document_type(&document).map_err(told)?;
+    // Here, unlike there, letters count as they are.
+    let exact = |key: &str| {
+        let value = document.value.get(key).and_then(Value::as_str);
+        value.unwrap_or_default().to_owned()
+    };
+    let found = DocumentType { api_version: exact("apiVersion"), kind: exact("kind") };
     if found.kind.is_empty() {
         let body = String::from_utf8_lossy(&data);
         return Err(format!("error: Object 'Kind' is missing in '{body}'"));

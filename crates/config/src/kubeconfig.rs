@@ -19,25 +19,33 @@ pub(crate) fn bootstrap_fault(
     files: &dyn ConfigFiles,
     (bootstrap, path): (&str, &str),
     rotate: bool,
-) -> (Option<LogLine>, Option<String>) {
+) -> (Vec<LogLine>, Option<String>) {
     let missing = files.read(path).is_err_and(|e| e.ends_with("no such file or directory"));
-    let line = match lasting(files, path) {
-        _ if missing => None,
+    let unhandled = |message: &str, why, logger| {
+        LogLine::at(Severity::Error, message).with("err", why).with("logger", logger)
+    };
+    let mut lines = match lasting(files, path) {
+        _ if missing => Vec::new(),
         // Whether it has expired is seen later.
-        Ok(()) => return (None, None),
-        Err(why) => Some(
-            LogLine::at(Severity::Error, "Unhandled Error")
-                .with("err", why)
-                .with("logger", "UnhandledError"),
-        ),
+        Ok(()) => return (Vec::new(), None),
+        Err(why) => vec![unhandled("Unhandled Error", why, "UnhandledError")],
     };
     let fault = match load(files, bootstrap) {
         Err(fault) => Some(format!("unable to load bootstrap kubeconfig: {fault}")),
-        Ok(file) if rotate => rotating_fault(files, &file),
+        Ok(file) if rotate => {
+            let fault = rotating_fault(files, &file);
+            // Only who asks for a certificate uses it, and goes on without.
+            if let Some(why) = client_fault(files, &file).filter(|_| fault.is_none()) {
+                let logger = "kubernetes.io/kube-apiserver-client-kubelet.UnhandledError";
+                let message = "Unable to load a client to request certificates";
+                lines.push(unhandled(message, why, logger));
+            }
+            fault
+        }
         Ok(file) => client_fault(files, &file)
             .map(|fault| format!("unable to create certificates signing request client: {fault}")),
     };
-    (line, fault)
+    (lines, fault)
 }
 
 /// Whether a file can be used as it is: it has a certificate.

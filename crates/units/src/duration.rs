@@ -255,8 +255,9 @@ fn span_nanos(whole: u64, fraction: &str, unit: u64) -> Option<u64> {
     Some(nanos)
 }
 
-/// Package `time` quotes bytes, not characters.
-fn quote(text: &str) -> String {
+/// A text in the quotes of Go's package `time`, which has bytes rather than characters.
+#[must_use]
+pub fn quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
     for c in text.chars() {

@@ -4,6 +4,7 @@ use crate::value::{Decoder, GoValue, go_struct, kind_of};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use units::duration;
 use units::strconv::quote;
 use units::{GoDuration, Quantity};
 
@@ -259,9 +260,9 @@ impl GoValue for Time {
         if let (Value::String(text), Some((rest, part))) = (value, time_fault(&self.0)) {
             decoder.fail(format!(
                 "parsing time {} as \"2006-01-02T15:04:05Z07:00\": cannot parse {} as {}",
-                quote(text),
-                quote(rest),
-                quote(part)
+                duration::quote(text),
+                duration::quote(rest),
+                duration::quote(part)
             ));
         }
     }

@@ -29,8 +29,8 @@ pub(crate) fn caller_fault(
         let fault = match flags.bootstrap_kubeconfig.as_str() {
             "" => kubeconfig::fault(files, path, rotate),
             bootstrap => {
-                let (line, fault) = kubeconfig::bootstrap_fault(files, (bootstrap, path), rotate);
-                lines.extend(line);
+                let (told, fault) = kubeconfig::bootstrap_fault(files, (bootstrap, path), rotate);
+                lines.extend(told);
                 fault
             }
         };
