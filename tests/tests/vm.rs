@@ -1,6 +1,6 @@
 //! The node on cgroup version 2 with systemd, in a virtual machine: the cgroup tree of the three
-//! classes next to the Go kubelet's, limits that hold, a live resize, what is left when pods are gone,
-//! and a restart. Once with the systemd driver, once with cgroupfs.
+//! classes next to the Go kubelet's, limits that hold, a live resize, a restart, a kill for want of the
+//! machine's memory, and what is left when pods are gone. Once with the systemd driver, once with cgroupfs.
 //!
 //! `make vm-test` runs it; `KUBELET=go` runs it with the Go kubelet, `RECORD=1` besides writes down what that
 //! one did (`fixtures/golden/vm`).
@@ -360,6 +360,40 @@ fn restart(machine: &mut Machine) {
     assert_eq!(ids(machine), before);
 }
 
+/// Has the kernel kill for want of the machine's memory: not that there is none left, but it is told to make
+/// room (as by the keyboard's Alt-SysRq-f), and takes the process that offers itself.
+const RUN_OUT: &str = r#"
+# In a file: systemd-run would put a variable of its own in place of the program's.
+cat > /run/hog <<'END'
+exec perl -e '$x = "a" x (1 << 25); sleep 3600'
+END
+systemd-run --quiet --unit=hog --property=OOMScoreAdjust=1000 bash /run/hog
+pid=$(systemctl show --property=MainPID --value hog)
+for _ in $(seq 600); do
+  if [ "$(awk '/^VmRSS/ {print $2}' "/proc/$pid/status")" -gt 32768 ]; then break; fi
+  sleep 0.1
+done
+echo f > /proc/sysrq-trigger
+echo "$pid"
+"#;
+
+/// A process that the kernel kills for want of the machine's memory is an event of the node.
+fn out_of_memory(machine: &Machine) {
+    let pid = machine.node.shell(RUN_OUT).unwrap();
+    let event = || {
+        let events = machine.control.get(["events"]).ok()?;
+        let mut all = events["items"].as_array()?.clone().into_iter();
+        all.find(|event| event["reason"] == "SystemOOM")
+    };
+    let event = eventually_some(PATIENCE, "the node tells that it ran out", event).unwrap();
+    assert_eq!(
+        (&event["type"], &event["involvedObject"]["kind"], &event["involvedObject"]["name"]),
+        (&json!("Warning"), &json!("Node"), &json!("node1"))
+    );
+    let message = format!("System OOM encountered, victim process: perl, pid: {}", pid.trim());
+    assert_eq!(event["message"], message);
+}
+
 /// Pods that are gone leave no cgroup and no unit.
 fn leave(machine: &Machine) {
     machine.control.kubectl(["delete", "pods", "--all", "--wait=false"]).unwrap();
@@ -388,6 +422,7 @@ fn scenario(driver: &'static str) {
     let seen = observe(&machine);
     limits(&machine);
     restart(&mut machine);
+    out_of_memory(&machine);
     leave(&machine);
     compare(&machine, &seen);
 }
