@@ -145,7 +145,10 @@ fn difference(case: &Value) -> Option<String> {
             Severity::Info(at) => u32::from(at) <= verbosity,
             Severity::Error => true,
         })
-        .map(|line| format!("I {line}"))
+        .map(|line| match line.severity {
+            Severity::Error => format!("E {line}"),
+            Severity::Info(_) => format!("I {line}"),
+        })
         .collect();
     let none = json!([]);
     let wanted = case["answer"].get("lines").unwrap_or(&none);
