@@ -456,3 +456,43 @@ pub(super) async fn dial(
     *outgoing.headers_mut() = headers;
     sender.send_request(outgoing).await.map_err(|e| e.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, duplex};
+
+    #[tokio::test]
+    async fn bytes_go_both_ways_until_either_side_ends() {
+        for runtime_ends in [true, false] {
+            let ((mut client, ours), (theirs, mut runtime)) = (duplex(64), duplex(64));
+            let said = vec![b'x'; 100_000];
+            let echo = async {
+                let mut heard = vec![0; said.len()];
+                runtime.read_exact(&mut heard).await.unwrap();
+                runtime.write_all(&heard).await.unwrap();
+                if runtime_ends {
+                    runtime.shutdown().await.unwrap();
+                }
+                // The other side may still be there.
+                runtime
+            };
+            let talk = async {
+                client.write_all(&said).await.unwrap();
+                let mut heard = vec![0; said.len()];
+                client.read_exact(&mut heard).await.unwrap();
+                if !runtime_ends {
+                    client.shutdown().await.unwrap();
+                }
+                (client, heard)
+            };
+            let (copied, mut runtime, (mut client, heard)) =
+                tokio::join!(between(ours, theirs), echo, talk);
+            copied.unwrap();
+            assert_eq!(heard, said);
+            let mut rest = Vec::new();
+            assert_eq!(client.read_to_end(&mut rest).await.unwrap(), 0, "it is told of the end");
+            assert_eq!(runtime.read_to_end(&mut rest).await.unwrap(), 0, "it is told of the end");
+        }
+    }
+}
