@@ -238,5 +238,16 @@ fn strange_head(request: &Request<Incoming>) -> Option<Reply> {
 
 /// Go: `httpguts.ValidHostHeader`.
 pub(crate) fn is_host_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!$%&'()*+,-.:;=@[]_~".contains(&byte)
+    byte.is_ascii_alphanumeric() || b"!$%&'()*+,-.:;=[]_~".contains(&byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_has_no_bytes_of_other_parts_of_a_url() {
+        assert!(b"[fe80::1%eth0]:10250".iter().all(|byte| is_host_byte(*byte)));
+        assert!(!b"@/?# \"\\<".iter().any(|byte| is_host_byte(*byte)));
+    }
 }
