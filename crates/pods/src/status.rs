@@ -268,7 +268,37 @@ impl StatusCache {
     }
 }
 
+/// What others published. Of a static pod's init containers that ended only the runtime tells: one
+/// that is gone there shows that nothing is known of it.
 fn fallback(pod: &Pod, mirror: Option<&Arc<Pod>>) -> PodStatus {
     let source = mirror.map_or(pod, |mirror| mirror.as_ref());
-    source.status.clone().unwrap_or_default()
+    let mut status = source.status.clone().unwrap_or_default();
+    if let (Some(_), Some(init)) = (mirror, &mut status.init_container_statuses) {
+        init.retain(|entry| entry.state.as_ref().is_none_or(|state| state.terminated.is_none()));
+    }
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ended_init_containers_of_a_mirror_are_asked_of_the_runtime() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({ "status": {
+            "phase": "Running",
+            "initContainerStatuses": [
+                { "name": "done", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                  "state": { "terminated": { "exitCode": 0 } } },
+                { "name": "side", "image": "", "imageID": "", "ready": true, "restartCount": 2,
+                  "state": { "running": {} } },
+            ],
+        }}))
+        .unwrap();
+        let names = |status: PodStatus| -> Vec<String> {
+            status.init_container_statuses.into_iter().flatten().map(|entry| entry.name).collect()
+        };
+        assert_eq!(names(fallback(&pod, None)), ["done", "side"]);
+        assert_eq!(names(fallback(&Pod::default(), Some(&Arc::new(pod)))), ["side"]);
+    }
 }

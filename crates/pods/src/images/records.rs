@@ -81,7 +81,7 @@ impl Records {
     pub(super) fn begin(&self, image: &str) -> Result<(), RecordFault> {
         let mut running = self.running.lock().map_err(|_| RecordFault::Poisoned)?;
         let bytes = PullIntent::new(image).encode()?;
-        fs::write_atomic(self.pulling.join(file_name(image)), bytes, 0o600)?;
+        write(&self.pulling, image, bytes)?;
         *running.entry(image.into()).or_default() += 1;
         Ok(())
     }
@@ -136,8 +136,7 @@ impl Records {
         let existing = self.pulled(image_ref).ok().flatten();
         let merged = PulledRecord::with(existing.as_ref(), image, image_ref, credentials, now);
         if let Some(record) = merged {
-            let path = self.pulled.join(file_name(image_ref));
-            fs::write_atomic(path, record.encode()?, 0o600)?;
+            write(&self.pulled, image_ref, record.encode()?)?;
         }
         Ok(())
     }
@@ -181,6 +180,12 @@ fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     paths.filter_map(|path| fs::read(&path).ok().map(|bytes| (path, bytes))).collect()
 }
 
+/// Writes a record, also after somebody removed the folders: no image could be pulled any more.
+fn write(folder: &Path, of: &str, bytes: Vec<u8>) -> Result<(), FsError> {
+    fs::create_dir_all(folder, 0o700)?;
+    fs::write_atomic(folder.join(file_name(of)), bytes, 0o600)
+}
+
 fn rewrite(path: &Path, encoded: Result<Option<Vec<u8>>, RecordError>) {
     let outcome = match encoded {
         Ok(None) => return,
@@ -221,6 +226,16 @@ mod tests {
         records.end("r.io/a:1");
         assert!(!records.has_intent("r.io/a:1").unwrap());
         assert_eq!(records.counts(), (0, 0));
+        std::fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn removed_folders_come_back_with_the_next_record() {
+        let (records, root) = open("removed");
+        std::fs::remove_dir_all(&root).unwrap();
+        records.begin("r.io/a:1").unwrap();
+        records.merge("r.io/a:1", "sha256:1", None, now()).unwrap();
+        assert_eq!(records.counts(), (1, 1));
         std::fs::remove_dir_all(root).unwrap();
     }
 
