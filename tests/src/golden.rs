@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use serde_json::{Map, Value, json};
+use testkit::real::KubeletKind;
 
 use crate::script::{self, Step};
 
@@ -163,6 +164,20 @@ impl Golden {
         let text = serde_json::to_string_pretty(&record)? + "\n";
         std::fs::write(&self.path, text).with_context(|| self.path.display().to_string())
     }
+}
+
+/// The Go kubelet's record in a file below `fixtures/golden`; `KUBELET=go RECORD=1` writes what was
+/// seen there instead.
+pub fn recorded(file: &str, seen: &Value) -> anyhow::Result<Option<Value>> {
+    let path = testkit::real::repository_root().join("fixtures/golden").join(file);
+    if KubeletKind::from_env()? == KubeletKind::Go && std::env::var_os("RECORD").is_some() {
+        let folder = path.parent().context("a record without a folder")?;
+        std::fs::create_dir_all(folder)?;
+        std::fs::write(&path, serde_json::to_string_pretty(seen)? + "\n")?;
+        return Ok(None);
+    }
+    let bytes = std::fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+    Ok(Some(serde_json::from_slice(&bytes)?))
 }
 
 /// The objects that golden pods refer to.

@@ -12,8 +12,9 @@ use serde_json::{Map, Value, json};
 use testkit::csi_driver::{CsiDriver, CsiDriverConfig};
 use testkit::real::{
     ControlPlane, ControlPlaneOptions, KubeletKind, KubeletOptions, TestNode, eventually,
-    eventually_some, repository_root,
+    eventually_some,
 };
+use tests::golden::recorded;
 
 const PATIENCE: Duration = Duration::from_secs(90);
 const DRIVER: &str = "hostpath.test";
@@ -362,18 +363,11 @@ fn drivers_are_asked_the_same_in_the_same_order_as_by_the_go_kubelet() {
     });
 
     bed.node.stop_kubelet();
-    let path = repository_root().join("fixtures/golden/csi/calls.json");
     let seen = Value::Object(std::mem::take(&mut bed.seen));
     let data = bed.data.clone();
     drop(bed);
     std::fs::remove_dir_all(&data).unwrap();
-    if std::env::var_os("RECORD").is_some() {
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let text = serde_json::to_string_pretty(&seen).unwrap();
-        std::fs::write(&path, format!("{text}\n")).unwrap();
-        return;
-    }
-    let record: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let Some(record) = recorded("csi/calls.json", &seen).unwrap() else { return };
     for (name, wanted) in record.as_object().unwrap() {
         let lines = |value: &Value| {
             let calls = value["calls"].as_array().into_iter().flatten().map(Value::to_string);

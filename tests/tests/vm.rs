@@ -5,17 +5,15 @@
 //! `make vm-test` runs it; `KUBELET=go` runs it with the Go kubelet, `RECORD=1` besides writes down what that
 //! one did (`fixtures/golden/vm`).
 #![forbid(unsafe_code)]
-#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test on a machine")]
+#![expect(clippy::unwrap_used, reason = "a test on a machine")]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::real::{
-    ControlPlane, ControlPlaneOptions, KubeletKind, VirtualNode, eventually_some, repository_root,
-};
+use testkit::real::{ControlPlane, ControlPlaneOptions, KubeletKind, VirtualNode, eventually_some};
+use tests::golden::recorded;
 
 /// The machine is emulated.
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -238,24 +236,13 @@ fn observe(machine: &Machine) -> Value {
     json!({"tree": tree, "summary": summary_fields, "families": pages})
 }
 
-fn golden(driver: &str) -> PathBuf {
-    repository_root().join(format!("fixtures/golden/vm/{driver}.json"))
-}
-
 /// The Go kubelet's record for the same pods on the same machine.
 fn compare(machine: &Machine, seen: &Value) {
-    let file = golden(machine.driver);
-    let go = KubeletKind::from_env().unwrap() == KubeletKind::Go;
-    if go && std::env::var_os("RECORD").is_some() {
-        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-        std::fs::write(&file, format!("{}\n", serde_json::to_string_pretty(seen).unwrap()))
-            .unwrap();
+    let Some(record) = recorded(&format!("vm/{}.json", machine.driver), seen).unwrap() else {
         return;
-    }
-    let recorded = std::fs::read_to_string(&file).unwrap();
-    let recorded: Value = serde_json::from_str(&recorded).unwrap();
+    };
     let mut differences = Vec::new();
-    differ("", &recorded, seen, &mut differences);
+    differ("", &record, seen, &mut differences);
     assert!(differences.is_empty(), "not as the Go kubelet:\n{}", differences.join("\n"));
 }
 

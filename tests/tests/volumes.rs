@@ -12,8 +12,8 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use testkit::real::{
     ControlPlane, ControlPlaneOptions, KubeletKind, KubeletOptions, TestNode, eventually,
-    repository_root,
 };
+use tests::golden::recorded;
 
 const PATIENCE: Duration = Duration::from_secs(90);
 const IMAGE: &str = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
@@ -276,15 +276,8 @@ fn a_pod_sees_its_volumes_as_under_the_go_kubelet_and_leaves_nothing() {
     seen.insert("kept".into(), json!(kept));
     std::fs::remove_dir_all(&bed.scratch).unwrap();
 
-    let path = repository_root().join("fixtures/golden/volumes/inside.json");
     let seen = Value::Object(seen);
-    if std::env::var_os("RECORD").is_some() {
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let text = serde_json::to_string_pretty(&seen).unwrap();
-        std::fs::write(&path, format!("{text}\n")).unwrap();
-        return;
-    }
-    let record: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let Some(record) = recorded("volumes/inside.json", &seen).unwrap() else { return };
     for (when, wanted) in record.as_object().unwrap() {
         let show = |value: &Value| serde_json::to_string_pretty(value).unwrap();
         assert_eq!(show(&seen[when]), show(wanted), "{when}: left is what we did");

@@ -364,7 +364,7 @@ pub fn next_restart_count(shown: &PodStatus, container: &str) -> u32 {
     let count = u32::try_from(entry.restart_count).unwrap_or_default();
     match ended.map(|ended| ended.reason.as_deref()) {
         Some(Some(RESTARTING_ALL)) => 0,
-        // One that was lost while it ran has been counted; so has one that never started.
+        // One that was lost while it ran has been counted; without an end there is none to count.
         Some(Some(CONTAINER_STATUS_UNKNOWN)) | None => count,
         Some(_) => count.saturating_add(1),
     }

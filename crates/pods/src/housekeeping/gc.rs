@@ -296,6 +296,7 @@ fn choose_containers(
             gone.extend(unit.split_off(keep));
         }
     }
+    units.retain(|_, unit| !unit.is_empty());
     let Some(max) = policy.max_containers else { return gone };
     let left: usize = units.values().map(Vec::len).sum();
     if left <= max || units.is_empty() {
