@@ -1,7 +1,7 @@
 //! `xtask test`: every test program of the workspace, several at a time, each with a time limit.
 //!
 //! ```text
-//!   cargo test --no-run ──► programs ──► as many as there is room for ──► one line each, logs of failures, verdict
+//!   cargo build --tests ──► programs ──► as many as there is room for ──► one line each, logs of failures, verdict
 //! ```
 //!
 //! There is room for one a core, and for another whenever half of the machine has idled for a
@@ -158,21 +158,15 @@ fn number(name: &str, default: u64) -> Result<u64> {
     }
 }
 
-/// Builds all test programs, and the programs that tests start.
+/// Builds all test programs, and the programs that tests start. At once: crates have other features beside
+/// tests than without, and would be built twice.
 fn build(root: &Path) -> Result<Vec<Program>> {
-    let bins = cargo(root)
-        .args(["build", "--quiet", "--package", "rubelet", "--package", "testkit", "--bins"])
-        .status()
-        .context("run cargo build")?;
-    if !bins.success() {
-        bail!("cargo build failed");
-    }
     let tests = cargo(root)
-        .args(["test", "--workspace", "--no-run", "--quiet"])
+        .args(["build", "--workspace", "--bins", "--tests", "--quiet"])
         .arg("--message-format=json-render-diagnostics")
         .stderr(Stdio::inherit())
         .output()
-        .context("run cargo test --no-run")?;
+        .context("run cargo build")?;
     if !tests.status.success() {
         bail!("the tests do not build");
     }
@@ -283,7 +277,11 @@ fn run_one(program: Program, limit: Duration, logs: &Path) -> Result<Ended> {
     let out = File::create(&log).with_context(|| format!("create {}", log.display()))?;
     let err = out.try_clone().with_context(|| format!("write {}", log.display()))?;
     let begun = Instant::now();
-    let mut child = Command::new(&program.path)
+    let mut command = Command::new(&program.path);
+    if let Some(kubelet) = kubelet_beside(&program.path) {
+        command.env("RUBELET_BIN", kubelet);
+    }
+    let mut child = command
         .current_dir(&program.folder)
         .env("CARGO_MANIFEST_DIR", &program.folder)
         .stdin(Stdio::null())
@@ -322,6 +320,12 @@ fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
         }
         thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// The kubelet that was built with a test program, for those that start one; `None` if another is named.
+fn kubelet_beside(program: &Path) -> Option<PathBuf> {
+    let built = program.ancestors().nth(2)?.join("rubelet");
+    (std::env::var_os("RUBELET_BIN").is_none() && built.is_file()).then_some(built)
 }
 
 /// What the program says about the number of its tests.
