@@ -2,6 +2,7 @@
 
 use config::Config;
 use engine::cgroup::Driver;
+use engine::volumes::selinux_setting;
 use ports::Roots;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,6 +19,8 @@ pub(crate) struct Host {
     /// Huge page sizes as the kernel's files name them (`2MB`).
     pub(crate) page_sizes: Vec<String>,
     pub(crate) selinux: bool,
+    /// The policy's contexts of containers, if SELinux is on.
+    pub(crate) selinux_contexts: String,
     pub(crate) swap_controller: bool,
     pub(crate) thermal_throttle: Vec<String>,
     /// What the node declares; set once the runtime was asked.
@@ -57,9 +60,11 @@ impl Host {
         } else {
             cgroups.has("memory", "/", "memory.memsw.limit_in_bytes")
         };
+        let selinux = roots.sys.join("fs/selinux/enforce").is_file();
         Ok(Self {
             page_sizes: page_sizes(roots),
-            selinux: roots.sys.join("fs/selinux/enforce").is_file(),
+            selinux_contexts: if selinux { selinux_contexts(roots) } else { String::new() },
+            selinux,
             thermal_throttle: thermal_throttle(roots, machine.cores),
             swap_controller,
             declared_features: None,
@@ -68,6 +73,16 @@ impl Host {
             hostname,
         })
     }
+}
+
+/// What the SELinux policy says about containers; of the first file that is there.
+fn selinux_contexts(roots: &Roots) -> String {
+    const SHARED: &str = "/usr/share/containers/selinux/contexts";
+    let folder = roots.etc.join("selinux");
+    let settings = sys::fs::read_to_string(folder.join("config")).unwrap_or_default();
+    let policy = selinux_setting(&settings, "SELINUXTYPE").unwrap_or_default();
+    let files = [PathBuf::from(SHARED), folder.join(policy).join("contexts/lxc_contexts")];
+    files.iter().find_map(|file| sys::fs::read_to_string(file).ok()).unwrap_or_default()
 }
 
 /// The machine's processors, as pods that are to start see them.

@@ -19,6 +19,7 @@ use engine::request::hostname::HostnameOverride;
 use engine::request::resources::{CgroupVersion, MemoryQos, MemoryReservation, ResourceSettings};
 use engine::request::security::SecuritySettings;
 use engine::status::StatusGates;
+use engine::volumes::Labelling;
 use kubeapi::{ConnectionConfig, ObjectsConfig, Rate, Strategy};
 use node::{HeartbeatConfig, LeaseConfig, NodeConfig, Registration};
 use pods::images::{DockerConfigPlaces, ImagesConfig};
@@ -274,6 +275,7 @@ pub(crate) fn volumes(config: &Config, host: &Host, roots: &Roots) -> VolumesCon
         cluster_trust_bundles: config.gates.enabled("ClusterTrustBundleProjection"),
         pod_certificates: config.gates.enabled("PodCertificateRequest"),
         selinux: host.selinux,
+        labelling: Labelling::read(&host.selinux_contexts, config.gates.enabled("SELinuxMount")),
         usage_period: config.pods.volume_stats_period,
         ..VolumesConfig::new(roots.clone(), host.hostname.clone())
     }

@@ -23,6 +23,7 @@ mod expansion;
 mod fields;
 mod migration;
 mod plan;
+mod selinux;
 mod sizes;
 mod spec;
 mod trust;
@@ -43,6 +44,10 @@ pub use expansion::{
 pub use fields::{AllocatableResources, field_value, resource_value};
 pub use migration::{migrated_inline, migrated_persistent};
 pub use plan::{Action, Plan, PlanView, plan};
+pub use selinux::{
+    Labelling, LabelsDiffer, VolumeLabel, label_conflict, label_option, setting as selinux_setting,
+    volume_label, widest_mode,
+};
 pub use sizes::{HugePageError, huge_page_option, memory_volume_size, pod_memory_limit};
 pub use spec::{Plugin, SpecSource, VolumeSpec};
 pub use trust::{TrustQuery, trust_anchors};

@@ -97,6 +97,19 @@ pub fn references(table: &[MountEntry], path: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
+/// The SELinux label that a whole mount was given (`context=`), if any.
+pub fn label_of(table: &[MountEntry], path: &Path) -> Option<String> {
+    let this = table.iter().rev().find(|m| m.mount_point == path)?;
+    // A label has commas of its own, and then stands in quotes.
+    let options = format!(",{}", this.super_options.join(","));
+    let (_, rest) = options.split_once(",context=")?;
+    let label = match rest.strip_prefix('"') {
+        Some(quoted) => quoted.split('"').next(),
+        None => rest.split(',').next(),
+    };
+    label.map(str::to_owned)
+}
+
 fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|b| *b == b' ').filter(|f| !f.is_empty());
     let id = number(fields.next()?)?;
@@ -200,6 +213,17 @@ mod tests {
     fn finds_other_mounts_of_the_same_folder() {
         let table = parse(TABLE);
         assert_eq!(references(&table, Path::new("/elsewhere")), [Path::new("/a b/c")]);
+    }
+
+    #[test]
+    fn a_label_of_a_mount_keeps_its_commas() {
+        let table = parse(
+            b"1 0 8:1 / /a rw - ext4 /dev/sda rw,context=\"u:r:t:s0:c1,c2\",noatime\n\
+              2 0 8:2 / /b rw - ext4 /dev/sdb rw,context=u:r:t:s0,noatime\n\
+              3 0 8:3 / /c rw - ext4 /dev/sdc rw,seclabel\n",
+        );
+        let labels = ["/a", "/b", "/c"].map(|path| label_of(&table, Path::new(path)));
+        assert_eq!(labels, [Some("u:r:t:s0:c1,c2".into()), Some("u:r:t:s0".into()), None]);
     }
 
     #[test]

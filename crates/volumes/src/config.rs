@@ -1,6 +1,7 @@
 //! What the volume subsystem is given at start.
 
 use crate::metrics::VolumeMetrics;
+use engine::volumes::Labelling;
 use ports::{Clock, Events, NodeViews, Objects, PodsSnapshot, Roots, StorageApi, Tasks};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,6 +29,8 @@ pub struct VolumesConfig {
     pub pod_certificates: bool,
     /// SELinux is on: relabelling is asked of the runtime.
     pub selinux: bool,
+    /// How volumes are mounted with a label instead, where that is possible.
+    pub labelling: Option<Labelling>,
     /// `volumeStatsAggPeriod`: how long a measurement is kept; `None` measures nothing.
     pub usage_period: Option<Duration>,
 }
@@ -45,6 +48,7 @@ impl VolumesConfig {
             cluster_trust_bundles: false,
             pod_certificates: false,
             selinux: false,
+            labelling: None,
             usage_period: Some(Duration::from_secs(60)),
         }
     }

@@ -166,7 +166,7 @@ async fn ask_driver(
             volume_path: path.to_string_lossy().into_owned(),
             capacity_range: Some(pb::CapacityRange { required_bytes: size, limit_bytes: 0 }),
             staging_target_path: staging.to_string_lossy().into_owned(),
-            volume_capability: Some(source.capability(multi, None)),
+            volume_capability: Some(source.capability(multi, None, "")),
             secrets,
         })
         .await

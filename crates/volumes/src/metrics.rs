@@ -62,6 +62,40 @@ const CERTIFICATES: Desc = Desc::alpha(
      signer_name and state.",
 )
 .labels(&["signer_name", "state"]);
+const POD_LABELS_DIFFER: Desc = Desc::alpha(
+    "volume_manager_selinux_pod_context_mismatch_errors_total",
+    "Number of errors when a Pod defines different SELinux contexts for its containers that use the \
+     same volume. Kubelet can't start such a Pod then and it will retry, therefore value of this \
+     metric may not represent the actual nr. of Pods.",
+)
+.labels(&["access_mode"]);
+const POD_LABELS_WOULD_DIFFER: Desc = Desc::alpha(
+    "volume_manager_selinux_pod_context_mismatch_warnings_total",
+    "Number of errors when a Pod defines different SELinux contexts for its containers that use the \
+     same volume. They are not errors yet, but they will become real errors when \
+     SELinuxMountReadWriteOncePod feature is expanded to all volume access modes.",
+)
+.labels(&["access_mode"]);
+const LABELS_CONFLICT: Desc = Desc::alpha(
+    "volume_manager_selinux_volume_context_mismatch_errors_total",
+    "Number of errors when a Pod uses a volume that is already mounted with a different SELinux \
+     context than the Pod needs. Kubelet can't start such a Pod then and it will retry, therefore \
+     value of this metric may not represent the actual nr. of Pods.",
+)
+.labels(&["volume_plugin", "access_mode"]);
+const LABELS_WOULD_CONFLICT: Desc = Desc::alpha(
+    "volume_manager_selinux_volume_context_mismatch_warnings_total",
+    "Number of errors when a Pod uses a volume that is already mounted with a different SELinux \
+     context than the Pod needs. They are not errors yet, but they will become real errors when \
+     SELinuxMountReadWriteOncePod feature is expanded to all volume access modes.",
+)
+.labels(&["volume_plugin", "access_mode"]);
+const LABELLED: Desc = Desc::alpha(
+    "volume_manager_selinux_volumes_admitted_total",
+    "Number of volumes whose SELinux context was fine and will be mounted with mount -o context \
+     option.",
+)
+.labels(&["volume_plugin", "access_mode"]);
 const QUARANTINED: Desc = Desc::alpha(
     "rubelet_volume_quarantined_calls",
     "File system calls on volumes that have not returned and are quarantined.",
@@ -88,6 +122,11 @@ pub struct VolumeMetrics {
     pub(crate) measured: HistogramFamily,
     pub(crate) quarantined: GaugeFamily,
     pub(crate) certificates: GaugeFamily,
+    pub(crate) pod_labels_differ: GaugeFamily,
+    pub(crate) pod_labels_would_differ: GaugeFamily,
+    pub(crate) labels_conflict: GaugeFamily,
+    pub(crate) labels_would_conflict: GaugeFamily,
+    pub(crate) labelled: GaugeFamily,
 }
 
 impl VolumeMetrics {
@@ -107,6 +146,11 @@ impl VolumeMetrics {
             measured: registry.histogram(MEASURED, &DEFAULT_BUCKETS),
             quarantined: registry.gauge(QUARANTINED),
             certificates: registry.gauge(CERTIFICATES),
+            pod_labels_differ: registry.gauge(POD_LABELS_DIFFER),
+            pod_labels_would_differ: registry.gauge(POD_LABELS_WOULD_DIFFER),
+            labels_conflict: registry.gauge(LABELS_CONFLICT),
+            labels_would_conflict: registry.gauge(LABELS_WOULD_CONFLICT),
+            labelled: registry.gauge(LABELLED),
         }
     }
 }

@@ -38,6 +38,8 @@ pub(crate) struct MountInput {
     pub(crate) device_path: String,
     /// Other pods have it mounted.
     pub(crate) others: bool,
+    /// The SELinux label to mount it with; empty: none.
+    pub(crate) label: String,
     /// What is being done, for whoever waits.
     pub(crate) step: Step,
 }
@@ -67,13 +69,18 @@ pub(crate) struct Treatment {
     pub(crate) attachable: bool,
     /// It is looked at again while the pod runs.
     pub(crate) refresh: bool,
+    /// It can be mounted with an SELinux label.
+    pub(crate) labels: bool,
 }
 
 /// Finds out how a volume is to be treated.
 pub(crate) async fn treatment(env: &Env, spec: &VolumeSpec) -> Result<Treatment, StepError> {
     match &spec.plugin {
-        Plugin::Iscsi | Plugin::Fc | Plugin::FlexAttached(_) => {
-            Ok(Treatment { attachable: true, refresh: false })
+        Plugin::Iscsi | Plugin::Fc => {
+            Ok(Treatment { attachable: true, refresh: false, labels: true })
+        }
+        Plugin::FlexAttached(_) => {
+            Ok(Treatment { attachable: true, refresh: false, labels: false })
         }
         Plugin::Csi => {
             let inline = spec.as_inline().and_then(|v| v.csi.as_ref()).map(|c| c.driver.clone());
@@ -82,10 +89,11 @@ pub(crate) async fn treatment(env: &Env, spec: &VolumeSpec) -> Result<Treatment,
             let attach = csi::source::attach_required(object.as_deref());
             Ok(Treatment {
                 attachable: spec.is_device_mountable() && attach,
-                refresh: object.is_some_and(|d| d.spec.requires_republish == Some(true)),
+                refresh: object.as_deref().is_some_and(|d| d.spec.requires_republish == Some(true)),
+                labels: csi::source::takes_labels(object.as_deref()),
             })
         }
-        other => Ok(Treatment { attachable: false, refresh: other.is_content() }),
+        other => Ok(Treatment { attachable: false, refresh: other.is_content(), labels: false }),
     }
 }
 

@@ -17,6 +17,8 @@ pub(crate) struct Found {
     pub(crate) pod: PodUid,
     pub(crate) name: VolumeName,
     pub(crate) spec: Arc<VolumeSpec>,
+    /// The SELinux label it is mounted with; empty: none.
+    pub(crate) label: String,
 }
 
 /// A folder that no plugin can explain.
@@ -30,8 +32,8 @@ pub(crate) struct Unexplained {
 #[derive(Debug, Default)]
 pub(crate) struct Remains {
     pub(crate) found: Vec<Found>,
-    /// Device mounts, whether a pod uses them or not.
-    pub(crate) devices: Vec<Arc<VolumeSpec>>,
+    /// Device mounts and their labels, whether a pod uses them or not.
+    pub(crate) devices: Vec<(Arc<VolumeSpec>, String)>,
     pub(crate) unexplained: Vec<Unexplained>,
 }
 
@@ -49,6 +51,7 @@ pub(crate) fn scan(paths: &Paths) -> Result<Remains, StepError> {
                         Some(spec) => remains.found.push(Found {
                             name: spec.unique_name(&pod),
                             pod,
+                            label: label_of(paths, &spec, &path),
                             spec: Arc::new(spec),
                         }),
                         None => remains.unexplained.push(Unexplained { pod, path }),
@@ -60,7 +63,7 @@ pub(crate) fn scan(paths: &Paths) -> Result<Remains, StepError> {
     scan_staged(paths, &mut remains)?;
     for (driver, name) in flex::device_mounts(paths) {
         let spec = VolumeSpec::found(Plugin::FlexAttached(driver), &name);
-        remains.devices.push(Arc::new(spec));
+        remains.devices.push((Arc::new(spec), String::new()));
     }
     Ok(remains)
 }
@@ -116,10 +119,11 @@ fn scan_staged(paths: &Paths, remains: &mut Remains) -> Result<(), StepError> {
             let pod = PodUid::from(uid.as_str());
             let name = spec.unique_name(&pod);
             if !remains.found.iter().any(|f| f.pod == pod && f.name == name) {
-                remains.found.push(Found { pod, name, spec: Arc::clone(&spec) });
+                let (spec, label) = (Arc::clone(&spec), String::new());
+                remains.found.push(Found { pod, name, spec, label });
             }
         }
-        remains.devices.push(spec);
+        remains.devices.push((spec, String::new()));
     }
     for driver in list(&top)? {
         if driver == "volumeDevices" {
@@ -137,15 +141,28 @@ fn scan_staged(paths: &Paths, remains: &mut Remains) -> Result<(), StepError> {
                 Err(_) => continue,
             };
             let id = format!("{}^{}", notes.driver(), notes.handle());
-            remains.devices.push(Arc::new(VolumeSpec {
+            let spec = Arc::new(VolumeSpec {
                 name: notes.handle().to_owned(),
                 plugin: Plugin::Csi,
                 source: SpecSource::Found { volume_id: Some(id), block: false },
                 read_only: false,
-            }));
+            });
+            remains.devices.push((spec, notes.label().to_owned()));
         }
     }
     Ok(())
+}
+
+/// The SELinux label with which a volume at `path` is mounted; empty: none.
+fn label_of(paths: &Paths, spec: &VolumeSpec, path: &Path) -> String {
+    let label = match spec.plugin {
+        Plugin::Csi => VolumeNotes::load(path).ok().flatten().map(|notes| notes.label().to_owned()),
+        Plugin::Iscsi | Plugin::Fc => sys::mountinfo::read(paths.proc())
+            .ok()
+            .and_then(|table| sys::mountinfo::label_of(&table, path)),
+        _ => None,
+    };
+    label.unwrap_or_default()
 }
 
 fn spec_of(

@@ -5,8 +5,9 @@ use crate::plugins::{Treatment, flex, treatment};
 use api::core::v1::{Pod, Volume};
 use api::ids::{PodUid, VolumeName};
 use engine::volumes::{
-    DesiredVolume, Plugin, VolumeSpec, VolumeUse, check_claim, check_mode, check_volume,
-    ephemeral_claim_name, migrated_inline, migrated_persistent, used_volumes,
+    DesiredVolume, Plugin, VolumeLabel, VolumeSpec, VolumeUse, check_claim, check_mode,
+    check_volume, ephemeral_claim_name, migrated_inline, migrated_persistent, used_volumes,
+    volume_label, widest_mode,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,8 +29,13 @@ pub(crate) async fn resolve(env: &Env, pod: &Pod) -> Resolved {
     let used = used_volumes(pod);
     for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
         let Some(usage) = used.get(&volume.name) else { continue };
-        match resolve_volume(env, pod, volume, usage).await {
-            Ok((spec, treatment, size)) => {
+        let found = match resolve_volume(env, pod, volume, usage).await {
+            Ok((spec, treatment, size)) => label_of(env, pod, volume, &spec, treatment)
+                .map(|label| (spec, treatment, size, label)),
+            Err(e) => Err(e),
+        };
+        match found {
+            Ok((spec, treatment, size, label)) => {
                 let entry = resolved.volumes.entry(spec.unique_name(&uid)).or_insert_with(|| {
                     DesiredVolume {
                         spec: Arc::new(spec),
@@ -37,6 +43,7 @@ pub(crate) async fn resolve(env: &Env, pod: &Pod) -> Resolved {
                         attachable: treatment.attachable,
                         refresh: treatment.refresh,
                         size,
+                        label,
                     }
                 });
                 entry.names.insert(volume.name.clone());
@@ -48,6 +55,28 @@ pub(crate) async fn resolve(env: &Env, pod: &Pod) -> Resolved {
         }
     }
     resolved
+}
+
+/// The SELinux label of a pod's volume. Containers that do not agree are an error only where it counts.
+fn label_of(
+    env: &Env,
+    pod: &Pod,
+    volume: &Volume,
+    spec: &VolumeSpec,
+    treatment: Treatment,
+) -> Result<VolumeLabel, String> {
+    let Some(labelling) = &env.config.labelling else { return Ok(VolumeLabel::default()) };
+    match volume_label(labelling, pod, &volume.name, spec, treatment.labels) {
+        Ok(label) => Ok(label),
+        Err(e) if labelling.covers(spec) => {
+            env.metrics.pod_labels_differ.with(&[widest_mode(spec)]).add(1.0);
+            Err(e.to_string())
+        }
+        Err(_) => {
+            env.metrics.pod_labels_would_differ.with(&[widest_mode(spec)]).add(1.0);
+            Ok(VolumeLabel::default())
+        }
+    }
 }
 
 async fn resolve_volume(

@@ -226,12 +226,18 @@ impl VolumesTask {
         for found in remains.found {
             tracing::debug!(podUID = %found.pod, volume = %found.name, "volume found on disk");
             attachable |= found.spec.is_device_mountable();
-            self.actual.add_found(found.name, found.pod, found.spec);
+            self.actual.add_found(found.name.clone(), found.pod, found.spec);
+            if !found.label.is_empty() {
+                self.actual.set_found_label(&found.name, found.label);
+            }
         }
-        for spec in remains.devices {
+        for (spec, label) in remains.devices {
             attachable = true;
             let name = spec.unique_name(&PodUid::from(""));
-            self.actual.add_found_device(name, spec);
+            self.actual.add_found_device(name.clone(), spec);
+            if !label.is_empty() {
+                self.actual.set_found_label(&name, label);
+            }
         }
         // Whether a controller attached them is known only to the node object.
         self.found_checked = !attachable || self.env.config.standalone;
@@ -454,6 +460,7 @@ impl VolumesTask {
             device: actual.map(|v| v.device).unwrap_or_default(),
             device_path: actual.map(|v| v.device_path.clone()).unwrap_or_default(),
             others: actual.is_some_and(|v| v.pods.keys().any(|p| p != pod)),
+            label: actual.map_or(wanted.label.mount.as_str(), |v| v.label_for(wanted)).to_owned(),
             step: step.clone(),
         })
     }

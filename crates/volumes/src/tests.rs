@@ -6,6 +6,7 @@ mod content;
 mod csi;
 mod flex;
 mod hung;
+mod labels;
 mod life;
 mod network_disks;
 mod persistent;

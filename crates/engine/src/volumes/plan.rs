@@ -152,6 +152,9 @@ impl Planner<'_> {
             }
             for (name, volume) in &wanted.volumes {
                 let actual = self.view.actual.volumes.get(name);
+                if actual.is_some_and(|a| a.labelled_otherwise(pod, volume)) {
+                    continue;
+                }
                 let mount = actual.and_then(|v| v.pods.get(pod));
                 let settled = mount.is_some_and(|m| m.state == MountState::Mounted && !m.remount);
                 let action = if settled {
@@ -177,7 +180,10 @@ impl Planner<'_> {
 
     fn devices(&mut self) {
         for (name, volume) in &self.view.actual.volumes {
-            if !volume.pods.is_empty() || self.view.desired.wants_volume(name) {
+            let desired = self.view.desired;
+            let relabel = volume.device != DeviceState::NotMounted
+                && desired.wants_relabelled(name, &volume.label);
+            if !volume.pods.is_empty() || (desired.wants_volume(name) && !relabel) {
                 continue;
             }
             let ours = !self.view.controller_attaches && volume.attachable && volume.attached;
@@ -215,6 +221,7 @@ fn must_grow(actual: &ActualVolume, wanted: Option<i64>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::selinux::VolumeLabel;
     use super::super::spec::{Plugin, SpecSource, VolumeSpec};
     use super::super::world::{DesiredPod, DesiredVolume, Outcome};
     use super::*;
@@ -236,6 +243,7 @@ mod tests {
             attachable,
             refresh: false,
             size: None,
+            label: VolumeLabel::default(),
         };
         let mut desired = Desired::default();
         desired.pods.insert(
@@ -372,6 +380,41 @@ mod tests {
         actual.begin(&mount, &wanted);
         actual.finish(&mount, &Outcome::Final, None);
         assert!(actual.mount(&"v".into(), &"p".into()).is_some());
+    }
+
+    #[test]
+    fn another_label_waits_until_the_device_is_unmounted() {
+        let labelled = |pod: &str, label: &str| {
+            let mut wanted = desired(pod, Want::Mount, Plugin::Csi, false);
+            let volume = wanted.pods.get_mut(pod).unwrap().volumes.get_mut("v").unwrap();
+            volume.spec = Arc::new(VolumeSpec {
+                source: SpecSource::Found { volume_id: Some("d^h".into()), block: false },
+                ..(*volume.spec).clone()
+            });
+            let label = label.to_owned();
+            volume.label = VolumeLabel { possible: true, wanted: label.clone(), mount: label };
+            wanted
+        };
+        let mount = |pod: &str| Action::Mount { volume: "v".into(), pod: pod.into() };
+        let (mut wanted, mut actual) = (labelled("p", "one"), Actual::default());
+        actual.begin(&mount("p"), &wanted);
+        actual.finish(&mount("p"), &Outcome::Done, Some(DeviceState::Mounted));
+        assert_eq!(actual.volumes["v"].label, "one");
+        wanted.pods.extend(labelled("q", "two").pods);
+        assert_eq!(actions(&wanted, &actual, true), []);
+        // Even if the first one's wish changes, it keeps what it has.
+        wanted.pods.extend(labelled("p", "three").pods);
+        assert_eq!(actions(&wanted, &actual, true), []);
+        wanted.pods.remove("p");
+        let unmount = Action::Unmount { volume: "v".into(), pod: "p".into() };
+        assert_eq!(actions(&wanted, &actual, true), std::slice::from_ref(&unmount));
+        actual.finish(&unmount, &Outcome::Done, None);
+        let device = Action::UnmountDevice { volume: "v".into() };
+        assert_eq!(actions(&wanted, &actual, true), std::slice::from_ref(&device));
+        actual.finish(&device, &Outcome::Done, None);
+        assert_eq!(actions(&wanted, &actual, true), [mount("q")]);
+        actual.begin(&mount("q"), &wanted);
+        assert_eq!(actual.volumes["v"].label, "two");
     }
 
     #[test]

@@ -74,6 +74,7 @@ impl World {
                 attachable: false,
                 refresh: false,
                 size: None,
+                label: VolumeLabel::default(),
             };
             volumes.insert(name, volume);
         }

@@ -1,6 +1,7 @@
 //! The desired and the actual world of volumes, and how outcomes of operations change the latter.
 
 use super::plan::Action;
+use super::selinux::VolumeLabel;
 use super::spec::VolumeSpec;
 use api::ids::{PodUid, VolumeName};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,6 +29,8 @@ pub struct DesiredVolume {
     pub refresh: bool,
     /// The size it should have, if it can grow.
     pub size: Option<i64>,
+    /// Its SELinux label.
+    pub label: VolumeLabel,
 }
 
 /// The volumes of one pod as desired.
@@ -59,6 +62,12 @@ impl Desired {
     /// Whether any pod still has a right to this volume.
     pub fn wants_volume(&self, volume: &VolumeName) -> bool {
         self.pods.values().any(|p| p.volumes.contains_key(volume))
+    }
+
+    /// Whether some pod has a right to this volume, but none under this label.
+    pub(super) fn wants_relabelled(&self, volume: &VolumeName, label: &str) -> bool {
+        let mut wanted = self.pods.values().filter_map(|p| p.volumes.get(volume)).peekable();
+        wanted.peek().is_some() && wanted.all(|v| v.label.mount != label)
     }
 }
 
@@ -109,6 +118,8 @@ pub struct ActualVolume {
     pub device_path: String,
     /// The shared device mount.
     pub device: DeviceState,
+    /// The SELinux label of that mount; empty: none.
+    pub label: String,
     /// Its mounts by pod.
     pub pods: BTreeMap<PodUid, PodMount>,
     /// The size it is known to have.
@@ -126,10 +137,25 @@ impl ActualVolume {
             attached: !attachable,
             device_path: String::new(),
             device: DeviceState::NotMounted,
+            label: String::new(),
             pods: BTreeMap::new(),
             size: None,
             expansion_refused: false,
         }
+    }
+
+    /// The label with which a mount for this wish is made: that of the device mount, if there is one.
+    pub fn label_for<'a>(&'a self, wanted: &'a DesiredVolume) -> &'a str {
+        match self.device {
+            DeviceState::NotMounted => &wanted.label.mount,
+            DeviceState::Mounted | DeviceState::Uncertain => &self.label,
+        }
+    }
+
+    /// Whether a pod that has not got the volume yet must wait until it is unmounted from those that use
+    /// it under another label. What a pod has is never taken from it for its label.
+    pub fn labelled_otherwise(&self, pod: &PodUid, wanted: &DesiredVolume) -> bool {
+        !self.pods.contains_key(pod) && self.label_for(wanted) != wanted.label.mount
     }
 }
 
@@ -231,8 +257,16 @@ impl Actual {
             .entry(volume.clone())
             .or_insert_with(|| ActualVolume::new(Arc::clone(&wanted.spec), wanted.attachable));
         entry.spec = Arc::clone(&wanted.spec);
+        entry.label = entry.label_for(wanted).to_owned();
         if let Some(mount) = pod.and_then(|pod| entry.pods.get_mut(pod)) {
             mount.remount = false;
+        }
+    }
+
+    /// The label of a device mount found on disk.
+    pub fn set_found_label(&mut self, name: &VolumeName, label: String) {
+        if let Some(volume) = self.volumes.get_mut(name) {
+            volume.label = label;
         }
     }
 

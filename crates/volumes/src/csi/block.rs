@@ -129,7 +129,7 @@ async fn stage(env: &Env, input: &MountInput, source: &Source) -> Result<(), Ste
             volume_id: source.handle.clone(),
             publish_context: context,
             staging_target_path: path.to_string_lossy().into_owned(),
-            volume_capability: Some(source.capability(multi, None)),
+            volume_capability: Some(source.capability(multi, None, "")),
             secrets,
             volume_context: source.attributes.clone(),
         })
@@ -169,7 +169,7 @@ pub(crate) async fn map_pod_device(env: &Env, input: &MountInput) -> Result<Path
             publish_context: context,
             staging_target_path: staging(env, &input.spec.name).to_string_lossy().into_owned(),
             target_path: path.to_string_lossy().into_owned(),
-            volume_capability: Some(source.capability(multi, None)),
+            volume_capability: Some(source.capability(multi, None, "")),
             readonly: source.read_only,
             secrets,
             volume_context: attributes,

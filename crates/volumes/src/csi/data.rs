@@ -6,6 +6,7 @@ use std::path::Path;
 use sys::mount;
 
 const FILE: &str = "vol_data.json";
+const LABEL: &str = "seLinuxMountContext";
 
 /// Keys and values as written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -22,6 +23,18 @@ impl VolumeNotes {
 
     pub(crate) fn handle(&self) -> &str {
         self.get("volumeHandle")
+    }
+
+    /// The SELinux label of the mount; empty: none.
+    pub(crate) fn label(&self) -> &str {
+        self.get(LABEL)
+    }
+
+    /// Adds the label of the mount, if it has one.
+    pub(crate) fn set_label(&mut self, label: &str) {
+        if !label.is_empty() {
+            self.0.insert(LABEL.to_owned(), label.to_owned());
+        }
     }
 
     /// Writes the file into `dir`, which must exist.

@@ -7,6 +7,7 @@ use crate::env::{Env, Step, StepError};
 use crate::ownership;
 use crate::plugins::{MountInput, UnmountInput};
 use crate::pool::NORMAL;
+use api::storage::v1::CSIDriver;
 use engine::volumes::{Outcome, Plugin, VolumeSpec};
 use proto::csi_v1 as csi;
 use proto::csi_v1::node_service_capability::rpc::Type as Capability;
@@ -21,6 +22,11 @@ pub(crate) fn source_of(input: &MountInput) -> Result<Source, StepError> {
     Source::of(&input.spec, &input.pod).ok_or_else(|| {
         StepError::settled(format!("{PREFIX}volume source not found in volume.Spec"))
     })
+}
+
+/// The label to mount with, as far as the driver takes labels.
+fn label<'a>(input: &'a MountInput, driver: Option<&CSIDriver>) -> &'a str {
+    if source::takes_labels(driver) { &input.label } else { "" }
 }
 
 /// Waits, by looking once, for the attachment (upstream: `WaitForAttach`).
@@ -81,11 +87,13 @@ pub(crate) async fn mount_device(env: &Env, input: &MountInput) -> Result<(), St
     let multi = driver.can(Capability::SingleNodeMultiWriter).await?;
     // Only now, when nothing but the staging itself can fail: a folder alone would be forgotten.
     make_path.await?;
-    let notes = VolumeNotes(
+    let mut notes = VolumeNotes(
         [("volumeHandle", &source.handle), ("driverName", &source.driver)]
             .map(|(k, v)| (k.to_owned(), v.clone()))
             .into(),
     );
+    let label = label(input, object.as_deref());
+    notes.set_label(label);
     save_notes(env, &path, notes).await?;
     let gid = ownership::fs_group(&input.pod).filter(|_| group);
     input.step.enter(format!("NodeStageVolume of driver {}", source.driver));
@@ -94,7 +102,7 @@ pub(crate) async fn mount_device(env: &Env, input: &MountInput) -> Result<(), St
             volume_id: source.handle.clone(),
             publish_context: context,
             staging_target_path: path.to_string_lossy().into_owned(),
-            volume_capability: Some(source.capability(multi, gid)),
+            volume_capability: Some(source.capability(multi, gid, label)),
             secrets,
             volume_context: source.attributes.clone(),
         })
@@ -163,7 +171,7 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
     .await?;
     let node = &env.config.node_name;
     let mode = if source.ephemeral { "Ephemeral" } else { "Persistent" };
-    let notes = VolumeNotes(
+    let mut notes = VolumeNotes(
         [
             ("specVolID", input.spec.name.clone()),
             ("volumeHandle", source.handle.clone()),
@@ -175,6 +183,8 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
         .map(|(k, v)| (k.to_owned(), v))
         .into(),
     );
+    let label = label(input, object);
+    notes.set_label(label);
     save_notes(env, &path, notes).await?;
     let gid = ownership::fs_group(&input.pod).filter(|_| group);
     input.step.enter(format!("NodePublishVolume of driver {}", source.driver));
@@ -184,7 +194,7 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
             publish_context: context,
             staging_target_path: staging,
             target_path: path.to_string_lossy().into_owned(),
-            volume_capability: Some(source.capability(multi, gid)),
+            volume_capability: Some(source.capability(multi, gid, label)),
             readonly: source.read_only,
             secrets,
             volume_context: attributes,

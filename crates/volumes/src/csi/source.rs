@@ -4,7 +4,7 @@ use crate::env::{Env, StepError};
 use crate::plugins::MountInput;
 use api::core::v1::Pod;
 use api::storage::v1::CSIDriver;
-use engine::volumes::VolumeSpec;
+use engine::volumes::{VolumeSpec, label_option};
 use ports::{ObjectError, TokenRequest};
 use proto::csi_v1 as csi;
 use proto::csi_v1::volume_capability::access_mode::Mode;
@@ -96,18 +96,24 @@ impl Source {
         }
     }
 
-    /// The capability of a call.
+    /// The capability of a call, for a mount with this SELinux label.
     pub(crate) fn capability(
         &self,
         multi_writer: bool,
         group: Option<u32>,
+        label: &str,
     ) -> csi::VolumeCapability {
         let access_type = if self.block {
             AccessType::Block(BlockVolume {})
         } else {
             AccessType::Mount(MountVolume {
                 fs_type: self.fs_type.clone(),
-                mount_flags: self.mount_options.clone(),
+                mount_flags: self
+                    .mount_options
+                    .iter()
+                    .cloned()
+                    .chain(label_option(label))
+                    .collect(),
                 volume_mount_group: group.map(|g| g.to_string()).unwrap_or_default(),
             })
         };
@@ -185,6 +191,11 @@ pub(crate) async fn driver_object(
 /// Whether a controller attaches this driver's volumes.
 pub(crate) fn attach_required(driver: Option<&CSIDriver>) -> bool {
     driver.is_none_or(|d| d.spec.attach_required != Some(false))
+}
+
+/// Whether the driver's volumes can be mounted with an SELinux label.
+pub(crate) fn takes_labels(driver: Option<&CSIDriver>) -> bool {
+    driver.is_some_and(|d| d.spec.se_linux_mount == Some(true))
 }
 
 /// The data of a secret as text; an error says `fetching <what> <namespace>/<name> failed`.

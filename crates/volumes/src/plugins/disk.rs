@@ -6,7 +6,7 @@ use crate::env::{Env, StepError};
 use crate::host_tools;
 use crate::ownership;
 use crate::pool::NORMAL;
-use engine::volumes::Outcome;
+use engine::volumes::{Outcome, label_option};
 use std::path::{Path, PathBuf};
 use sys::mount;
 
@@ -65,6 +65,7 @@ pub(crate) async fn mount_device(
     if disk.read_only {
         options.push("ro".into());
     }
+    options.extend(label_option(&input.label));
     options.sort();
     options.dedup();
     input.step.enter(format!("formatting and mounting {}", device.display()));

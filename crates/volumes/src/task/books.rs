@@ -7,7 +7,9 @@ use crate::published::{PodPublished, Published};
 use crate::resolve::Resolved;
 use api::core::v1::{Pod, Volume};
 use api::ids::{PodUid, VolumeName};
-use engine::volumes::{DesiredPod, MountState, OpKey, VolumeSpec, Want};
+use engine::volumes::{
+    DesiredPod, MountState, OpKey, VolumeSpec, Want, label_conflict, widest_mode,
+};
 use ports::{ObjectChange, ObjectKind, PodLife, VolumeFacts};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -200,7 +202,8 @@ impl VolumesTask {
     }
 
     /// A look at a pod's volumes ended.
-    pub(super) fn book_resolved(&mut self, uid: PodUid, resolved: Resolved) {
+    pub(super) fn book_resolved(&mut self, uid: PodUid, mut resolved: Resolved) {
+        self.refuse_labels(&uid, &mut resolved);
         let Some(book) = self.books.get_mut(&uid) else { return };
         book.resolving = false;
         book.finished = book.started;
@@ -225,6 +228,34 @@ impl VolumesTask {
             entry.volumes.extend(resolved.volumes);
         }
         self.read_node();
+    }
+
+    /// Takes out volumes that another pod has under another SELinux label, where that is an error.
+    fn refuse_labels(&self, uid: &PodUid, resolved: &mut Resolved) {
+        let Some(labelling) = &self.env.config.labelling else { return };
+        let own = self.desired.pods.get(uid);
+        let metrics = &self.env.metrics;
+        resolved.volumes.retain(|name, volume| {
+            if own.is_some_and(|pod| pod.volumes.contains_key(name)) {
+                return true;
+            }
+            let plugin = label(&volume.spec).replacen(':', "/", 1);
+            let labels = [plugin.as_str(), widest_mode(&volume.spec)];
+            let Some(held) = self.desired.pods.values().find_map(|p| p.volumes.get(name)) else {
+                if !volume.label.wanted.is_empty() {
+                    metrics.labelled.with(&labels).add(1.0);
+                }
+                return true;
+            };
+            let Some(conflict) = label_conflict(held, volume) else { return true };
+            if !labelling.covers(&volume.spec) {
+                metrics.labels_would_conflict.with(&labels).add(1.0);
+                return true;
+            }
+            metrics.labels_conflict.with(&labels).add(1.0);
+            resolved.errors.insert(conflict);
+            false
+        });
     }
 
     /// A config map or secret changed (`None`: any of them may have).

@@ -107,11 +107,28 @@ impl VolumesTask {
         if let Some(mounts) = state.ready {
             return Some(Ok(mounts));
         }
-        if book.errors.is_empty() {
+        let mut errors: Vec<String> = book.errors.iter().cloned().collect();
+        errors.extend(self.label_waits(&waiter.uid));
+        if errors.is_empty() {
             return None;
         }
-        let errors: Vec<&str> = book.errors.iter().map(String::as_str).collect();
         Some(Err(VolumeError::NotReady(state.text(&errors.join("; ")))))
+    }
+
+    /// What keeps the pod from volumes that others use under another SELinux label.
+    fn label_waits(&self, uid: &PodUid) -> Vec<String> {
+        let wanted = self.desired.pods.get(uid).into_iter().flat_map(|pod| &pod.volumes);
+        let held = wanted.filter(|(name, volume)| {
+            let actual = self.actual.volumes.get(*name);
+            actual.is_some_and(|a| a.labelled_otherwise(uid, volume))
+        });
+        held.map(|(name, _)| {
+            format!(
+                "waiting for unmount of volume {:?}, because it is already mounted to a different pod with a different SELinux label",
+                name.as_str()
+            )
+        })
+        .collect()
     }
 
     /// How far the pod's volumes are.
@@ -135,7 +152,8 @@ impl VolumesTask {
                 continue;
             };
             if self.is_mounted(unique, uid) {
-                mounts.insert(name, self.mounted_volume(uid, &volume.spec));
+                let labelled = self.actual.volumes.get(unique).is_some_and(|v| !v.label.is_empty());
+                mounts.insert(name, self.mounted_volume(uid, &volume.spec, labelled));
                 continue;
             }
             let attached = self.actual.volumes.get(unique).is_some_and(|v| v.attached);
@@ -236,7 +254,7 @@ impl VolumesTask {
         moment.unwrap_or(wall)
     }
 
-    fn mounted_volume(&self, uid: &PodUid, spec: &VolumeSpec) -> MountedVolume {
+    fn mounted_volume(&self, uid: &PodUid, spec: &VolumeSpec, labelled: bool) -> MountedVolume {
         let host_owned = spec.plugin == Plugin::HostPath;
         let relabels = !matches!(spec.plugin, Plugin::HostPath | Plugin::Nfs | Plugin::Image);
         let inline_read_only = spec.as_inline().is_some_and(|v| {
@@ -257,7 +275,7 @@ impl VolumesTask {
                 || inline_read_only
                 || spec.plugin.is_content()
                 || spec.plugin == Plugin::Image,
-            selinux_relabel: relabels && self.env.config.selinux,
+            selinux_relabel: relabels && !labelled && self.env.config.selinux,
             block: spec.is_block(),
             host_owned,
             supplemental_gid: gid,

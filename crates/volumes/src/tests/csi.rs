@@ -16,7 +16,14 @@ pub(super) async fn bed_with(
     name: &str,
     change: impl FnOnce(&mut CsiDriverConfig),
 ) -> (Bed, CsiDriver) {
-    let bed = Bed::new(name);
+    with_driver(Bed::new(name), change).await
+}
+
+/// The bed with a registered driver.
+pub(super) async fn with_driver(
+    bed: Bed,
+    change: impl FnOnce(&mut CsiDriverConfig),
+) -> (Bed, CsiDriver) {
     bed.storage.set_driver(NAME, json!({"attachRequired": false, "fsGroupPolicy": "File"}));
     let mut config = CsiDriverConfig::new(NAME, &bed.root.join("driver"));
     config.registry = Some(registry(&bed));
