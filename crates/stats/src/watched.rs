@@ -6,7 +6,7 @@
 //! the pod that change without anything in it running must be the same too. Settings of a cgroup (limits, shares,
 //! the soft limit of open files) are read again when this agent changed any cgroup, when the cgroup was still
 //! young, and after [`SETTINGS_AGE`] for what others change. Kills for want of memory are looked for when the
-//! machine's own count of them has moved.
+//! machine's own count of them has moved, and I/O only below a cgroup that has some.
 
 use crate::reading::{CgroupReading, Interfaces};
 use crate::task::StatsConfig;
@@ -101,9 +101,9 @@ impl Known {
 }
 
 impl Held {
-    fn open(config: &StatsConfig, path: &str, hold: Hold) -> Option<Self> {
-        Some(Self {
-            cgroup: HeldCgroup::open(&config.cgroups, path, hold)?,
+    fn new(cgroup: HeldCgroup) -> Self {
+        Self {
+            cgroup,
             walk: 0,
             settings: None,
             kills: None,
@@ -113,7 +113,7 @@ impl Held {
             last: None,
             pulse: None,
             network: None,
-        })
+        }
     }
 
     /// Paths of the cgroups directly below `path`, which is this one's.
@@ -156,12 +156,14 @@ impl Held {
         config: &StatsConfig,
         path: &str,
         start: &Start,
+        has_io: HasIo,
         buffer: &mut Vec<u8>,
     ) -> Option<&CgroupReading> {
         let known = self.settings(start);
         let look = Look {
             settings: known.is_none(),
-            kills: start.kills.is_none() || self.kills != start.kills,
+            kills: start.kills != Some(0) && (start.kills.is_none() || self.kills != start.kills),
+            io: has_io == HasIo::Perhaps,
             bfq: start.bfq,
         };
         let usage = self.cgroup.read(look, buffer)?;
@@ -181,6 +183,13 @@ impl Held {
         let soft_open_files = self.soft_open_files;
         Some(&*self.last.insert(CgroupReading { usage, soft_open_files, nano_cores: 0 }))
     }
+}
+
+/// What is known of a cgroup's I/O from the one above it, which has to do with every device that those below have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum HasIo {
+    No,
+    Perhaps,
 }
 
 /// What a walk does.
@@ -209,7 +218,14 @@ struct Reader<'a> {
 
 impl Visit for Reader<'_> {
     fn look(&mut self, path: &Arc<str>, held: &mut Held) -> Option<()> {
-        let reading = held.read(self.config, path, &self.start, self.buffer)?;
+        // The root does not tell on every kernel.
+        let above = above(path).filter(|(above, _)| *above != "/");
+        let above = above.and_then(|(above, _)| self.found.get(above));
+        let has_io = match above {
+            Some(above) if above.usage.io.is_empty() => HasIo::No,
+            _ => HasIo::Perhaps,
+        };
+        let reading = held.read(self.config, path, &self.start, has_io, self.buffer)?;
         self.found.insert(Arc::clone(path), reading.clone());
         Some(())
     }
@@ -292,7 +308,7 @@ impl Watched {
         for (_, path) in config.system_cgroups() {
             self.visit(config, &Arc::from(path), visit);
         }
-        let is_pod = |path: &str| CgroupName::parse(config.driver, path).pod_uid().is_some();
+        let is_pod = |path: &str| is_pod(config, path);
         let kubepods: Option<Arc<str>> = config.kubepods.as_deref().map(Arc::from);
         if let Some(kubepods) = kubepods
             && self.visit(config, &kubepods, visit).is_some()
@@ -376,12 +392,34 @@ impl Watched {
     /// The cgroup at a path, opened if it was not.
     fn at(&mut self, config: &StatsConfig, path: &Arc<str>) -> Option<&mut Held> {
         if !self.held.contains_key(path) {
-            let most = files_of(sys::process::open_files_limit());
-            let hold = if self.held.len() < most { Hold::Files } else { Hold::Folders };
-            self.held.insert(Arc::clone(path), Held::open(config, path, hold)?);
+            let opened = self.open(config, path)?;
+            self.held.insert(Arc::clone(path), Held::new(opened));
         }
         self.held.get_mut(path)
     }
+
+    /// Opens a cgroup: from the one above it if that is open, which is the shorter way.
+    fn open(&self, config: &StatsConfig, path: &str) -> Option<HeldCgroup> {
+        let most = files_of(sys::process::open_files_limit());
+        let hold = if self.held.len() < most { Hold::Files } else { Hold::Folders };
+        let from_above = above(path).and_then(|(above, name)| {
+            let open = &self.held.get(above)?.cgroup;
+            if is_pod(config, above) { open.leaf(name, hold) } else { open.below(name, hold) }
+        });
+        // The one above may have been replaced by another of its name.
+        from_above.or_else(|| HeldCgroup::open(&config.cgroups, path, hold))
+    }
+}
+
+/// The path of the cgroup above one, and the name of this one in it.
+fn above(path: &str) -> Option<(&str, &str)> {
+    let (above, name) = path.rsplit_once('/').filter(|(_, name)| !name.is_empty())?;
+    Some((if above.is_empty() { "/" } else { above }, name))
+}
+
+/// Whether the path is that of a pod's cgroup.
+fn is_pod(config: &StatsConfig, path: &str) -> bool {
+    CgroupName::parse(config.driver, path).pod_uid().is_some()
 }
 
 /// How many processes the kernel has killed for want of memory, on the whole machine.
@@ -416,6 +454,16 @@ fn swap_used(config: &StatsConfig) -> Option<u64> {
 mod tests {
     use super::*;
 
+    /// Of a machine with cgroups of version 2 in plain files, whose kills are none of the real one's.
+    fn machine(root: &std::path::Path) -> StatsConfig {
+        StatsConfig {
+            cgroups: Arc::new(sys::cgroup::Cgroups::V2 { root: root.to_owned() }),
+            kubepods: Some("/kubepods".into()),
+            roots: ports::Roots { proc: root.join("proc"), ..ports::Roots::default() },
+            ..StatsConfig::bare()
+        }
+    }
+
     #[test]
     fn few_files_are_held_where_few_may_be_open() {
         assert_eq!((files_of(1_000_000), files_of(u64::MAX)), (FILES_OF, FILES_OF));
@@ -436,6 +484,52 @@ mod tests {
     }
 
     #[test]
+    fn a_cgroup_is_found_below_the_one_above() {
+        assert_eq!(above("/"), None);
+        assert_eq!(above("/kubepods"), Some(("/", "kubepods")));
+        assert_eq!(above("/kubepods/burstable/podu"), Some(("/kubepods/burstable", "podu")));
+        assert_eq!(above("relative"), None);
+    }
+
+    #[test]
+    fn io_is_looked_for_below_a_pod_with_some_and_kills_on_a_machine_with_some() {
+        let root = std::env::temp_dir().join(format!("rubelet-below-{}", std::process::id()));
+        let write = |path: &str, file: &str, text: &str| {
+            sys::fs::create_dir_all(root.join(path), 0o755).unwrap();
+            sys::fs::write(root.join(path).join(file), text).unwrap();
+        };
+        let line = "8:0 rbytes=1 wbytes=2 rios=3 wios=4\n";
+        let names = ["podu-1", "podu-1/c", "podu-2", "podu-2/c"];
+        for path in ["", "kubepods"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain(names.map(|n| format!("kubepods/{n}")))
+        {
+            write(&path, "cgroup.procs", "");
+            let none = path.is_empty() || path.ends_with("podu-2");
+            write(&path, "io.stat", if none { "" } else { line });
+            write(&path, "memory.events", "oom_kill 1\n");
+        }
+        write("proc", "vmstat", "oom_kill 0\n");
+        let config = machine(&root);
+        let mut watched = Watched::default();
+        let now = Timestamp::from_second(4_000_000_000).unwrap();
+        let mut look = || {
+            let read = watched.read(&config, now, 0);
+            names.map(|name| {
+                let usage = &read[format!("/kubepods/{name}").as_str()].usage;
+                (usage.io.len(), usage.oom_kills)
+            })
+        };
+        assert_eq!(look(), [(1, 0), (1, 0), (0, 0), (0, 0)]);
+        write("proc", "vmstat", "oom_kill 3\n");
+        write("kubepods/podu-2", "io.stat", line);
+        assert_eq!(look(), [(1, 1); 4]);
+        let gone = std::process::Command::new("rm").arg("-rf").arg(&root).status();
+        assert!(gone.unwrap().success());
+    }
+
+    #[test]
     fn a_pod_that_did_not_run_is_taken_as_it_was_for_a_while() {
         let root = std::env::temp_dir().join(format!("rubelet-quiet-{}", std::process::id()));
         let write = |path: &str, files: &[(&str, &str)]| {
@@ -451,13 +545,7 @@ mod tests {
             write(path, &usage);
             write(path, &[("memory.stat", "anon 1\n"), ("cgroup.procs", "")]);
         }
-        let config = StatsConfig {
-            cgroups: Arc::new(sys::cgroup::Cgroups::V2 { root: root.clone() }),
-            kubepods: Some("/kubepods".into()),
-            // Kills on this machine are none of this test's.
-            roots: ports::Roots { proc: root.join("proc"), ..ports::Roots::default() },
-            ..StatsConfig::bare()
-        };
+        let config = machine(&root);
         let mut watched = Watched::default();
         let made = std::os::unix::fs::MetadataExt::mtime(&std::fs::metadata(&root).unwrap());
         let mut anon = |second: i64, updates| {

@@ -7,6 +7,7 @@ mod cgroup;
 mod folder;
 mod network;
 mod process;
+mod whole;
 
 pub use cgroup::{
     CgroupUsage, CpuUsage, DeviceIo, HeldCgroup, Hold, Look, MemoryUsage, Pressure, PressureLine,

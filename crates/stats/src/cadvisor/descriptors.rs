@@ -80,10 +80,9 @@ impl Counted {
             known.page = page;
             return known.open;
         }
-        let lately = if is_pods { BELIEVED } else { OWN_BELIEVED };
         let mut open = OpenFiles::default();
         for pid in processes.lines() {
-            let of_one = self.of_process(proc_root, pid, lately);
+            let of_one = self.of_process(proc_root, pid, is_pods);
             open.descriptors += of_one.descriptors;
             open.sockets += of_one.sockets;
         }
@@ -92,10 +91,13 @@ impl Counted {
         open
     }
 
-    fn of_process(&mut self, proc_root: &Path, pid: &str, lately: Duration) -> OpenFiles {
-        let now = if self.told { descriptors(proc_root, pid) } else { 0 };
+    fn of_process(&mut self, proc_root: &Path, pid: &str, is_pods: bool) -> OpenFiles {
+        let lately = if is_pods { BELIEVED } else { OWN_BELIEVED };
+        // Of a pod's process that was not counted before, the number alone spares nothing.
+        let ask = self.told && (!is_pods || self.processes.contains_key(pid));
+        let now = if ask { descriptors(proc_root, pid) } else { 0 };
         // The kernel's own threads have none.
-        if self.told && now == 0 {
+        if ask && now == 0 {
             return OpenFiles::default();
         }
         if let Some(known) = self.processes.get_mut(pid)

@@ -254,12 +254,11 @@ mod tests {
         let host = Cgroups::V1 { mounts };
         let mut held = HeldCgroup::open(&host, "/p", Hold::Folders).unwrap();
         let mut buffer = Vec::new();
-        let first = held.read(Look { settings: false, kills: false, bfq: false }, &mut buffer);
-        let first = first.unwrap();
+        let look = Look { settings: false, kills: false, io: false, bfq: false };
+        let first = held.read(Look { kills: true, ..look }, &mut buffer).unwrap();
         assert_eq!((first.cpu.quota_us, first.cpu.periods), (Some(1000), 5), "the first look");
         assert_eq!(first.oom_kills, 3);
         stat("-1\n", "2\n");
-        let look = Look { settings: false, kills: false, bfq: false };
         let second = held.read(look, &mut buffer).unwrap();
         assert_eq!((second.cpu.quota_us, second.cpu.total_ns), (Some(1000), 2));
         let third = held.read(Look::default(), &mut buffer).unwrap();
@@ -272,6 +271,45 @@ mod tests {
         assert_eq!((later.cpu.quota_us, later.cpu.total_ns), (None, 3), "files that stay open");
         std::fs::remove_dir_all(&root).unwrap();
         assert_eq!(held.read(look, &mut buffer), None);
+    }
+
+    #[test]
+    fn a_cgroup_is_reached_through_the_one_above_and_reads_no_more_than_it_must() {
+        let root = std::env::temp_dir().join(format!("rubelet-leaf-{}", std::process::id()));
+        let limits = |limit: &str| {
+            files(
+                &root,
+                &[
+                    ("cpu/q/p/c/cpuacct.usage", "7\n"),
+                    ("cpu/q/p/c/cgroup.procs", "5\n"),
+                    ("cpu/q/p/c/blkio.throttle.io_service_bytes", "8:0 Read 10\n"),
+                    ("cpu/q/p/c/memory.limit_in_bytes", limit),
+                    ("cpu/q/p/c/memory.memsw.limit_in_bytes", "2000\n"),
+                    ("cpu/q/p/c/memory.failcnt", "4\n"),
+                ],
+            );
+        };
+        limits("9223372036854771712\n");
+        let controllers = ["cpu", "cpuacct", "memory", "blkio"];
+        let mounts = controllers.map(|name| (name.to_owned(), root.join("cpu"))).into();
+        let host = Cgroups::V1 { mounts };
+        let level = HeldCgroup::open(&host, "/q", Hold::Files).unwrap();
+        let pod = level.below("p", Hold::Files).unwrap();
+        let mut leaf = pod.leaf("c", Hold::Files).unwrap();
+        assert!(level.below("x", Hold::Files).is_none() && pod.leaf("x", Hold::Files).is_none());
+        assert_eq!(level.children(), ["p"]);
+        assert_eq!((pod.children(), leaf.children().len()), (vec!["c".to_owned()], 0));
+        let mut buffer = Vec::new();
+        let read = leaf.read(Look { io: false, ..Look::default() }, &mut buffer).unwrap();
+        assert_eq!((read.cpu.total_ns, read.procs.as_str(), read.io.len()), (7, "5", 0));
+        let memory = (read.memory.limit, read.memory.swap_limit, read.memory.fail_count);
+        assert_eq!(memory, (None, None, 0), "without a limit there is none with swap");
+        limits("1000\n");
+        let read = leaf.read(Look::default(), &mut buffer).unwrap();
+        let memory = (read.memory.limit, read.memory.swap_limit, read.memory.fail_count);
+        assert_eq!((memory, read.io.len()), ((Some(1000), Some(2000), 4), 1));
+        std::fs::remove_dir_all(&root).unwrap();
+        assert_eq!(pod.leaf("c", Hold::Files).map(|_| ()), None);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Network counters of one network namespace, from `/proc/<pid>/net/dev`.
 
-use crate::fs::{self, FsError};
+use super::whole::whole;
+use crate::fs::FsError;
+use rustix::fs::{Mode, OFlags};
 use std::path::Path;
 
 /// Counters of one interface.
@@ -29,8 +31,13 @@ pub struct InterfaceUsage {
 /// Interfaces of the network namespace that `pid` (or `self`) is in, without loopback, virtual
 /// pairs and bridges of container engines.
 pub fn network_usage(proc_root: &Path, pid: &str) -> Result<Vec<InterfaceUsage>, FsError> {
-    let text = fs::read_to_string(proc_root.join(pid).join("net/dev"))?;
-    Ok(parse_net_dev(&text))
+    let path = proc_root.join(pid).join("net/dev");
+    let read = || -> rustix::io::Result<Vec<InterfaceUsage>> {
+        let open = rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        whole(&mut Vec::new(), &open).map(parse_net_dev)
+    };
+    let read = read();
+    read.map_err(|source| FsError { operation: "read", path, source: source.into() })
 }
 
 /// The interfaces in the text of a `net/dev` file.

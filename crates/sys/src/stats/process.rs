@@ -84,8 +84,31 @@ pub fn descriptors(proc_root: &Path, pid: &str) -> u64 {
 
 /// The soft limit of open files of `pid`; -1 is unlimited.
 pub fn soft_open_files(proc_root: &Path, pid: &str) -> Option<f64> {
+    // A call takes a twentieth of the time that the file takes, but knows only one machine.
+    if proc_root == Path::new("/proc")
+        && let Some(limit) = pid.parse().ok().and_then(limit_of)
+    {
+        return Some(limit);
+    }
     let text = crate::fs::read_to_string(proc_root.join(pid).join("limits")).ok()?;
     soft_limit(&text)
+}
+
+/// The same asked of the kernel; `None` if it does not tell.
+fn limit_of(pid: libc::pid_t) -> Option<f64> {
+    let mut limit = MaybeUninit::<libc::rlimit>::uninit();
+    #[expect(unsafe_code, reason = "there is no safe interface to another process's limits")]
+    // SAFETY: without a new limit nothing is changed, and the room is filled when the call returns 0.
+    let limit = unsafe {
+        let none = std::ptr::null();
+        if libc::prlimit(pid, libc::RLIMIT_NOFILE, none, limit.as_mut_ptr()) != 0 {
+            return None;
+        }
+        limit.assume_init()
+    };
+    let soft = limit.rlim_cur;
+    // The kernel has no limit beyond 2^30 (fs.nr_open), so that every number is exact.
+    Some(if soft == libc::rlim_t::MAX { -1.0 } else { u32::try_from(soft).ok()?.into() })
 }
 
 fn soft_limit(limits: &str) -> Option<f64> {
@@ -121,6 +144,15 @@ mod tests {
         assert_eq!(soft_limit(line), Some(1024.0));
         assert_eq!(soft_limit("Max open files  unlimited unlimited files\n"), Some(-1.0));
         assert_eq!(soft_limit(""), None);
+    }
+
+    #[test]
+    fn the_kernel_and_its_file_tell_the_same_limit() {
+        let pid = std::process::id().to_string();
+        let text = std::fs::read_to_string("/proc/self/limits").unwrap();
+        assert_eq!(soft_open_files(Path::new("/proc"), &pid), soft_limit(&text));
+        assert_eq!(limit_of(libc::pid_t::MAX), None);
+        assert_eq!(soft_open_files(Path::new("/proc"), "4194399"), None);
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub(super) fn read(files: &mut Files<'_>, last: &CgroupUsage, look: Look) -> Cgr
     let mut usage = CgroupUsage {
         cpu: cpu(files, &last.cpu, look),
         memory: memory(files, &last.memory, look),
-        io: blkio(files, look.bfq),
+        io: if look.io { blkio(files, look.bfq) } else { Vec::new() },
         threads: files.held_number(Controller::Pids, "pids.current").unwrap_or(0),
         threads_max: last.threads_max,
         oom_kills: last.oom_kills,
@@ -114,11 +114,14 @@ fn memory(files: &mut Files<'_>, last: &MemoryUsage, look: Look) -> MemoryUsage 
     usage.kernel = number("memory.kmem.usage_in_bytes");
     if look.settings {
         usage.limit = files.limit(Controller::Memory, "memory.limit_in_bytes");
-        usage.swap_limit = files.limit(Controller::Memory, "memory.memsw.limit_in_bytes");
+        // The kernel takes no limit of memory and swap together below that of memory alone.
+        usage.swap_limit = usage
+            .limit
+            .and_then(|_| files.limit(Controller::Memory, "memory.memsw.limit_in_bytes"));
         usage.reservation = files.limit(Controller::Memory, "memory.soft_limit_in_bytes");
     }
     // Only a limit can be hit.
-    if look.settings || usage.limit.is_some() {
+    if usage.limit.is_some() {
         usage.fail_count = files.number(Controller::Memory, "memory.failcnt").unwrap_or(0);
     }
     usage

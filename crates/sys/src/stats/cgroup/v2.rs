@@ -25,7 +25,7 @@ pub(super) fn read(
     let mut usage = CgroupUsage {
         cpu: cpu(files, &last.cpu, look),
         memory: memory(files, &last.memory, look, is_root),
-        io: io(files),
+        io: if look.io { io(files) } else { Vec::new() },
         pressure,
         threads: files.held_number(ANY, "pids.current").unwrap_or(0),
         threads_max: last.threads_max,
