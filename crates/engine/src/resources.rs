@@ -74,6 +74,25 @@ pub fn pod_limits(pod: &Pod) -> Amounts {
     of_pod(pod, Side::Limits, Counting::default())
 }
 
+/// What a pod asks for of one resource when pods are compared with each other (upstream:
+/// `GetResourceRequestQuantity`): of a pod that asks for something as a whole its containers do not count, and overhead
+/// counts only on top of something.
+pub fn compared_request(pod: &Pod, resource: &str) -> Quantity {
+    let Some(spec) = &pod.spec else { return Quantity::ZERO };
+    let asked = if pod_level_set(pod) {
+        let own = side_of(spec.resources.as_ref(), Side::Requests);
+        own.get(resource).copied().filter(|_| is_pod_level_resource(resource))
+    } else {
+        let counting = Counting { pod_level: false, with_status: false };
+        of_containers(pod, spec, Side::Requests, counting).get(resource).copied()
+    };
+    let asked = asked.unwrap_or(Quantity::ZERO);
+    match amounts(spec.overhead.as_ref()).get(resource) {
+        Some(extra) if !asked.is_zero() => asked.saturating_add(*extra),
+        _ => asked,
+    }
+}
+
 fn of_containers(pod: &Pod, spec: &PodSpec, side: Side, counting: Counting) -> Amounts {
     let mut sums = Amounts::new();
     for container in &spec.containers {

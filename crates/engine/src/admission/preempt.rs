@@ -5,7 +5,7 @@
 use super::predicates::whole;
 use super::{is_critical, priority};
 use crate::pod::life::StatusOverride;
-use crate::resources::{QosClass, pod_requests, qos_class};
+use crate::resources::{QosClass, compared_request, qos_class};
 use api::core::v1::{Pod, PodCondition};
 
 /// Reason and message of a pre-empted pod's event and status.
@@ -99,8 +99,8 @@ impl Crowd<'_> {
         if resource == "pods" {
             return 1;
         }
-        let requests = self.others.get(index).map(|pod| pod_requests(pod)).unwrap_or_default();
-        requests.get(resource).map_or(0, |q| whole(resource, *q))
+        let request = self.others.get(index).map(|pod| compared_request(pod, resource));
+        request.map_or(0, |amount| whole(resource, amount))
     }
 
     /// What is still needed once these pods are gone.

@@ -2,10 +2,9 @@
 
 use super::threshold::Signal;
 use super::{FsLayout, FsUsage, PodUsage, PodUsages};
-use crate::resources::pod_requests;
+use crate::resources::compared_request;
 use api::core::v1::{Pod, Volume};
 use std::cmp::Reverse;
-use units::Quantity;
 
 /// Indexes of the pods in the order in which they go.
 pub fn rank(signal: Signal, layout: FsLayout, pods: &[&Pod], usages: &PodUsages) -> Vec<usize> {
@@ -21,7 +20,8 @@ pub fn rank(signal: Signal, layout: FsLayout, pods: &[&Pod], usages: &PodUsages)
     keyed.into_iter().map(|(_, index)| index).collect()
 }
 
-/// Smaller goes first: without stats; beyond its request; of low priority; with much use.
+/// Smaller goes first: without stats; beyond its request; of low priority; with much use. For want of process ids the
+/// first two do not count.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     has_stats: bool,
@@ -32,10 +32,13 @@ struct Key {
 
 fn key(signal: Signal, layout: FsLayout, pod: &Pod, usage: Option<&PodUsage>) -> Key {
     let priority = pod.spec.as_ref().and_then(|s| s.priority).unwrap_or_default();
-    let requests = pod_requests(pod);
-    let request =
-        |name: &str| i128::from(requests.get(name).copied().unwrap_or(Quantity::ZERO).value());
+    let request = |name: &str| i128::from(compared_request(pod, name).value());
     let used = |value: Option<u64>| i128::from(value.unwrap_or_default());
+    if signal.resource() == "pids" {
+        // Priority comes first here, and only among equals a pod without stats.
+        let excess = usage.map_or(i128::MAX, |usage| used(usage.processes));
+        return Key { has_stats: true, within_request: true, priority, excess: Reverse(excess) };
+    }
     let Some(usage) = usage else {
         return Key { has_stats: false, within_request: false, priority, excess: Reverse(0) };
     };
@@ -44,7 +47,6 @@ fn key(signal: Signal, layout: FsLayout, pod: &Pod, usage: Option<&PodUsage>) ->
             let memory = used(usage.memory);
             (memory <= request("memory"), memory - request("memory"))
         }
-        "pids" => (true, used(usage.processes)),
         resource => {
             let disk = disk_usage(signal, layout, pod, usage);
             let amount = used(if resource == "inodes" { disk.inodes } else { disk.bytes });

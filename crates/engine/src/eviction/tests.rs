@@ -246,6 +246,31 @@ fn pods_go_by_excess_priority_and_use() {
 }
 
 #[test]
+fn for_want_of_process_ids_priority_comes_before_missing_stats() {
+    let pods = [
+        named("unseen-important", 100, &[]),
+        named("few", 0, &[]),
+        named("many", 0, &[]),
+        named("unseen", 0, &[]),
+    ];
+    let usages: PodUsages =
+        [("few", 3), ("many", 300)].map(|(uid, mi)| (uid.into(), using(mi))).into();
+    let expected = ["unseen", "many", "few", "unseen-important"];
+    assert_eq!(order(Signal::PidAvailable, &pods, &usages), expected);
+}
+
+#[test]
+fn overhead_spares_no_pod_that_asked_for_nothing() {
+    let mut heavy = named("heavy", 0, &[]);
+    let overhead = [("memory".to_owned(), ApiQuantity("1Gi".to_owned()))];
+    heavy.spec.as_mut().unwrap().overhead = Some(overhead.into());
+    let pods = [named("light", 0, &[]), heavy];
+    let usages: PodUsages =
+        [("light", 100), ("heavy", 200)].map(|(uid, mi)| (uid.into(), using(mi))).into();
+    assert_eq!(order(Signal::MemoryAvailable, &pods, &usages), ["heavy", "light"]);
+}
+
+#[test]
 fn only_parts_on_the_starved_filesystem_count() {
     let pods = [named("writes", 0, &[]), named("logs", 0, &[])];
     let mut usages: PodUsages =

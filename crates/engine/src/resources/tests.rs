@@ -150,3 +150,23 @@ fn kernel_values_read_back_as_cpu() {
     assert_eq!(milli_of_quota(-1, 100_000), None);
     assert_eq!(milli_of_quota(50_000, 100_000), Some(500));
 }
+
+#[test]
+fn pods_are_compared_by_what_they_ask_for_as_a_whole_or_by_their_containers() {
+    let request = |rows: &[Row], overhead: &str, name: &str| {
+        let mut pod = pod("a");
+        set(&mut pod, rows);
+        pod.spec.as_mut().unwrap().overhead = Some(list(overhead));
+        compared_request(&pod, name).to_string()
+    };
+    let own: &[Row] = &[("a", "memory=1Gi ephemeral-storage=2Gi", "")];
+    assert_eq!(request(own, "", "memory"), "1Gi");
+    assert_eq!(request(own, "memory=1Gi", "memory"), "2Gi");
+    assert_eq!(request(own, "cpu=1", "cpu"), "0", "overhead of nothing");
+    let whole: &[Row] = &[own[0], ("pod", "cpu=1", "")];
+    assert_eq!(request(whole, "", "cpu"), "1");
+    assert_eq!(request(whole, "", "memory"), "0", "containers do not count");
+    assert_eq!(request(whole, "", "ephemeral-storage"), "0");
+    let limit: &[Row] = &[own[0], ("pod", "", "cpu=1")];
+    assert_eq!(request(limit, "", "memory"), "0");
+}
