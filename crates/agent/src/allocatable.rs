@@ -76,7 +76,7 @@ pub(crate) async fn set_up(
     let shape = CgroupTreeConfig {
         lifts_quota,
         protected,
-        ..tree(config, driver, &capacity, cpus.as_deref())
+        ..tree(config, host, driver, &capacity, cpus.as_deref())
     };
     let tree = Box::pin(CgroupTree::set_up(maker, shape)).await?;
     tasks.spawn("qos-cgroups", OnExit::Fine, tree.clone().run(tasks.token()));
@@ -154,6 +154,7 @@ fn kept_by_eviction(thresholds: &[Threshold], capacity: &ResourceList) -> Resour
 
 fn tree(
     config: &Config,
+    host: &Host,
     driver: Driver,
     capacity: &ResourceList,
     cpus: Option<&str>,
@@ -162,7 +163,7 @@ fn tree(
     let left = allocatable(capacity, &reservations.system, &reservations.kube);
     let for_pods = if config.resources.enforcement.pods { &left } else { capacity };
     let memory = left.get("memory").map_or(0, |q| q.value());
-    let protection = match config.gates.enabled("MemoryQoS") {
+    let protection = match config.gates.enabled("MemoryQoS") && host.cgroups.is_v2() {
         false => MemoryProtection::Off,
         true if config.resources.tiered_memory_reservation => MemoryProtection::Tiered,
         true => MemoryProtection::Cleared,

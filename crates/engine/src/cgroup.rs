@@ -16,8 +16,8 @@ mod pod;
 use crate::resources::QosClass;
 pub use node::{Enforced, ResourceList, allocatable, list_limits, over_reserved};
 pub use pod::{
-    MemoryProtection, PodAsk, PodLimitPolicy, QosPolicy, pod_ask, pod_limits, protected_memory,
-    qos_limits, starved,
+    MemoryProtection, PodAsk, PodLimitPolicy, QosPolicy, pod_ask, pod_limits, pod_protection,
+    protected_memory, qos_limits, starved,
 };
 
 /// Smallest CPU shares a cgroup can have.

@@ -23,7 +23,7 @@ use async_trait::async_trait;
 use driver::chain;
 use engine::cgroup::{
     CgroupName, Limits, PodAsk, PodLimitPolicy, QosPolicy, Tree, pod_ask, pod_limits,
-    protected_memory, qos_limits, starved,
+    pod_protection, protected_memory, qos_limits, starved,
 };
 use engine::resources::QosClass;
 use ports::{CgroupError, CgroupValues, PodCgroups};
@@ -244,7 +244,8 @@ impl PodCgroups for CgroupTree {
         let ask = self.ask(pod);
         let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
         let name = self.inner.tree.pod(ask.level, uid.as_str());
-        let limits = pod_limits(&ask, &self.inner.config.policy);
+        let mut limits = pod_limits(&ask, &self.inner.config.policy);
+        limits.unified.extend(pod_protection(&ask, self.inner.config.qos.protection));
         let changed = match self.inner.asks.lock() {
             Ok(mut asks) => asks.insert(uid, ask.clone()) != Some(ask),
             Err(_) => false,

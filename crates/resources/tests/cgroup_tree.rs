@@ -170,3 +170,38 @@ async fn a_root_that_is_not_there_is_refused_by_name() {
         "{error}"
     );
 }
+
+/// Version 2 in plain files, which machines with version 1 can read too.
+#[tokio::test]
+async fn a_pod_s_memory_request_is_protected_in_its_cgroup() {
+    let root = std::env::temp_dir().join(format!("rubelet-protect-{}", std::process::id()));
+    sys::fs::create_dir_all(&root, 0o755).unwrap();
+    let host = Arc::new(Cgroups::V2 { root: root.clone() });
+    let config = CgroupTreeConfig {
+        root: CgroupName::root(),
+        policy: PodLimitPolicy { cfs_quota: true, period_us: 100_000, pids: -1 },
+        kubepods: Limits::default(),
+        qos: QosPolicy { reserved: None, protection: MemoryProtection::Tiered },
+        pod_level_resources: true,
+        lifts_quota: None,
+        protected: None,
+    };
+    let driver = CgroupDriver::new(Driver::Cgroupfs, Arc::clone(&host), Vec::new());
+    let tree = CgroupTree::set_up(driver, config).await.unwrap();
+    let memory = serde_json::json!({"cpu": "1", "memory": "1Mi"});
+    let guaranteed = serde_json::json!({"requests": memory, "limits": memory});
+    tree.ensure(&pod("g", guaranteed)).await.unwrap();
+    let requested = serde_json::json!({"requests": memory});
+    tree.ensure(&pod("b", requested)).await.unwrap();
+    tree.ensure(&pod("e", serde_json::json!({}))).await.unwrap();
+    let read = |path: &str, file| host.read("", &format!("kubepods/{path}"), file).ok();
+    assert_eq!(read("podg", "memory.min").as_deref(), Some("1048576"));
+    assert_eq!(read("burstable/podb", "memory.low").as_deref(), Some("1048576"));
+    assert_eq!(read("burstable", "memory.low").as_deref(), Some("1048576"));
+    assert_eq!(read("", "memory.min").as_deref(), Some("2097152"));
+    for file in ["memory.min", "memory.low"] {
+        assert_eq!(read("besteffort/pode", file), None);
+    }
+    let gone = std::process::Command::new("rm").arg("-rf").arg(&root).status();
+    assert!(gone.unwrap().success());
+}

@@ -1,6 +1,7 @@
 //! The limits of pod and QoS cgroups (kubelet: `ResourceConfigForPod`, `qosContainerManagerImpl`).
 
 use super::{HUGETLB_UNLIMITED, Limits, MIN_SHARES, quota_us, shares};
+use crate::pod::is_sidecar;
 use crate::resources::{Counting, QosClass, Side, of_pod, qos_class, side_of};
 use api::core::v1::Pod;
 use std::collections::BTreeMap;
@@ -33,8 +34,16 @@ pub fn pod_ask(pod: &Pod, pod_level: bool) -> PodAsk {
         let Some(spec) = &pod.spec else { return false };
         let has =
             |resources| side_of(resources, Side::Limits).get(name).is_some_and(|q| !q.is_zero());
-        let mut all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-        (pod_level && has(spec.resources.as_ref())) || all.all(|c| has(c.resources.as_ref()))
+        // Init containers are counted with the sidecars before them, so that one limit serves them all.
+        let mut sidecars = false;
+        let mut init = spec.init_containers.iter().flatten();
+        let all = spec.containers.iter().all(|c| has(c.resources.as_ref()))
+            && init.all(|c| {
+                let own = has(c.resources.as_ref());
+                sidecars |= own && is_sidecar(c);
+                own || sidecars
+            });
+        all || (pod_level && has(spec.resources.as_ref()))
     };
     let hugepages = requests
         .iter()
@@ -105,6 +114,13 @@ pub fn pod_limits(ask: &PodAsk, policy: &PodLimitPolicy) -> Limits {
         QosClass::BestEffort => limits.cpu_shares = Some(MIN_SHARES),
     }
     limits
+}
+
+/// The file of version 2 that protects a pod's memory request, and its value; `None` if nothing does.
+pub fn pod_protection(ask: &PodAsk, protection: MemoryProtection) -> Option<(String, String)> {
+    let protects = protection == MemoryProtection::Tiered && ask.memory_request > 0;
+    let file = if ask.level == QosClass::Guaranteed { "memory.min" } else { "memory.low" };
+    protects.then(|| (file.to_owned(), ask.memory_request.to_string()))
 }
 
 /// Limits of the cgroup of a pod that is gone while something of it is left (kubelet: `ReduceCPULimits`).
@@ -228,6 +244,43 @@ mod tests {
         assert_eq!(all.hugepages, BTreeMap::from([("2MB".to_owned(), 4 << 20)]));
         let some = pod_ask(&pod(serde_json::json!({})), true);
         assert_eq!((some.cpu_limit_milli, some.memory_limit), (None, None));
+    }
+
+    #[test]
+    fn a_limited_sidecar_stands_for_init_containers_after_it() {
+        let limits = |limits: &[(&str, bool, bool)]| {
+            let container = |(name, sidecar, limited): &(&str, bool, bool)| {
+                let mut container = serde_json::json!({ "name": name });
+                if *sidecar {
+                    container["restartPolicy"] = "Always".into();
+                }
+                if *limited {
+                    container["resources"] = serde_json::json!({"limits": {"cpu": "1"}});
+                }
+                container
+            };
+            let init: Vec<_> = limits.iter().map(container).collect();
+            let pod = serde_json::json!({"spec": {
+                "initContainers": init, "containers": [container(&("main", false, true))],
+            }});
+            pod_ask(&serde_json::from_value(pod).unwrap(), true).cpu_limit_milli
+        };
+        assert_eq!(limits(&[("sidecar", true, true), ("init", false, false)]), Some(2000));
+        assert_eq!(limits(&[("one", true, true), ("two", true, false)]), Some(2000));
+        assert_eq!(limits(&[("init", false, false), ("sidecar", true, true)]), None);
+        assert_eq!(limits(&[("init", false, true), ("next", false, false)]), None);
+    }
+
+    #[test]
+    fn a_pod_s_request_is_protected_by_its_class_where_memory_is_tiered() {
+        let of = |level, protection| pod_protection(&ask(level), protection);
+        let file = |name: &str| Some((name.to_owned(), "1024".to_owned()));
+        let tiered = MemoryProtection::Tiered;
+        assert_eq!(of(QosClass::Guaranteed, tiered), file("memory.min"));
+        assert_eq!(of(QosClass::Burstable, tiered), file("memory.low"));
+        assert_eq!(of(QosClass::Guaranteed, MemoryProtection::Cleared), None);
+        let nothing = PodAsk { memory_request: 0, ..ask(QosClass::BestEffort) };
+        assert_eq!(pod_protection(&nothing, tiered), None);
     }
 
     #[test]
