@@ -208,9 +208,12 @@ impl Provider for Memory {
             })?;
             if result == MemoryAllocation::Taken {
                 let kinds = memory.state().of(uid_of(&pod), &container.name).map_or(0, Vec::len);
-                for _ in 0..kinds {
-                    metrics.by_source(|m| m.allocations.inc(&["memory", "node"]));
-                }
+                metrics.by_source(|m| {
+                    for _ in 0..kinds {
+                        m.allocations.inc(&["memory", "node"]);
+                    }
+                    m.assignments.inc(&["memory", "node_exclusive"]);
+                });
             }
             Ok(())
         };

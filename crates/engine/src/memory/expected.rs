@@ -77,5 +77,8 @@ fn nodes_alike(
 
 fn in_group(machine: &MachineMemory, node: &NodeMemory, kind: &str) -> (u64, u64) {
     let tables = node.cells.iter().filter_map(|id| machine.get(id)?.tables.get(kind));
-    tables.fold((0, 0), |(free, reserved), table| (free + table.free, reserved + table.reserved))
+    // A file may say anything.
+    tables.fold((0_u64, 0_u64), |(free, reserved), table| {
+        (free.wrapping_add(table.free), reserved.wrapping_add(table.reserved))
+    })
 }

@@ -17,8 +17,8 @@ impl Drop for Dir {
 }
 
 fn start(dir: &Dir, policy: MemoryPolicy, registry: &Registry) -> Result<Memory, String> {
-    Memory::start(policy, (&dir.0, Entries::Containers), PlacementMetrics::new(registry))
-        .map_err(|e| e.to_string())
+    let metrics = PlacementMetrics::new(registry).with_sources(registry);
+    Memory::start(policy, (&dir.0, Entries::Containers), metrics).map_err(|e| e.to_string())
 }
 
 fn two_nodes() -> MemoryPolicy {
@@ -81,6 +81,13 @@ async fn memory_is_given_remembered_and_taken_back() {
     let shown = registry.render();
     assert!(shown.contains("kubelet_memory_manager_pinning_requests_total 3"), "{shown}");
     assert!(shown.contains("kubelet_memory_manager_pinning_errors_total 1"), "{shown}");
+    for line in [
+        "resource_manager_allocations_total{resource_name=\"memory\",source=\"node\"} 2\n",
+        "resource_manager_allocation_errors_total{resource_name=\"memory\",source=\"node\"} 1\n",
+        "resource_manager_container_assignments{assignment_type=\"node_exclusive\",resource_name=\"memory\"} 2\n",
+    ] {
+        assert!(shown.contains(line), "{shown}");
+    }
     again.forget_all_but(&BTreeSet::new()).await;
     assert!(again.own("p", "a").is_empty());
     let error = start(&dir, MemoryPolicy::None, &registry).unwrap_err();

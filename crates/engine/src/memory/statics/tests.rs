@@ -180,6 +180,11 @@ fn a_state_of_another_machine_is_refused() {
     let mut changed = good.clone();
     changed.machine.get_mut(&0).unwrap().tables.get_mut("memory").unwrap().total += 1;
     let different = "[memorymanager] the expected machine state is different from the real one";
+    let mut absurd = good.clone();
+    for node in absurd.machine.values_mut() {
+        node.tables.get_mut("memory").unwrap().free = u64::MAX;
+    }
+    assert_eq!(fault(absurd), different);
     assert_eq!(fault(changed), different);
     let mut elsewhere = good.clone();
     elsewhere.own.get_mut("p").unwrap().get_mut("a").unwrap()[0].nodes = vec![7];
