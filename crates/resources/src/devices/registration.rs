@@ -7,6 +7,7 @@ use engine::devices::is_extended_resource;
 use ports::{PluginHandler, PluginInfo};
 use proto::device_plugin_v1beta1::registration_server::{Registration, RegistrationServer};
 use proto::device_plugin_v1beta1::{Empty, RegisterRequest};
+use std::path::{Path, PathBuf};
 use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
@@ -41,8 +42,13 @@ impl Devices {
         if !is_extended_resource(resource) {
             return Err(format!("the ResourceName {resource:?} is invalid"));
         }
-        self.connect(resource, &self.inner.config.dir.join(&request.endpoint)).await
+        self.connect(resource, &socket_of(&self.inner.config.dir, &request.endpoint)).await
     }
+}
+
+/// The socket that a plugin names: always within the folder, as Go joins the two.
+fn socket_of(dir: &Path, endpoint: &str) -> PathBuf {
+    dir.join(endpoint.trim_start_matches('/'))
 }
 
 #[async_trait]
@@ -92,5 +98,18 @@ impl PluginHandler for Devices {
 
     async fn deregister(&self, plugin: &PluginInfo) {
         self.disconnect(&plugin.name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_is_in_the_folder_whatever_it_is_called() {
+        let of = |endpoint| socket_of(Path::new("/plugins"), endpoint);
+        assert_eq!(of("a.sock"), Path::new("/plugins/a.sock"));
+        assert_eq!(of("/a.sock"), Path::new("/plugins/a.sock"));
+        assert_eq!(of("/plugins/a.sock"), Path::new("/plugins/plugins/a.sock"));
     }
 }
