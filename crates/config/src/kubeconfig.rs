@@ -8,9 +8,11 @@ mod file;
 use crate::ConfigFiles;
 use crate::document;
 use crate::log::{LogLine, Severity};
-use crate::text::{aggregate, clean_path, url_fault};
+use crate::resolved::bundle_fault;
+use crate::text::{aggregate, clean_path};
 use crate::value::{Decoder, GoValue, Reading};
 use file::{Bytes, Cluster, Exec, File, User};
+use units::gourl;
 use units::strconv::quote;
 
 /// Why no certificate can be asked for with the file that is there until one is, as the whole start
@@ -53,19 +55,25 @@ fn lasting(files: &dyn ConfigFiles, path: &str) -> Result<(), String> {
     let from = "existing bootstrap client config";
     let file =
         load(files, path).map_err(|fault| format!("unable to read {from} from {path}: {fault}"))?;
-    let user = &file.user;
-    if let Some(fault) = tls_fault(files, &file.cluster, user) {
-        return Err(format!(
-            "unable to load TLS configuration from {from} read from {path}: {fault}"
-        ));
+    let failed = |what: &str, why: &str| {
+        Err(format!("unable to load {what} from {from} read from {path}: {why}"))
+    };
+    let mut certificate = Vec::new();
+    if secure(&file.cluster.server) {
+        let user = &file.user;
+        if let Some(fault) = transport_fault(user) {
+            return failed("transport configuration", &fault);
+        }
+        if let Some(fault) = tls_fault(files, &file.cluster, user) {
+            return failed("TLS configuration", &fault);
+        }
+        let read = content(files, &user.client_certificate_data, &user.client_certificate);
+        certificate = read.unwrap_or_default();
     }
-    if user.client_certificate.is_empty() && user.client_certificate_data.is_empty() {
-        return Err(format!(
-            "unable to load TLS certificates from {from} read from {path}: data does not contain \
-             any valid RSA or ECDSA certificates"
-        ));
+    match bundle_fault(&certificate) {
+        Some(fault) => failed("TLS certificates", fault),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Why no client can be made of the file, as the whole start would tell it.
@@ -81,12 +89,11 @@ pub(crate) fn fault(files: &dyn ConfigFiles, path: &str, rotate: bool) -> Option
 
 /// Why no client with changing certificates can be made: its own do not matter.
 fn rotating_fault(files: &dyn ConfigFiles, file: &InForce) -> Option<String> {
-    let tls = tls_fault(files, &file.cluster, &User::default())
-        .map(|fault| format!("unable to configure TLS for the rest client: {fault}"));
-    tls.or_else(|| {
-        server_fault(&file.cluster.server)
-            .map(|fault| format!("failed to initialize kubelet client: {fault}"))
-    })
+    let server = &file.cluster.server;
+    let tls = secure(server).then(|| tls_fault(files, &file.cluster, &User::default())).flatten();
+    let tls = tls.map(|fault| format!("unable to configure TLS for the rest client: {fault}"));
+    let unfound = |fault| format!("failed to initialize kubelet client: {fault}");
+    tls.or_else(|| gourl::of_server(server).err().map(unfound))
 }
 
 /// The pair in force.
@@ -273,9 +280,9 @@ fn exec_faults(name: &str, exec: &Exec, provider: bool) -> Vec<String> {
     for _ in exec.env.iter().filter(|variable| variable.name.is_empty()) {
         faults.push(needs("env variable name"));
     }
-    let older = exec.api_version.ends_with("/v1beta1") || exec.api_version.ends_with("/v1alpha1");
+    let older = ["client.authentication.k8s.io/v1beta1", "client.authentication.k8s.io/v1alpha1"];
     match exec.interactive_mode.as_str() {
-        "" if older => {}
+        "" if older.contains(&exec.api_version.as_str()) => {}
         "" => faults.push(needs("interactiveMode")),
         "Never" | "IfAvailable" | "Always" => {}
         other => faults.push(format!("invalid interactiveMode for {name}: {}", quote(other))),
@@ -315,64 +322,78 @@ fn proxy_fault(url: &str) -> Option<String> {
     if url.is_empty() {
         return None;
     }
-    if url_fault(url).is_some() {
+    let Ok(parsed) = gourl::parse(url) else {
         return Some(format!("could not parse: {url}"));
-    }
-    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
-    let known = ["http", "https", "socks5"].contains(&scheme.to_lowercase().as_str());
+    };
+    let scheme = parsed.scheme.as_str();
+    let known = ["http", "https", "socks5"].contains(&scheme);
     (!known)
         .then(|| format!("unsupported scheme {}, must be http, https, or socks5", quote(scheme)))
 }
 
-/// Whether the server is spoken to over TLS by its address alone.
+/// Whether the server is spoken to over TLS by its address alone. Nothing else of the file is looked
+/// at if not.
 fn secure(server: &str) -> bool {
-    server.get(..8).is_some_and(|start| start.eq_ignore_ascii_case("https://"))
+    gourl::of_server(server).is_ok_and(|url| url.scheme == "https")
+}
+
+/// Why nobody can be asked who we are.
+fn transport_fault(user: &User) -> Option<String> {
+    const PROTOCOLS: [&str; 2] =
+        ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
+    let exec = user.exec.as_ref().map(|exec| exec.api_version.as_str());
+    if let Some(version) = exec.filter(|version| !PROTOCOLS.contains(version)) {
+        return Some(format!("exec plugin: invalid apiVersion {}", quote(version)));
+    }
+    let provider = user.auth_provider.as_ref()?;
+    Some(format!("no Auth Provider found for name {}", quote(&provider.name)))
 }
 
 fn client_fault(files: &dyn ConfigFiles, file: &InForce) -> Option<String> {
     let InForce { cluster, user } = file;
-    if secure(&cluster.server) && whole_url(&cluster.server) {
-        if let Some(provider) = &user.auth_provider {
-            return Some(format!("no Auth Provider found for name {}", quote(&provider.name)));
-        }
-        if let Some(fault) = tls_fault(files, cluster, user) {
-            return Some(fault);
+    if secure(&cluster.server) {
+        let fault = transport_fault(user).or_else(|| tls_fault(files, cluster, user));
+        if fault.is_some() {
+            return fault;
         }
     }
-    server_fault(&cluster.server)
+    gourl::of_server(&cluster.server).err()
+}
+
+/// What is given inline, or what is in the file.
+fn content(files: &dyn ConfigFiles, data: &Bytes, path: &str) -> Result<Vec<u8>, String> {
+    match (data.is_empty(), path.is_empty()) {
+        (true, false) => files.read(path),
+        _ => Ok(data.0.clone()),
+    }
 }
 
 fn tls_fault(files: &dyn ConfigFiles, cluster: &Cluster, user: &User) -> Option<String> {
-    let content = |data: &Bytes, path: &str| match (data.is_empty(), path.is_empty()) {
-        (true, false) => files.read(path),
-        _ => Ok(data.0.clone()),
-    };
-    let authority = content(&cluster.certificate_authority_data, &cluster.certificate_authority);
-    let authority = match authority {
-        Ok(authority) => authority,
-        Err(error) => return Some(error),
-    };
-    if !authority.is_empty() && cluster.insecure_skip_tls_verify {
+    let (file, data) = (&cluster.certificate_authority, &cluster.certificate_authority_data);
+    if cluster.insecure_skip_tls_verify && !(file.is_empty() && data.is_empty()) {
         return Some(
             "specifying a root certificates file with the insecure flag is not allowed".to_owned(),
         );
     }
+    let certified = !user.client_certificate.is_empty() || !user.client_certificate_data.is_empty();
+    let pair = certified.then(|| {
+        let key = || content(files, &user.client_key_data, &user.client_key);
+        content(files, &user.client_certificate_data, &user.client_certificate)
+            .and_then(|certificate| Ok((certificate, key()?)))
+    });
+    let read = content(files, data, file).and_then(|ca| Ok((ca, pair.transpose()?)));
+    let (authority, pair) = match read {
+        Ok(read) => read,
+        Err(error) => return Some(error),
+    };
     if !authority.is_empty() && !has_pem(&authority) {
         return Some(
             "unable to load root certificates: unable to parse bytes as PEM block".to_owned(),
         );
     }
-    let certificate = match content(&user.client_certificate_data, &user.client_certificate) {
-        Ok(certificate) => certificate,
-        Err(error) => return Some(error),
-    };
-    let key = match content(&user.client_key_data, &user.client_key) {
-        Ok(key) => key,
-        Err(error) => return Some(error),
-    };
-    if certificate.is_empty() || key.is_empty() {
-        return None;
-    }
+    // What is in files may change until it is needed.
+    let inline = !user.client_certificate_data.is_empty() || !user.client_key_data.is_empty();
+    let (certificate, key) = pair.filter(|_| inline)?;
     if !has_pem(&certificate) {
         return Some("tls: failed to find any PEM data in certificate input".to_owned());
     }
@@ -383,25 +404,5 @@ fn has_pem(bytes: &[u8]) -> bool {
     bytes.windows(11).any(|window| window == b"-----BEGIN ")
 }
 
-/// Whether it is a URL with a scheme and a host.
-fn whole_url(text: &str) -> bool {
-    let Some((scheme, rest)) = text.split_once("://") else { return false };
-    let good_scheme = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
-        && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
-    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    good_scheme && !host.is_empty() && url_fault(text).is_none()
-}
-
-fn server_fault(server: &str) -> Option<String> {
-    if whole_url(server) {
-        return None;
-    }
-    let url = format!("http://{server}");
-    if let Some(fault) = url_fault(&url) {
-        return Some(fault);
-    }
-    let path = server.find('/').map_or("", |at| &server[at..]);
-    let path = path.split(['?', '#']).next().unwrap_or_default();
-    (!["", "/"].contains(&path))
-        .then(|| format!("host must be a URL or a host:port pair: {}", quote(server)))
-}
+#[cfg(test)]
+mod tests;

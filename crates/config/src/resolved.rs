@@ -20,7 +20,7 @@ pub use sections::{
 };
 pub use tls::TlsVersion;
 
-pub(crate) use faults::caller_fault;
+pub(crate) use faults::{bundle_fault, caller_fault};
 
 use crate::flags::{KubeletFlags, VersionRequest};
 use crate::gates::Gates;

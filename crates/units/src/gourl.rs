@@ -5,8 +5,7 @@
 //!
 //! Deliberately absent: putting URLs together, and queries, which are kept as they are.
 
-use crate::strconv::quote;
-use std::net::Ipv6Addr;
+use crate::strconv::{quote, quote_bytes};
 
 /// A URL in its parts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -32,6 +31,20 @@ pub fn parse(text: &str) -> Result<GoUrl, String> {
     let url = take_apart(before).map_err(|why| failed(before, why))?;
     unescape(fragment, Place::Elsewhere).map_err(|why| failed(text, why))?;
     Ok(url)
+}
+
+/// Reads the address of an API server: without scheme and host, what stands there is host and port,
+/// spoken to in the clear (client-go: `DefaultServerURL`).
+pub fn of_server(server: &str) -> Result<GoUrl, String> {
+    match parse(server) {
+        Ok(url) if !url.scheme.is_empty() && !url.host.is_empty() => return Ok(url),
+        _ => {}
+    }
+    let url = parse(&format!("http://{server}"))?;
+    match url.path.as_str() {
+        "" | "/" => Ok(url),
+        _ => Err(format!("host must be a URL or a host:port pair: {}", quote(server))),
+    }
 }
 
 /// Where an escape stands: hosts have stricter rules.
@@ -136,10 +149,10 @@ fn literal_of(host: &str) -> Result<String, String> {
     match name.find(['.', ':', '%']).and_then(|at| name[at..].chars().next()) {
         Some(':') => v6_fault(&name).map_or(Ok(()), Err)?,
         Some('%') => return Err(address_fault(&name, "missing IPv6 address")),
-        Some(_) if name.parse::<std::net::Ipv4Addr>().is_ok() => {
-            return Err("invalid IP-literal".to_owned());
+        Some(_) => {
+            let fault = v4_fault(&name, &name);
+            return Err(fault.unwrap_or_else(|| "invalid IP-literal".to_owned()));
         }
-        Some(_) => return Err(v4_fault(&name)),
         None => return Err(address_fault(&name, "unable to parse IP")),
     }
     Ok(format!("[{name}]{port}"))
@@ -149,28 +162,39 @@ fn address_fault(name: &str, why: &str) -> String {
     format!("invalid host: ParseAddr({}): {why}", quote(name))
 }
 
-fn v4_fault(name: &str) -> String {
-    let unexpected = name.find(|c: char| !c.is_ascii_digit() && c != '.');
-    if let Some(at) = unexpected {
-        let at = quote(&name[at..]);
-        return address_fault(name, &format!("unexpected character (at {at})"));
+/// What Go says of an IPv4 address that is none; `name` is the whole it stands in.
+fn v4_fault(name: &str, text: &str) -> Option<String> {
+    let told = |why: &str| Some(address_fault(name, why));
+    let (mut fields, mut field) = (1, "");
+    for (at, c) in text.char_indices() {
+        let rest = &text[at..];
+        match c {
+            '0'..='9' if field == "0" => return told("IPv4 field has octet with leading zero"),
+            '0'..='9' => {
+                field = &text[at - field.len()..=at];
+                if field.parse::<u8>().is_err() {
+                    return told("IPv4 field has value >255");
+                }
+            }
+            '.' if field.is_empty() || rest == "." => {
+                return told_at(name, "IPv4 field must have at least one digit", rest);
+            }
+            '.' if fields == 4 => return told("IPv4 address too long"),
+            '.' => {
+                fields += 1;
+                field = "";
+            }
+            _ => return told_at(name, "unexpected character", rest),
+        }
     }
-    let parts: Vec<&str> = name.split('.').collect();
-    if parts.iter().any(|part| part.is_empty()) {
-        let at = name.find('.').map_or("", |at| &name[at..]);
-        let why = format!("IPv4 field must have at least one digit (at {})", quote(at));
-        return address_fault(name, &why);
-    }
-    if parts.iter().any(|part| part.len() > 1 && part.starts_with('0')) {
-        return address_fault(name, "IPv4 field has octet with leading zero");
-    }
-    if parts.iter().any(|part| part.parse::<u8>().is_err()) {
-        return address_fault(name, "IPv4 field has value >255");
-    }
-    let why = if parts.len() < 4 { "IPv4 address too short" } else { "IPv4 address too long" };
-    address_fault(name, why)
+    if fields < 4 { told("IPv4 address too short") } else { None }
 }
 
+fn told_at(name: &str, why: &str, rest: &str) -> Option<String> {
+    Some(address_fault(name, &format!("{why} (at {})", quote(rest))))
+}
+
+/// What Go says of an IPv6 address that is none.
 fn v6_fault(name: &str) -> Option<String> {
     let (address, zone) = match name.split_once('%') {
         Some((address, zone)) => (address, Some(zone)),
@@ -179,44 +203,65 @@ fn v6_fault(name: &str) -> Option<String> {
     if zone == Some("") {
         return Some(address_fault(name, "zone must be a non-empty string"));
     }
-    if address.parse::<Ipv6Addr>().is_ok() {
+    if address == "::" {
         return None;
     }
-    let at =
-        |why: &str, rest: &str| Some(address_fault(name, &format!("{why} (at {})", quote(rest))));
+    let at = |why: &str, rest: &str| told_at(name, why, rest);
     let mut rest = address.strip_prefix("::").unwrap_or(address);
     let mut doubled = rest.len() != address.len();
     let mut groups = 0;
     while groups < 8 {
         let digits = rest.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(rest.len());
+        let after = &rest[digits..];
         if digits > 4 {
             return at("each group must have 4 or less digits", rest);
         }
         if digits == 0 {
             return at("each colon-separated field must have at least one digit", rest);
         }
-        let after = &rest[digits..];
+        if after.starts_with('.') {
+            if !doubled && groups != 6 {
+                let why = "embedded IPv4 address must replace the final 2 fields of the address";
+                return at(why, rest);
+            }
+            if groups > 6 {
+                let why = "too many hex fields to fit an embedded IPv4 at the end of the address";
+                return at(why, rest);
+            }
+            if let Some(fault) = v4_fault(name, rest) {
+                return Some(fault);
+            }
+            groups += 2;
+            rest = "";
+            break;
+        }
         groups += 1;
-        match after.as_bytes() {
-            [] => break,
+        rest = match after.as_bytes() {
+            [] => "",
             [b':'] => return at("colon must be followed by more characters", after),
             [b':', b':', ..] if doubled => return at("multiple :: in address", &after[1..]),
             [b':', b':', ..] => {
                 doubled = true;
-                rest = &after[2..];
+                &after[2..]
             }
-            [b':', ..] => rest = &after[1..],
-            [b'.', ..] => break,
+            [b':', ..] => &after[1..],
             _ => return at("unexpected character, want colon", after),
-        }
+        };
         if rest.is_empty() {
             break;
         }
     }
-    if groups < 8 {
-        return Some(address_fault(name, "address string too short"));
+    if !rest.is_empty() {
+        return at("trailing garbage after address", rest);
     }
-    at("trailing garbage after address", rest)
+    match (groups < 8, doubled) {
+        (true, false) => Some(address_fault(name, "address string too short")),
+        (false, true) => {
+            let why = "the :: must expand to at least one field of zeros";
+            Some(address_fault(name, why))
+        }
+        _ => None,
+    }
 }
 
 fn port_fault(port: &str) -> Result<(), String> {
@@ -247,18 +292,15 @@ fn unescape(text: &str, place: Place) -> Result<String, String> {
         let digit = |at: usize| bytes.get(at).and_then(|b| char::from(*b).to_digit(16));
         let value = digit(at + 1).zip(digit(at + 2)).map(|(high, low)| high * 16 + low);
         let value = value.and_then(|value| u8::try_from(value).ok());
-        let shown = || {
-            let end = bytes.len().min(at + 3);
-            String::from_utf8_lossy(&bytes[at..end]).into_owned()
-        };
+        let shown = || quote_bytes(&bytes[at..bytes.len().min(at + 3)]);
         let allowed = |value: u8| match place {
             Place::Host => value >= 0x80 || value == b'%',
-            Place::Zone => value == b'%' || value == b' ' || host_char(value),
+            Place::Zone => value == b'%' || value == b' ' || (value < 0x80 && host_char(value)),
             Place::Elsewhere => true,
         };
         match value.filter(|value| allowed(*value)) {
             Some(value) => out.push(value),
-            None => return Err(format!("invalid URL escape {}", quote(&shown()))),
+            None => return Err(format!("invalid URL escape {}", shown())),
         }
         at += 3;
     }
@@ -311,10 +353,56 @@ mod tests {
                 "http://[x]",
                 "parse \"http://[x]\": invalid host: ParseAddr(\"x\"): unable to parse IP",
             ),
+            ("http://a/%aé", "parse \"http://a/%aé\": invalid URL escape \"%a\\xc3\""),
             ("http://[1.2.3.4]", "parse \"http://[1.2.3.4]\": invalid IP-literal"),
         ];
         for (text, fault) in cases {
             assert_eq!(parse(text).unwrap_err(), fault);
+        }
+    }
+
+    #[test]
+    fn an_address_without_a_scheme_is_one_in_the_clear() {
+        let scheme = |server: &str| of_server(server).map(|url| url.scheme);
+        assert_eq!(scheme("HTTPS://a/b"), Ok("https".to_owned()));
+        for clear in ["a", "a:1", "127.0.0.1:6443/", "https:"] {
+            assert_eq!(scheme(clear), Ok("http".to_owned()), "{clear}");
+        }
+        let told = of_server("a/b").unwrap_err();
+        assert_eq!(told, "host must be a URL or a host:port pair: \"a/b\"");
+    }
+
+    #[test]
+    fn addresses_are_refused_in_the_words_of_go() {
+        for good in ["::", "::1", "1::", "1:2:3:4:5:6:7:8", "::ffff:1.2.3.4", "fe80::1%25lo"] {
+            assert!(parse(&format!("http://[{good}]")).is_ok(), "{good}");
+        }
+        for (address, why) in [
+            ("1.2.3", "IPv4 address too short"),
+            ("1.2.3.4.5", "IPv4 address too long"),
+            ("1.2.3.256", "IPv4 field has value >255"),
+            ("01.2.3.4", "IPv4 field has octet with leading zero"),
+            ("1..3.4", "IPv4 field must have at least one digit (at \".3.4\")"),
+            ("1.2.3.", "IPv4 field must have at least one digit (at \".\")"),
+            ("1.x.3.4", "unexpected character (at \"x.3.4\")"),
+            ("1:2", "address string too short"),
+            ("12345::", "each group must have 4 or less digits (at \"12345::\")"),
+            (":1", "each colon-separated field must have at least one digit (at \":1\")"),
+            ("1:", "colon must be followed by more characters (at \":\")"),
+            ("1::2::3", "multiple :: in address (at \":3\")"),
+            ("1:2:3:4:5:6:7:8:9", "trailing garbage after address (at \"9\")"),
+            ("1:2:3:4::5:6:7:8", "the :: must expand to at least one field of zeros"),
+            ("1:g", "each colon-separated field must have at least one digit (at \"g\")"),
+            ("1g:2", "unexpected character, want colon (at \"g:2\")"),
+            (
+                "1:2.3.4.5",
+                "embedded IPv4 address must replace the final 2 fields of the address (at \"2.3.4.5\")",
+            ),
+            ("::1.2.3", "IPv4 address too short"),
+        ] {
+            let url = format!("http://[{address}]");
+            let want = format!("parse \"{url}\": invalid host: ParseAddr(\"{address}\"): {why}");
+            assert_eq!(parse(&url).unwrap_err(), want);
         }
     }
 }

@@ -68,7 +68,7 @@ pub(crate) fn caller_fault(
 }
 
 /// What is wrong with a bundle of certificates at first sight; what is inside of them is for others.
-fn bundle_fault(bundle: &[u8]) -> Option<&'static str> {
+pub(crate) fn bundle_fault(bundle: &[u8]) -> Option<&'static str> {
     const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
     const END: &str = "-----END CERTIFICATE-----";
     let text = String::from_utf8_lossy(bundle);

@@ -1,0 +1,125 @@
+//! What a client makes of addresses, credentials and certificates.
+
+use super::*;
+use crate::testing::MemoryFiles;
+
+const GOOD: &str = "apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]
+users: [{name: u, user: {token: t}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+";
+
+fn told(text: &str, rotate: bool) -> Option<String> {
+    let files = MemoryFiles::new([("k", text), ("junk", "junk"), ("empty", "")]);
+    fault(&files, "k", rotate)
+}
+
+fn with_user(user: &str) -> String {
+    GOOD.replace("token: t", user)
+}
+
+fn with_cluster(cluster: &str) -> String {
+    GOOD.replace("server: 'https://127.0.0.1:1'", cluster)
+}
+
+#[test]
+fn a_program_must_speak_a_version_we_know() {
+    let exec = |version: &str, rest: &str| {
+        with_user(&format!("exec: {{apiVersion: {version}, command: x{rest}}}"))
+    };
+    let group = "client.authentication.k8s.io";
+    for good in [
+        exec(&format!("{group}/v1beta1"), ""),
+        exec(&format!("{group}/v1"), ", interactiveMode: Never"),
+    ] {
+        assert_eq!(told(&good, false), None, "{good}");
+    }
+    let old = format!("{group}/v1alpha1");
+    let refused =
+        format!("failed to initialize kubelet client: exec plugin: invalid apiVersion \"{old}\"");
+    assert_eq!(told(&exec(&old, ""), false), Some(refused));
+    assert_eq!(told(&exec(&old, ""), true), None, "a rotated certificate needs no program");
+    assert_eq!(
+        told(&exec("x/v1beta1", ""), false).unwrap(),
+        "invalid kubeconfig: invalid configuration: interactiveMode must be specified for u to use \
+         exec authentication plugin"
+    );
+}
+
+#[test]
+fn a_pair_of_files_is_looked_at_when_it_is_needed() {
+    assert_eq!(told(&with_user("client-certificate: junk, client-key: junk"), false), None);
+    assert_eq!(told(&with_user("client-key: none"), false), None, "a key alone is nobody's");
+    assert_eq!(
+        told(&with_user("client-certificate-data: eA==, client-key: junk"), false).unwrap(),
+        "failed to initialize kubelet client: tls: failed to find any PEM data in certificate input"
+    );
+}
+
+#[test]
+fn authorities_matter_only_over_tls() {
+    let server = |address: &str, rest: &str| with_cluster(&format!("server: '{address}'{rest}"));
+    let bad = "unable to load root certificates: unable to parse bytes as PEM block";
+    let junk = ", certificate-authority: junk";
+    assert_eq!(
+        told(&server("https://a", junk), false).unwrap(),
+        format!("failed to initialize kubelet client: {bad}")
+    );
+    assert_eq!(
+        told(&server("https://a", junk), true).unwrap(),
+        format!("unable to configure TLS for the rest client: {bad}")
+    );
+    for clear in ["http://a", "a:1"] {
+        assert_eq!(told(&server(clear, junk), false), None, "{clear}");
+        assert_eq!(told(&server(clear, junk), true), None, "{clear}");
+    }
+    let both = ", certificate-authority: empty, insecure-skip-tls-verify: true";
+    assert!(told(&server("https://a", both), false).unwrap().ends_with("is not allowed"));
+    assert_eq!(told(&server("https://a", ", certificate-authority: empty"), false), None);
+}
+
+#[test]
+fn addresses_are_taken_apart_as_go_does() {
+    let server = |address: &str| told(&with_cluster(&format!("server: '{address}'")), false);
+    for good in ["HTTPS://a", "a", "a/", "https://a/b?c", "https:"] {
+        assert_eq!(server(good), None, "{good}");
+    }
+    let pair = |address: &str| {
+        Some(format!(
+            "failed to initialize kubelet client: host must be a URL or a host:port pair: \
+             \"{address}\""
+        ))
+    };
+    for bad in ["a/b", "https:/x", "/"] {
+        let want = if bad == "/" { None } else { pair(bad) };
+        assert_eq!(server(bad), want, "{bad}");
+    }
+    let proxy =
+        |url: &str| told(&with_cluster(&format!("server: 'https://a', proxy-url: '{url}'")), false);
+    assert_eq!(proxy("HTTP:x"), None);
+    assert_eq!(
+        proxy("FTP://x").unwrap(),
+        "invalid kubeconfig: invalid configuration: invalid 'proxy-url' \"FTP://x\" for cluster \
+         \"c\": unsupported scheme \"ftp\", must be http, https, or socks5"
+    );
+}
+
+#[test]
+fn a_lasting_file_is_told_by_its_certificate() {
+    let lines = |lasting: &str| {
+        let files = MemoryFiles::new([("b", GOOD), ("k", lasting), ("junk", "junk")]);
+        let (lines, fault) = bootstrap_fault(&files, ("b", "k"), true);
+        assert_eq!(fault, None);
+        let error = |line: &LogLine| format!("{:?}", line.values);
+        lines.iter().map(error).collect::<Vec<_>>().join("\n")
+    };
+    let none = "unable to load TLS certificates from existing bootstrap client config read from k: \
+                data does not contain any valid RSA or ECDSA certificates";
+    assert!(lines(GOOD).contains(none));
+    let junk = with_user("client-certificate: junk, client-key: junk");
+    assert!(lines(&junk).contains(none), "{}", lines(&junk));
+    let exec = with_user("exec: {apiVersion: x, command: x, interactiveMode: Never}");
+    assert!(lines(&exec).contains("unable to load transport configuration from"));
+}
