@@ -4,6 +4,7 @@
 //! programs exist is for the caller to check.
 
 use crate::document::{self, Document};
+use crate::kubelet::{KIND, KubeletConfiguration};
 use crate::text::url_fault;
 use crate::validate::names::qualified_name_faults;
 use crate::value::{Decoder, FieldShape, GoValue, Leaf, Reading, go_struct};
@@ -16,6 +17,15 @@ const API_VERSIONS: [&str; 3] = [
     "credentialprovider.kubelet.k8s.io/v1",
     "credentialprovider.kubelet.k8s.io/v1alpha1",
     "credentialprovider.kubelet.k8s.io/v1beta1",
+];
+/// Versions and kinds of the group that are no configuration of providers.
+const OTHER_KINDS: [(&str, &str); 6] = [
+    ("v1beta1", KIND),
+    ("v1beta1", "SerializedNodeConfigSource"),
+    ("v1beta1", "ImagePullIntent"),
+    ("v1beta1", "ImagePulledRecord"),
+    ("v1alpha1", "ImagePullIntent"),
+    ("v1alpha1", "ImagePulledRecord"),
 ];
 const CACHE_TYPES: [&str; 2] = ["ServiceAccount", "Token"];
 
@@ -105,8 +115,15 @@ pub fn decode(data: &[u8]) -> Result<CredentialProviderConfig, String> {
         .and_then(|rest| rest.strip_prefix('/'))
         .filter(|version| ["v1", "v1beta1", "v1alpha1"].contains(version));
     let known = version.is_some() && found.kind == "CredentialProviderConfig";
-    let others = ["KubeletConfiguration", "SerializedNodeConfigSource"];
-    if version == Some("v1beta1") && others.contains(&found.kind.as_str()) {
+    let other = |(of, kind): &(&str, &str)| version == Some(*of) && found.kind == *kind;
+    if OTHER_KINDS.iter().any(other) {
+        if found.kind == KIND {
+            let (_, decoder) = KubeletConfiguration::read_members(&document);
+            if let Some(error) = decoder.error() {
+                return Err(error.clone());
+            }
+            strict(&decoder.objections(&document.duplicates))?;
+        }
         return Err(format!("failed to decode {} (wrong Kind)", quote(&found.kind)));
     }
     if !known {
@@ -117,10 +134,14 @@ pub fn decode(data: &[u8]) -> Result<CredentialProviderConfig, String> {
         ));
     }
     let (config, objections) = read(&document, version.unwrap_or_default())?;
-    if objections.is_empty() {
-        Ok(config)
-    } else {
-        Err(format!("strict decoding error: {}", objections.join(", ")))
+    strict(&objections)?;
+    Ok(config)
+}
+
+fn strict(objections: &[String]) -> Result<(), String> {
+    match objections {
+        [] => Ok(()),
+        some => Err(format!("strict decoding error: {}", some.join(", "))),
     }
 }
 
@@ -138,7 +159,6 @@ pub(crate) fn read(
         let error = error.replace("of type []Cred", &format!("of type []{version}.Cred"));
         return Err(error.replace("of type v1.", &format!("of type {version}.")));
     }
-    let mut objections = document.duplicates.clone();
     if version != "v1" {
         // Token attributes are a field of v1 alone.
         for (index, provider) in config.providers.iter_mut().enumerate() {
@@ -147,8 +167,7 @@ pub(crate) fn read(
             }
         }
     }
-    objections.extend(decoder.unknown.iter().map(|p| format!("unknown field {}", quote(p))));
-    Ok((config, objections))
+    Ok((config, decoder.objections(&document.duplicates)))
 }
 
 /// Joins the files of a folder; a provider named twice is an error.

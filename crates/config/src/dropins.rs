@@ -8,10 +8,10 @@ use serde_json::Value;
 use units::strconv::quote;
 
 /// Merges a patch into a document: scalars and lists replace, objects merge, null removes
-/// (RFC 7386).
+/// (RFC 7386), also from objects in lists, as upstream's library has it.
 pub(crate) fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
-        *target = patch.clone();
+        *target = without_nulls(patch.clone());
         return;
     };
     if !target.is_object() {
@@ -24,6 +24,18 @@ pub(crate) fn merge(target: &mut Value, patch: &Value) {
         } else {
             merge(object.entry(key.clone()).or_insert(Value::Null), value);
         }
+    }
+}
+
+/// Without members that are null; elements of lists stay.
+fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Array(items) => Value::Array(items.into_iter().map(without_nulls).collect()),
+        Value::Object(object) => {
+            let kept = object.into_iter().filter(|(_, value)| !value.is_null());
+            Value::Object(kept.map(|(key, value)| (key, without_nulls(value))).collect())
+        }
+        scalar => scalar,
     }
 }
 
@@ -119,5 +131,7 @@ mod tests {
             &json!({"a": 2, "list": [3], "map": {"y": null, "z": {"n": null, "m": 1}}, "gone": null}),
         );
         assert_eq!(target, json!({"a": 2, "list": [3], "map": {"x": 1, "z": {"m": 1}}}));
+        merge(&mut target, &json!({"list": [null, {"n": null, "m": [{"o": null}]}]}));
+        assert_eq!(target["list"], json!([null, {"m": [{}]}]));
     }
 }

@@ -89,8 +89,9 @@ impl Gates {
         table::GATES.iter().map(|gate| (gate, self.enabled(gate.name)))
     }
 
-    /// Sets gates over those set before; on a fault nothing changes. The lines warn of gates that
-    /// will go away, also when others cannot be set.
+    /// Sets gates over those set before; on a fault nothing changes. What a special gate has done
+    /// before stays, whatever it is set to now. The lines warn of gates that will go away, also
+    /// when others cannot be set.
     pub(crate) fn set(
         &mut self,
         gates: &BTreeMap<String, bool>,
@@ -98,7 +99,7 @@ impl Gates {
     ) -> Result<(), Vec<String>> {
         let mut set = self.set.clone();
         set.extend(gates.iter().map(|(name, value)| (name.clone(), *value)));
-        let enabled = resolve(&set, lines)?;
+        let enabled = resolve(&set, self.enabled.clone(), lines)?;
         *self = Self { set, enabled };
         Ok(())
     }
@@ -106,20 +107,21 @@ impl Gates {
     /// Warns again of gates that will go away: upstream sets them anew several times on its way.
     pub(crate) fn warn(&self, lines: &mut Vec<LogLine>) {
         // What is set was found to be good.
-        let _ = resolve(&self.set, lines);
+        let _ = resolve(&self.set, BTreeMap::new(), lines);
     }
 
     /// The faults of what is set now.
     pub(crate) fn faults(&self) -> Vec<String> {
-        resolve(&self.set, &mut Vec::new()).err().unwrap_or_default()
+        resolve(&self.set, BTreeMap::new(), &mut Vec::new()).err().unwrap_or_default()
     }
 }
 
+/// What follows from what is set, over what followed before.
 fn resolve(
     set: &BTreeMap<String, bool>,
+    mut enabled: BTreeMap<&'static str, bool>,
     lines: &mut Vec<LogLine>,
 ) -> Result<BTreeMap<&'static str, bool>, Vec<String>> {
-    let mut enabled = BTreeMap::new();
     let mut faults = Vec::new();
     for (name, value) in set {
         let Some(gate) = find(name) else {

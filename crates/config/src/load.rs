@@ -257,8 +257,7 @@ impl Loader<'_> {
         if let Some(error) = decoder.error() {
             return Err(undecoded(error.clone()));
         }
-        let mut objections = document.duplicates;
-        objections.extend(decoder.unknown.iter().map(|p| format!("unknown field {}", quote(p))));
+        let objections = decoder.objections(&document.duplicates);
         Ok((kubelet, document.value, objections))
     }
 
@@ -417,8 +416,7 @@ impl OtherKind {
 }
 
 /// Kinds of our group that are no configuration; one that is read elsewhere has no fields here.
-const OTHER_KINDS: [(&str, &str, &[&str]); 6] = [
-    ("CredentialProviderConfig", "v1alpha1", &[]),
+const OTHER_KINDS: [(&str, &str, &[&str]); 5] = [
     ("CredentialProviderConfig", "v1beta1", &[]),
     ("CredentialProviderConfig", "v1", &[]),
     ("ImagePullIntent", "v1beta1", &["image"]),

@@ -12,6 +12,7 @@ use crate::text;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use units::strconv::quote;
 use units::{GoDuration, Quantity};
 
 /// A configuration value that knows Go's rules for decoding it and leaving it out.
@@ -133,6 +134,12 @@ impl Decoder {
     /// An error that does not end the decode.
     pub(crate) fn note(&mut self, text: String) {
         self.error.get_or_insert(text);
+    }
+
+    /// What a strict reader objects to: these duplicates, and the fields nobody knows.
+    pub(crate) fn objections(&self, duplicates: &[String]) -> Vec<String> {
+        let unknown = self.unknown.iter().map(|path| format!("unknown field {}", quote(path)));
+        duplicates.iter().cloned().chain(unknown).collect()
     }
 
     /// The error to tell.

@@ -45,6 +45,31 @@ fn decoding_is_strict() {
 }
 
 #[test]
+fn other_kinds_are_told_by_name_once_they_could_be_read() {
+    let read = |version: &str, kind: &str, rest: &str| {
+        let text = format!("apiVersion: kubelet.config.k8s.io/{version}\nkind: {kind}\n{rest}");
+        decode(text.as_bytes()).unwrap_err()
+    };
+    for (version, kind) in [
+        ("v1beta1", "KubeletConfiguration"),
+        ("v1beta1", "ImagePullIntent"),
+        ("v1alpha1", "ImagePulledRecord"),
+    ] {
+        assert_eq!(read(version, kind, ""), format!("failed to decode {kind:?} (wrong Kind)"));
+    }
+    assert!(read("v1", "ImagePullIntent", "").starts_with("no kind \"ImagePullIntent\""));
+    assert_eq!(
+        read("v1beta1", "KubeletConfiguration", "providers: []\n"),
+        "strict decoding error: unknown field \"providers\""
+    );
+    assert_eq!(
+        read("v1beta1", "KubeletConfiguration", "maxPods: x\n"),
+        "json: cannot unmarshal string into Go struct field KubeletConfiguration.maxPods of type \
+         int32"
+    );
+}
+
+#[test]
 fn token_attributes_exist_in_v1_only() {
     let body = format!(
         "{GOOD}  tokenAttributes: {{serviceAccountTokenAudience: a, cacheType: Token, requireServiceAccount: true}}\n"

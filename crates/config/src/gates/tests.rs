@@ -27,6 +27,17 @@ fn every_row_of_the_parity_table_is_here_and_no_other() {
 }
 
 #[test]
+fn what_a_special_gate_did_first_stays() {
+    let mut gates = Gates::default();
+    assert!(gates.enabled("KubeletEnsureSecretPulledImages"));
+    gates.set(&map(&[("AllBeta", false)]), &mut Vec::new()).unwrap();
+    gates.set(&map(&[("AllBeta", true)]), &mut Vec::new()).unwrap();
+    assert!(!gates.enabled("KubeletEnsureSecretPulledImages"));
+    gates.set(&map(&[("KubeletEnsureSecretPulledImages", true)]), &mut Vec::new()).unwrap();
+    assert!(gates.enabled("KubeletEnsureSecretPulledImages"));
+}
+
+#[test]
 fn a_locked_gate_takes_only_its_default() {
     for gate in all().iter().filter(|gate| gate.locked) {
         let mut gates = Gates::default();

@@ -257,43 +257,118 @@ impl GoValue for Time {
             return decoder.fail(text);
         }
         self.0.decode(value, go_type, decoder);
-        if let (Value::String(text), Some((rest, part))) = (value, time_fault(&self.0)) {
-            decoder.fail(format!(
-                "parsing time {} as \"2006-01-02T15:04:05Z07:00\": cannot parse {} as {}",
-                duration::quote(text),
-                duration::quote(rest),
-                duration::quote(part)
-            ));
+        if let (Value::String(text), Err(why)) = (value, time_fault(&self.0)) {
+            decoder.fail(format!("parsing time {}{why}", duration::quote(text)));
         }
     }
 }
 
-/// Where a text stops being a time, and what should stand there (Go: `time.Parse`).
-fn time_fault(text: &str) -> Option<(&str, &'static str)> {
+/// What is wrong with a text that should be a time (Go: `time.Parse`, which is less strict than RFC
+/// 3339 about hours and fractions).
+fn time_fault(text: &str) -> Result<(), String> {
+    const LAYOUT: &str = "2006-01-02T15:04:05Z07:00";
+    let unlike = |rest: &str, part: &str| {
+        let (rest, part) = (duration::quote(rest), duration::quote(part));
+        format!(" as {}: cannot parse {rest} as {part}", duration::quote(LAYOUT))
+    };
+    let range = |what: &str| format!(": {what} out of range");
     let mut rest = text;
-    let parts = ["2006", "-", "01", "-", "02", "T", "15", ":", "04", ":", "05", "Z07:00"];
-    for part in parts {
-        let digits = part.bytes().take_while(u8::is_ascii_digit).count();
-        let fits = |text: &str| {
-            text.len() >= digits && text.bytes().take(digits).all(|b| b.is_ascii_digit())
+    let mut numbers = [0; 6];
+    let parts = [
+        ("2006", "-", "", 4..=4, 0..=9999),
+        ("01", "-", "month", 2..=2, 1..=12),
+        ("02", "T", "", 2..=2, 0..=99),
+        ("15", ":", "hour", 1..=2, 0..=23),
+        ("04", ":", "minute", 2..=2, 0..=59),
+        ("05", "", "second", 2..=2, 0..=59),
+    ];
+    for (at, (part, mark, what, digits, allowed)) in parts.into_iter().enumerate() {
+        let taken = rest.bytes().take(*digits.end()).take_while(u8::is_ascii_digit).count();
+        let (number, after) = rest.split_at_checked(taken).unwrap_or((rest, ""));
+        if !digits.contains(&taken) {
+            return Err(unlike(rest, part));
+        }
+        numbers[at] = number.parse().unwrap_or(0);
+        if !allowed.contains(&numbers[at]) {
+            return Err(range(what));
+        }
+        rest = after.strip_prefix(mark).ok_or_else(|| unlike(after, mark))?;
+    }
+    if let Some(fraction) = rest.strip_prefix(['.', ','])
+        && fraction.starts_with(|c: char| c.is_ascii_digit())
+    {
+        rest = fraction.trim_start_matches(|c: char| c.is_ascii_digit());
+    }
+    rest = match rest.strip_prefix('Z') {
+        Some(after) => after,
+        None => offset(rest).ok_or_else(|| unlike(rest, "Z07:00"))?.map_err(range)?,
+    };
+    if !rest.is_empty() {
+        return Err(format!(": extra text: {}", duration::quote(rest)));
+    }
+    let [year, month, day, ..] = numbers;
+    if day < 1 || day > days(year, month) {
+        return Err(range("day"));
+    }
+    Ok(())
+}
+
+/// What follows an offset like `+01:00`, or which part of it is too large.
+fn offset(text: &str) -> Option<Result<&str, &'static str>> {
+    let (offset, after) = text.split_at_checked(6)?;
+    let [b'+' | b'-', h1, h2, b':', m1, m2] = offset.as_bytes() else { return None };
+    if ![h1, h2, m1, m2].into_iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let two = |high: &u8, low: &u8| (high - b'0') * 10 + (low - b'0');
+    Some(match (two(h1, h2), two(m1, m2)) {
+        (_, 61..) => Err("time zone offset minute"),
+        (25.., _) => Err("time zone offset hour"),
+        _ => Ok(after),
+    })
+}
+
+fn days(year: u32, month: u32) -> u32 {
+    let leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    match month {
+        2 => 28 + u32::from(leap),
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_refused_in_the_words_of_go() {
+        for good in [
+            "2024-02-29T00:00:00Z",
+            "2024-01-01T1:00:00.5+24:60",
+            "0000-12-31T23:59:59,123456789012-00:00",
+        ] {
+            assert_eq!(time_fault(good), Ok(()), "{good}");
+        }
+        let unlike = |rest: &str, part: &str| {
+            format!(" as \"2006-01-02T15:04:05Z07:00\": cannot parse {rest:?} as {part:?}")
         };
-        rest = match part {
-            "Z07:00" => match rest.strip_prefix('Z') {
-                Some(rest) => rest,
-                None if rest.len() == 6 && rest.starts_with(['+', '-']) => "",
-                None => return Some((rest, part)),
-            },
-            _ if digits > 0 && fits(rest) => rest.get(digits..)?,
-            _ => match rest.strip_prefix(part).filter(|_| digits == 0) {
-                Some(rest) => rest,
-                None => return Some((rest, part)),
-            },
-        };
-        if part == "05"
-            && let Some(fraction) = rest.strip_prefix('.')
-        {
-            rest = fraction.trim_start_matches(|c: char| c.is_ascii_digit());
+        for (text, why) in [
+            ("", unlike("", "2006")),
+            ("2024-1-01T00:00:00Z", unlike("1-01T00:00:00Z", "01")),
+            ("2024-01-01", unlike("", "T")),
+            ("2024-01-01t00:00:00Z", unlike("t00:00:00Z", "T")),
+            ("2024-01-01T00:00:00", unlike("", "Z07:00")),
+            ("2024-01-01T00:00:00.Z", unlike(".Z", "Z07:00")),
+            ("2024-01-01T00:00:00+0100", unlike("+0100", "Z07:00")),
+            ("2024-13-01T00:00:00Z", ": month out of range".to_owned()),
+            ("2024-01-01T24:00:00Z", ": hour out of range".to_owned()),
+            ("2024-01-01T00:00:60Z", ": second out of range".to_owned()),
+            ("2024-01-01T00:00:00+25:00", ": time zone offset hour out of range".to_owned()),
+            ("2023-02-29T00:00:00Z", ": day out of range".to_owned()),
+            ("2024-01-01T00:00:00Zx", ": extra text: \"x\"".to_owned()),
+        ] {
+            assert_eq!(time_fault(text), Err(why), "{text}");
         }
     }
-    None
 }

@@ -140,6 +140,10 @@ fn gate_bound_defaults_follow_the_gates_of_the_moment() {
     let args = ["--config=c", &format!("--feature-gates={off}")];
     let found = config(&args, &[("c", &file(""))]);
     assert!(!found.gates.enabled("KubeletEnsureSecretPulledImages"));
+    // What the flag has switched off is not switched on for the time of filling in.
+    let args = ["--config=c", "--feature-gates=AllBeta=false"];
+    let found = config(&args, &[("c", &file("featureGates: {AllBeta: true}\n"))]);
+    assert_eq!(found.kubelet.crash_loop_back_off.max_container_restart_period, None);
 }
 
 #[test]
@@ -194,6 +198,20 @@ fn unknown_fields_of_the_file_are_warned_of_and_of_a_drop_in_ignored() {
     let answer = loaded(&["--config-dir=d"], &[("d/a.conf", &drop_in)]);
     assert!(!answer.lines.iter().any(|l| l.message.starts_with("Using lenient")));
     assert!(answer.result.is_ok());
+}
+
+#[test]
+fn only_versions_that_have_a_configuration_are_known() {
+    let of = |version: &str| {
+        let kind = "CredentialProviderConfig";
+        let body = format!("apiVersion: kubelet.config.k8s.io/{version}\nkind: {kind}\n");
+        fault(&["--config=c"], &[("c", &body)])
+    };
+    assert!(of("v1alpha1").ends_with(
+        "no kind \"CredentialProviderConfig\" is registered for version \
+         \"kubelet.config.k8s.io/v1alpha1\" in scheme \"pkg/runtime/scheme.go:111\""
+    ));
+    assert!(of("v1").contains("failed to cast object to KubeletConfiguration"));
 }
 
 #[test]

@@ -17,7 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 use units::strconv::{parse_ip, quote};
-use units::{CpuSet, Format, Quantity};
+use units::{CpuSet, Format, HeldQuantity, Quantity};
 
 fn path(text: &str) -> Option<PathBuf> {
     (!text.is_empty()).then(|| text.into())
@@ -469,9 +469,8 @@ pub(super) fn container_logs(k: &KubeletConfiguration) -> (ContainerLogs, Option
             quote(text)
         )
     };
-    let size = text.parse().map_err(|e: units::QuantityError| failed(&e));
-    let bytes = size
-        .and_then(|size: Quantity| size.as_i64().ok_or_else(|| failed(&"invalid max log size")));
+    let size = HeldQuantity::parse(text).map_err(|e| failed(&e));
+    let bytes = size.and_then(|size| size.as_i64().ok_or_else(|| failed(&"invalid max log size")));
     let logs = ContainerLogs {
         max_bytes: bytes.as_ref().ok().and_then(|bytes| u64::try_from(*bytes).ok()),
         max_files: count(k.container_log_max_files.unwrap_or(5)),

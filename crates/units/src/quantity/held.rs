@@ -97,6 +97,16 @@ impl HeldQuantity {
         }))
     }
 
+    /// The whole number, if Go can tell without reducing the fraction it holds (Go: `AsInt64`): `1000m`
+    /// and `1.5Gi` are none.
+    pub fn as_i64(&self) -> Option<i64> {
+        if self.decimal.is_some() {
+            return None;
+        }
+        let factor = 10_i64.checked_pow(u32::try_from(self.scale).ok()?)?;
+        self.value.checked_mul(factor)
+    }
+
     /// Rounded up to thousandths, as the API's defaults do with the amounts of resources.
     #[must_use]
     pub fn rounded_to_milli(mut self) -> Self {
@@ -158,6 +168,24 @@ mod tests {
 
     fn dump(text: &str) -> String {
         HeldQuantity::parse(text).unwrap().rounded_to_milli().to_string()
+    }
+
+    #[test]
+    fn a_whole_number_is_told_by_its_spelling() {
+        let whole = |text: &str| HeldQuantity::parse(text).unwrap().as_i64();
+        for (text, number) in [
+            ("0", 0),
+            ("-5", -5),
+            ("10Mi", 10 << 20),
+            ("10Ti", 10 << 40),
+            ("1e3", 1000),
+            ("2k", 2000),
+        ] {
+            assert_eq!(whole(text), Some(number), "{text}");
+        }
+        for text in ["1.0", "1000m", "1.5Gi", "100Ti", "9Ei", "1e19", "9223372036854775808"] {
+            assert_eq!(whole(text), None, "{text}");
+        }
     }
 
     #[test]
