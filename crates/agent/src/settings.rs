@@ -414,6 +414,7 @@ pub(crate) fn server(config: &Config, host: &Host) -> ServerSettings {
             statusz: on("ComponentStatusz"),
             log_query: server.system_log_query && on("NodeLogQuery"),
             split_log_streams: on("PodLogsQuerySplitStreams"),
+            translate_websockets: on("ExtendWebSocketsToKubelet"),
         },
         tls: TlsSettings {
             min_version: match server.tls_min_version {

@@ -5,7 +5,7 @@ pub(crate) mod checkpoint;
 pub(crate) mod debug;
 mod files;
 pub(crate) mod health;
-mod kinds;
+pub(crate) mod kinds;
 pub(crate) mod log_query;
 pub(crate) mod logs;
 pub(crate) mod metrics;

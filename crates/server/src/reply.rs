@@ -1,5 +1,6 @@
 //! Answers in the forms that Go's servers give.
 
+use crate::handlers::kinds;
 use axum::body::Body;
 use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION};
 use http::{Method, Response, StatusCode};
@@ -9,7 +10,7 @@ use std::fmt::Write as _;
 /// An answer.
 pub(crate) type Reply = Response<Body>;
 
-const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const TEXT: &str = "text/plain; charset=utf-8";
 const NO_SNIFF: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff"));
 
@@ -21,17 +22,15 @@ pub(crate) fn with_type(status: StatusCode, kind: &'static str, body: impl Into<
     reply
 }
 
-/// Plain text, as go-restful writes errors.
+/// Text, as go-restful writes errors: it names no type, and Go's server looks for one.
 pub(crate) fn plain(status: StatusCode, body: String) -> Reply {
-    let mut reply = Response::new(Body::from(body));
-    *reply.status_mut() = status;
-    reply.headers_mut().insert(CONTENT_TYPE, TEXT);
-    reply
+    let kind = kinds::of_start(body.as_bytes());
+    with_type(status, kind, body)
 }
 
 /// Plain text with a newline and `nosniff`, as `http.Error` writes it.
 pub(crate) fn error(status: StatusCode, text: &str) -> Reply {
-    no_sniff(plain(status, format!("{text}\n")))
+    no_sniff(with_type(status, TEXT, format!("{text}\n")))
 }
 
 /// The same answer with `nosniff`.
@@ -111,7 +110,23 @@ pub(crate) fn not_acceptable(available: &str) -> Reply {
 
 /// The request cannot be understood; the connection ends with the answer.
 pub(crate) fn bad_request(text: &str) -> Reply {
-    let mut reply = plain(StatusCode::BAD_REQUEST, text.to_owned());
+    let mut reply = with_type(StatusCode::BAD_REQUEST, TEXT, text.to_owned());
     reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     reply
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_has_the_type_that_its_text_looks_like() {
+        let kind = |reply: Reply| reply.headers()[CONTENT_TYPE].to_str().unwrap().to_owned();
+        let told = |text: &str| kind(plain(StatusCode::NOT_FOUND, text.to_owned()));
+        assert_eq!(told("container c does not exist"), TEXT);
+        assert_eq!(told("container \u{1} does not exist"), "application/octet-stream");
+        let far = format!("{}\u{1}", "x".repeat(512));
+        assert_eq!(told(&far), TEXT, "nobody looks that far");
+        assert_eq!(kind(error(StatusCode::NOT_FOUND, "\u{1}")), TEXT);
+    }
 }

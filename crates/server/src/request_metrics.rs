@@ -119,6 +119,7 @@ mod tests {
         statusz: true,
         log_query: false,
         split_log_streams: false,
+        translate_websockets: true,
     };
 
     #[test]

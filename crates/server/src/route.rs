@@ -28,6 +28,8 @@ pub struct Switches {
     pub log_query: bool,
     /// Gate PodLogsQuerySplitStreams.
     pub split_log_streams: bool,
+    /// Gate ExtendWebSocketsToKubelet: WebSocket streams that the runtime need not know.
+    pub translate_websockets: bool,
 }
 
 /// A path that somebody owns.
@@ -434,6 +436,7 @@ mod tests {
         statusz: true,
         log_query: false,
         split_log_streams: false,
+        translate_websockets: true,
     };
     const READ_ONLY: Switches = Switches { debugging: false, ..ALL };
 

@@ -2,6 +2,7 @@
 
 use crate::auth::Guard;
 use crate::handlers;
+use crate::handlers::stream::WebSockets;
 use crate::health_metrics::HealthMetrics;
 use crate::reply::{self, Reply};
 use crate::request_metrics::RequestMetrics;
@@ -122,6 +123,10 @@ impl Service {
         }
     }
 
+    fn websockets(&self) -> WebSockets {
+        if self.switches.translate_websockets { WebSockets::Ours } else { WebSockets::Runtimes }
+    }
+
     async fn route(
         &self,
         route: Route,
@@ -146,14 +151,19 @@ impl Service {
                 handlers::logs::container(deps, &path, target, split, request.version()).await
             }
             Route::Run(path) => handlers::stream::run(deps, &path, &request).await,
-            Route::Exec(path) => handlers::stream::exec(deps, &path, request, caller).await,
-            Route::Attach(path) => handlers::stream::attach(deps, &path, request, caller).await,
+            Route::Exec(path) => {
+                handlers::stream::exec(deps, &path, request, caller, self.websockets()).await
+            }
+            Route::Attach(path) => {
+                handlers::stream::attach(deps, &path, request, caller, self.websockets()).await
+            }
             Route::PortForward(path) => {
-                handlers::stream::port_forward(deps, &path, request, caller).await
+                handlers::stream::port_forward(deps, &path, request, caller, self.websockets())
+                    .await
             }
             Route::Disabled(text) => reply::error(StatusCode::METHOD_NOT_ALLOWED, text),
             Route::Flagz => handlers::about::flagz(deps, &request),
-            Route::Statusz => handlers::about::statusz(deps, &request),
+            Route::Statusz => handlers::about::statusz(deps, self.switches, &request),
             Route::Profile => handlers::profile::answer(deps, &target.path),
             Route::Logs => {
                 handlers::node_logs::answer(deps, self.switches, target, request.headers()).await

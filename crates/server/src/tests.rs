@@ -67,6 +67,7 @@ pub(crate) const ALL: Switches = Switches {
     statusz: true,
     log_query: false,
     split_log_streams: false,
+    translate_websockets: true,
 };
 
 fn logs() -> LogHandle {

@@ -4,6 +4,7 @@
 use crate::accept::{self, Clause};
 use crate::query::Query;
 use crate::reply::{self, Reply};
+use crate::route::Switches;
 use crate::serve::ServerDeps;
 use crate::target;
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
@@ -48,12 +49,12 @@ pub(crate) fn flagz(deps: &ServerDeps, request: &Request<Incoming>) -> Reply {
 }
 
 /// Start, version and paths.
-pub(crate) fn statusz(deps: &ServerDeps, request: &Request<Incoming>) -> Reply {
+pub(crate) fn statusz(deps: &ServerDeps, switches: Switches, request: &Request<Incoming>) -> Reply {
     let up = deps.clock.now().as_second().saturating_sub(deps.started).max(0);
     let started = jiff::Timestamp::from_second(deps.started).unwrap_or_default();
     let binary = units::release::KUBERNETES_VERSION.trim_start_matches('v');
     let emulated = binary.rsplit_once('.').map_or(binary, |(minor, _)| minor);
-    let paths = ["/configz", "/debug", "/flagz", "/healthz", "/metrics"];
+    let paths = paths(switches);
     let text = || {
         let when = started.strftime("%a %b %e %H:%M:%S UTC %Y");
         let (hours, minutes, seconds) = (up / 3600, up / 60 % 60, up % 60);
@@ -73,6 +74,19 @@ pub(crate) fn statusz(deps: &ServerDeps, request: &Request<Incoming>) -> Reply {
         ]
     };
     answer(request, "Statusz", text, fields)
+}
+
+/// What is handled outside of upstream's router, which a page that is switched off is too.
+fn paths(switches: Switches) -> Vec<&'static str> {
+    let all = [
+        ("/configz", true),
+        ("/debug", true),
+        ("/flagz", switches.flagz),
+        ("/healthz", true),
+        ("/logs", !switches.system_logs),
+        ("/metrics", true),
+    ];
+    all.into_iter().filter(|(_, listed)| *listed).map(|(path, _)| path).collect()
 }
 
 fn answer(
@@ -305,6 +319,14 @@ mod tests {
         assert_eq!(full("text/plain", "v1beta1"), Form::None);
         assert_eq!(full("application/json", "v2"), Form::None);
         assert_eq!(ask("application/json;as=Statusz;g=config.k8s.io;v=v1beta1"), Form::None);
+    }
+
+    #[test]
+    fn the_paths_follow_the_switches() {
+        let usual = crate::tests::ALL;
+        assert_eq!(paths(usual), ["/configz", "/debug", "/flagz", "/healthz", "/metrics"]);
+        let other = Switches { flagz: false, system_logs: false, ..usual };
+        assert_eq!(paths(other), ["/configz", "/debug", "/healthz", "/logs", "/metrics"]);
     }
 
     #[test]

@@ -222,6 +222,14 @@ const OTHERS: [(&[u8], &str); 12] = [
     (b"\x00\x61\x73\x6d", "application/wasm"),
 ];
 
+/// Go's server looks no further for a type (Go: `sniffLen`).
+const SNIFFED: usize = 512;
+
+/// The type of a text by its start.
+pub(crate) fn of_start(text: &[u8]) -> &'static str {
+    by_content(text.get(..SNIFFED).unwrap_or(text))
+}
+
 /// The type of what begins like this.
 pub(super) fn by_content(head: &[u8]) -> &'static str {
     let blank = |byte: &u8| matches!(byte, b'\t' | b'\n' | 0x0c | b'\r' | b' ');

@@ -1,5 +1,6 @@
 //! `/containerLogs`: a container's log, from its file.
 
+use super::kinds;
 use super::pods::find;
 use crate::gotime::rfc3339;
 use crate::query::Query;
@@ -9,12 +10,14 @@ use crate::serve::ServerDeps;
 use crate::target::Target;
 use api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
 use axum::body::Body;
+use bytes::Bytes;
 use http::{StatusCode, Version};
 use ports::OnExit;
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
 use sys::logs::{LogQuery, read_log};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use units::cri_log::{Moment, Streams};
 use units::strconv::{parse_int, quote};
 
@@ -74,35 +77,100 @@ pub(crate) async fn container(
     }
     let status = entry.status.as_deref().or(entry.pod.status.as_ref());
     match choose(status, path, wanted.previous) {
-        Ok(id) => stream(deps, id, wanted).await,
-        // Upstream asks for chunks first, and then Go's server gives no type; HTTP/2 has none.
-        Err(text) if version == Version::HTTP_2 => reply::plain(StatusCode::BAD_REQUEST, text),
-        Err(text) => reply::bare(StatusCode::BAD_REQUEST, text),
+        Ok(id) => {
+            let streams = wanted.query.streams;
+            answer(read(deps, id, wanted), streams, version).await
+        }
+        Err(text) => refused(text, version),
     }
 }
 
-async fn stream(deps: &Arc<ServerDeps>, id: String, wanted: Wanted) -> Reply {
+/// A log that is being read: its pieces, then what went wrong.
+struct Log {
+    pieces: mpsc::Receiver<Vec<u8>>,
+    fault: Option<oneshot::Receiver<String>>,
+}
+
+enum Part {
+    Piece(Vec<u8>),
+    Fault(String),
+}
+
+impl Log {
+    async fn next(&mut self) -> Option<Part> {
+        if let Some(piece) = self.pieces.recv().await {
+            return Some(Part::Piece(piece));
+        }
+        self.fault.take()?.await.ok().map(Part::Fault)
+    }
+
+    /// What is left, after a part that was taken already.
+    fn body(self, first: Option<Part>) -> Body {
+        Body::from_stream(futures::stream::unfold((first, self), |(first, mut log)| async move {
+            let part = match first {
+                Some(first) => first,
+                None => log.next().await?,
+            };
+            let bytes = match part {
+                Part::Piece(piece) => Bytes::from(piece),
+                Part::Fault(text) => Bytes::from(text),
+            };
+            Some((Ok::<_, Infallible>(bytes), (None, log)))
+        }))
+    }
+}
+
+fn read(deps: &Arc<ServerDeps>, id: String, wanted: Wanted) -> Log {
     let (sink, pieces) = mpsc::channel::<Vec<u8>>(PIECES);
+    let (told, fault) = oneshot::channel();
     let deps = Arc::clone(deps);
     let tasks = deps.tasks.clone();
     tasks.spawn("container-log", OnExit::Fine, async move {
-        if let Err(text) = follow(&deps, &id, wanted, &sink).await {
+        if let Err(text) = follow(&deps, &id, wanted, sink).await {
             // A reader that has gone does not need the reason.
-            let _ = sink.send(text.into_bytes()).await;
+            let _ = told.send(text);
         }
     });
-    let body = futures::stream::unfold(pieces, |mut pieces| async move {
-        let piece = pieces.recv().await?;
-        Some((Ok::<_, std::convert::Infallible>(bytes::Bytes::from(piece)), pieces))
-    });
-    reply::bare(StatusCode::OK, Body::from_stream(body))
+    Log { pieces, fault: Some(fault) }
+}
+
+/// The answer with the head that Go's server gives it. Upstream asks for chunks, for which HTTP/1
+/// has no type; HTTP/2 has no chunks, and the type of what is in hand when the head is sent.
+async fn answer(mut log: Log, streams: Streams, version: Version) -> Reply {
+    if streams != Streams::Stderr {
+        // Upstream writes nothing to standard output first of all, which sends the head.
+        return reply::bare(StatusCode::OK, log.body(None));
+    }
+    let first = match log.next().await {
+        Some(Part::Fault(text)) => return refused(text, version),
+        Some(Part::Piece(first)) => first,
+        None if version == Version::HTTP_2 => return reply::bare(StatusCode::OK, Body::empty()),
+        None => return reply::bare(StatusCode::OK, log.body(None)),
+    };
+    // Each line is written by itself.
+    let line = first.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default();
+    let kind = kinds::of_start(line);
+    let body = log.body(Some(Part::Piece(first)));
+    match version {
+        Version::HTTP_2 => reply::with_type(StatusCode::OK, kind, body),
+        _ => reply::bare(StatusCode::OK, body),
+    }
+}
+
+/// The answer where no line was sent.
+fn refused(text: String, version: Version) -> Reply {
+    if version == Version::HTTP_2 {
+        return reply::plain(StatusCode::BAD_REQUEST, text);
+    }
+    let chunk = futures::stream::once(async { Ok::<_, Infallible>(Bytes::from(text)) });
+    reply::bare(StatusCode::BAD_REQUEST, Body::from_stream(chunk))
 }
 
 async fn follow(
     deps: &ServerDeps,
     id: &str,
     mut wanted: Wanted,
-    sink: &mpsc::Sender<Vec<u8>>,
+    sink: mpsc::Sender<Vec<u8>>,
 ) -> Result<(), String> {
     let bare = id.split_once("://").map_or(id, |(_, bare)| bare).to_owned();
     let status = deps.runtime.container_status(&bare, false).await;
@@ -132,7 +200,7 @@ async fn follow(
         }
     };
     let path = PathBuf::from(log_path);
-    read_log(&path, wanted.query, alive, sink.clone()).await.map_err(|e| e.to_string())
+    read_log(&path, wanted.query, alive, sink).await.map_err(|e| e.to_string())
 }
 
 pub(crate) fn parse(text: &str) -> Result<Wanted, Box<Reply>> {
@@ -233,15 +301,13 @@ fn choose(
     if state.is_some_and(|s| s.running.is_some()) {
         return Ok(found.container_id.clone().unwrap_or_default());
     }
-    if state.is_some_and(|s| s.terminated.is_some()) {
+    let terminated = |state: Option<&ContainerState>| state.is_some_and(|s| s.terminated.is_some());
+    if terminated(state) || terminated(found.last_state.as_ref()) {
         return ended(state)
             .or(last)
             .ok_or_else(|| format!("container {container} in pod {pod} is terminated"));
     }
-    if let Some(last) = last {
-        return Ok(last);
-    }
-    Err(format!("container {container} in pod {pod} is waiting to start: {}", why(found)))
+    Err(format!("container {container} in pod {pod} is waiting to start{}", why(found)))
 }
 
 fn ended(state: Option<&ContainerState>) -> Option<String> {
@@ -249,10 +315,113 @@ fn ended(state: Option<&ContainerState>) -> Option<String> {
 }
 
 fn why(status: &ContainerStatus) -> String {
-    let waiting = status.state.as_ref().and_then(|s| s.waiting.as_ref());
-    match waiting.and_then(|w| w.reason.as_deref()).unwrap_or_default() {
-        "ErrImagePull" => "image can't be pulled".to_owned(),
-        "ImagePullBackOff" => "trying and failing to pull image".to_owned(),
-        reason => reason.to_owned(),
+    let Some(waiting) = status.state.as_ref().and_then(|s| s.waiting.as_ref()) else {
+        return " - no logs yet".to_owned();
+    };
+    match waiting.reason.as_deref().unwrap_or_default() {
+        "ErrImagePull" => ": image can't be pulled".to_owned(),
+        "ImagePullBackOff" => ": trying and failing to pull image".to_owned(),
+        reason => format!(": {reason}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::header::CONTENT_TYPE;
+    use http_body_util::BodyExt;
+    use serde_json::{Value, json};
+
+    const TEXT: Option<&str> = Some("text/plain; charset=utf-8");
+
+    /// Status, type and body of the answer to a log.
+    async fn told(
+        pieces: &[&[u8]],
+        fault: Option<&str>,
+        (streams, version): (Streams, Version),
+    ) -> (u16, Option<String>, String) {
+        let (sink, receiver) = mpsc::channel(PIECES);
+        let (said, heard) = oneshot::channel();
+        for piece in pieces {
+            sink.send(piece.to_vec()).await.unwrap();
+        }
+        drop(sink);
+        match fault {
+            Some(text) => said.send(text.to_owned()).unwrap(),
+            None => drop(said),
+        }
+        let log = Log { pieces: receiver, fault: Some(heard) };
+        let (head, body) = answer(log, streams, version).await.into_parts();
+        let kind = head.headers.get(CONTENT_TYPE).map(|kind| kind.to_str().unwrap().to_owned());
+        let body = body.collect().await.unwrap().to_bytes();
+        (head.status.as_u16(), kind, String::from_utf8_lossy(&body).into_owned())
+    }
+
+    #[tokio::test]
+    async fn standard_error_alone_has_the_head_that_its_first_line_makes() {
+        let one = (Streams::Stderr, Version::HTTP_11);
+        let two = (Streams::Stderr, Version::HTTP_2);
+        for (pieces, fault, how, status, kind, body) in [
+            (&[&b"a\n"[..]][..], None, one, 200, None, "a\n"),
+            (&[&b"a\n"[..]][..], None, two, 200, TEXT, "a\n"),
+            (&[b"\n\x01\n"], None, two, 200, TEXT, "\n\x01\n"),
+            (&[b"\x01\n"], None, two, 200, Some("application/octet-stream"), "\x01\n"),
+            (&[b"a\n", b"b\n"], Some("gone"), two, 200, TEXT, "a\nb\ngone"),
+            (&[b"a\n"], Some("gone"), one, 200, None, "a\ngone"),
+            (&[], Some("gone"), one, 400, None, "gone"),
+            (&[], Some("gone"), two, 400, TEXT, "gone"),
+            (&[], None, one, 200, None, ""),
+            (&[], None, two, 200, None, ""),
+        ] {
+            let want = (status, kind.map(str::to_owned), body.to_owned());
+            assert_eq!(told(pieces, fault, how).await, want, "{pieces:?} {fault:?} {how:?}");
+        }
+    }
+
+    #[test]
+    fn the_instance_is_the_one_that_has_a_log() {
+        let path = ContainerPath { pod: "p".into(), container: "c".into(), ..Default::default() };
+        let chosen = |state: Value, last: Value, previous| {
+            let status = json!({"containerStatuses": [{"name": "c", "containerID": "r://now",
+                "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                "state": state, "lastState": last}]});
+            choose(Some(&serde_json::from_value(status).unwrap()), &path, previous)
+        };
+        let ended = |id: &str| json!({"terminated": {"exitCode": 0, "containerID": id}});
+        let waiting = |reason: &str| json!({"waiting": {"reason": reason}});
+        let ok = |id: &str| Ok(id.to_owned());
+        let told = |why: &str| Err(format!("container \"c\" in pod \"p\" is {why}"));
+        for (state, last, want) in [
+            (json!({"running": {}}), ended("r://old"), ok("r://now")),
+            (ended("r://one"), ended("r://old"), ok("r://one")),
+            (ended(""), ended("r://old"), ok("r://old")),
+            (ended(""), json!({}), told("terminated")),
+            (waiting("CrashLoopBackOff"), ended("r://old"), ok("r://old")),
+            (waiting("CrashLoopBackOff"), ended(""), told("terminated")),
+            (waiting("x"), json!({}), told("waiting to start: x")),
+            (waiting("ErrImagePull"), json!({}), told("waiting to start: image can't be pulled")),
+            (json!({}), json!({}), told("waiting to start - no logs yet")),
+        ] {
+            assert_eq!(chosen(state.clone(), last, false), want, "{state}");
+        }
+        let none = "previous terminated container \"c\" in pod \"p\" not found";
+        assert_eq!(chosen(json!({}), ended(""), true), Err(none.to_owned()));
+    }
+
+    #[tokio::test]
+    async fn the_head_of_other_logs_waits_for_nothing_and_has_no_type() {
+        for streams in [Streams::All, Streams::Stdout] {
+            for version in [Version::HTTP_11, Version::HTTP_2] {
+                let how = (streams, version);
+                let want = |body: &str| (200, None, body.to_owned());
+                assert_eq!(told(&[b"a\n"], None, how).await, want("a\n"));
+                assert_eq!(told(&[], Some("gone"), how).await, want("gone"));
+                assert_eq!(told(&[], None, how).await, want(""));
+            }
+        }
+        let (_sink, pieces) = mpsc::channel(1);
+        let log = Log { pieces, fault: None };
+        let head = answer(log, Streams::All, Version::HTTP_11).await;
+        assert_eq!(head.status(), StatusCode::OK, "nothing was written yet");
     }
 }

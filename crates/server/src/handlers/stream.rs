@@ -35,6 +35,21 @@ use units::strconv::{parse_uint, quote};
 
 const DIAL_DEADLINE: Duration = Duration::from_secs(10);
 
+/// Who understands the newer WebSocket protocols (gate ExtendWebSocketsToKubelet).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WebSockets {
+    /// We do, and speak SPDY to the runtime.
+    Ours,
+    /// The runtime, if at all.
+    Runtimes,
+}
+
+impl WebSockets {
+    fn are_ours(self) -> bool {
+        self == Self::Ours
+    }
+}
+
 /// Runs a command to its end and answers with its output.
 pub(crate) async fn run(
     deps: &ServerDeps,
@@ -94,6 +109,7 @@ pub(crate) async fn exec(
     path: &ContainerPath,
     request: Request<Incoming>,
     caller: &Caller,
+    websockets: WebSockets,
 ) -> Reply {
     let (form, apart) = Form::of_parts(request).await;
     let wanted = match streams(&form) {
@@ -115,7 +131,7 @@ pub(crate) async fn exec(
         stderr: wanted.stderr,
     };
     match deps.runtime.exec(message).await {
-        Ok(url) if translate::is_v5(apart.request.headers()) => {
+        Ok(url) if websockets.are_ours() && translate::is_v5(apart.request.headers()) => {
             translate::count(deps, "exec");
             translate::translate(deps, url, apart.request, wanted)
         }
@@ -130,6 +146,7 @@ pub(crate) async fn attach(
     path: &ContainerPath,
     request: Request<Incoming>,
     caller: &Caller,
+    websockets: WebSockets,
 ) -> Reply {
     let (form, apart) = Form::of_parts(request).await;
     let wanted = match streams(&form) {
@@ -161,7 +178,7 @@ pub(crate) async fn attach(
         stderr: wanted.stderr,
     };
     match deps.runtime.attach(message).await {
-        Ok(url) if translate::is_v5(apart.request.headers()) => {
+        Ok(url) if websockets.are_ours() && translate::is_v5(apart.request.headers()) => {
             translate::count(deps, "attach");
             translate::translate(deps, url, apart.request, wanted)
         }
@@ -185,9 +202,11 @@ pub(crate) async fn port_forward(
     path: &ContainerPath,
     request: Request<Incoming>,
     caller: &Caller,
+    websockets: WebSockets,
 ) -> Reply {
     let query = Query::parse(target::query(&request));
-    let ports = match wanted_ports(&request, &query) {
+    let tunnel = websockets.are_ours() && translate::is_tunnel(request.headers());
+    let ports = match wanted_ports(request.headers(), &query, tunnel) {
         Ok(ports) => ports,
         Err(text) => return reply::plain(StatusCode::BAD_REQUEST, text),
     };
@@ -213,7 +232,7 @@ pub(crate) async fn port_forward(
         return reply::plain(StatusCode::INTERNAL_SERVER_ERROR, text);
     };
     match deps.runtime.port_forward(&sandbox.id, &ports).await {
-        Ok(url) if translate::is_tunnel(request.headers()) => {
+        Ok(url) if tunnel => {
             translate::count(deps, "portforward");
             translate::tunnel(deps, &url, request, caller).await
         }
@@ -222,9 +241,9 @@ pub(crate) async fn port_forward(
     }
 }
 
-/// Ports of a plain WebSocket request; SPDY names them per stream.
-fn wanted_ports(request: &Request<Incoming>, query: &Query) -> Result<Vec<i32>, String> {
-    if !is_websocket(request.headers()) || translate::is_tunnel(request.headers()) {
+/// Ports of a plain WebSocket request; SPDY, in a tunnel too, names them per stream.
+fn wanted_ports(headers: &HeaderMap, query: &Query, tunnel: bool) -> Result<Vec<i32>, String> {
+    if !is_websocket(headers) || tunnel {
         return Ok(Vec::new());
     }
     if !query.has("port") {
@@ -461,6 +480,25 @@ pub(super) async fn dial(
 mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, duplex};
+
+    #[test]
+    fn a_tunnel_names_its_ports_per_stream_and_a_plain_websocket_in_its_query() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("connection", "Upgrade"),
+            ("upgrade", "websocket"),
+            ("sec-websocket-protocol", "SPDY/3.1+portforward.k8s.io"),
+        ] {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        assert!(translate::is_tunnel(&headers));
+        let (none, two) = (Query::parse(""), Query::parse("port=80&port=8080,1"));
+        assert_eq!(wanted_ports(&headers, &none, true), Ok(Vec::new()));
+        let required = Err("query parameter \"port\" is required".to_owned());
+        assert_eq!(wanted_ports(&headers, &none, false), required);
+        assert_eq!(wanted_ports(&headers, &two, false), Ok(vec![80, 8080, 1]));
+        assert_eq!(wanted_ports(&HeaderMap::new(), &none, false), Ok(Vec::new()));
+    }
 
     #[tokio::test]
     async fn bytes_go_both_ways_until_either_side_ends() {
