@@ -87,9 +87,6 @@ pub enum ConnectionError {
     /// The trusted certificates cannot be used.
     #[error("certificate authority: {0}")]
     Authority(String),
-    /// The exec plugin failed.
-    #[error("exec plugin: {0}")]
-    Exec(String),
 }
 
 /// One client: a wire with a rate limit and a deadline. Cheap to clone.
@@ -167,9 +164,15 @@ impl Connection {
         if let Some(pair) = kubeconfig.client_pair()?
             && !identity.is_present()
         {
-            identity.install_pem(&pair.certificate, &pair.key)?;
+            match identity.install_pem(&pair.certificate, &pair.key) {
+                // Files may be better when they are looked at again.
+                Err(err) if kubeconfig.has_pair_of_files() => {
+                    tracing::error!(err = %err, "Client certificate files cannot be used");
+                }
+                installed => installed?,
+            }
         }
-        let bearer = Bearer::new(kubeconfig, Arc::clone(&identity)).await?;
+        let bearer = Bearer::new(kubeconfig, Arc::clone(&identity));
         let peer =
             Arc::new(Peer::new(kubeconfig, &config.user_agent, bearer, Arc::clone(&identity))?);
         let wire = || Wire::new(Arc::clone(&peer)).map(Arc::new);

@@ -4,14 +4,48 @@
 use http::Method;
 use kubeapi::{Connection, ConnectionConfig, ConnectionError, Kubeconfig, NodeApi};
 use ports::{OnExit, Tasks};
+use rustls_pki_types::PrivateKeyDer;
 use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use testkit::fake_api::FakeApi;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
 
-fn kubeconfig(api: &FakeApi, user: Value, proxy: Option<String>) -> Kubeconfig {
-    let mut cluster = json!({"server": api.url()});
+/// An address that ends TLS and hands on to the fake.
+async fn over_tls(api: &FakeApi, tasks: &Tasks) -> String {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    let target = api.url().replace("http://", "");
+    let inner = tasks.clone();
+    tasks.spawn("tls", OnExit::Fine, async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (acceptor, target) = (acceptor.clone(), target.clone());
+            inner.spawn("tls-connection", OnExit::Fine, async move {
+                let mut client = acceptor.accept(stream).await.unwrap();
+                let mut server = TcpStream::connect(target).await.unwrap();
+                // Ends when either side does.
+                let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+            });
+        }
+    });
+    url
+}
+
+fn kubeconfig(server: &str, user: Value, proxy: Option<String>) -> Kubeconfig {
+    let mut cluster = json!({"server": server, "insecure-skip-tls-verify": true});
     if let Some(proxy) = proxy {
         cluster["proxy-url"] = proxy.into();
     }
@@ -42,13 +76,17 @@ fn folder(name: &str) -> PathBuf {
 #[tokio::test]
 async fn a_token_file_wins_over_a_token() {
     let api = FakeApi::start().await.unwrap();
+    let tasks = Tasks::new();
+    let server = over_tls(&api, &tasks).await;
     let file = folder("file").join("token");
     sys::fs::write(&file, "from-file\n").unwrap();
-    ask(&kubeconfig(&api, json!({"token": "fixed", "tokenFile": file}), None), 1).await;
-    ask(&kubeconfig(&api, json!({"token": "fixed"}), None), 1).await;
-    ask(&kubeconfig(&api, json!({"username": "u", "password": "p"}), None), 1).await;
-    ask(&kubeconfig(&api, json!({}), None), 1).await;
-    assert_eq!(api.authorizations(), ["Bearer from-file", "Bearer fixed", "Basic dTpw", ""]);
+    ask(&kubeconfig(&server, json!({"token": "fixed", "tokenFile": file}), None), 1).await;
+    ask(&kubeconfig(&server, json!({"token": "fixed"}), None), 1).await;
+    ask(&kubeconfig(&server, json!({"username": "u", "password": "p"}), None), 1).await;
+    ask(&kubeconfig(&server, json!({}), None), 1).await;
+    ask(&kubeconfig(&api.url(), json!({"token": "fixed"}), None), 1).await;
+    let sent = ["Bearer from-file", "Bearer fixed", "Basic dTpw", "", ""];
+    assert_eq!(api.authorizations(), sent, "nothing goes over an open line");
     sys::fs::remove_file(&file).unwrap();
     sys::fs::remove_dir(file.parent().unwrap()).unwrap();
 }
@@ -73,7 +111,9 @@ async fn an_exec_plugin_runs_again_after_a_refusal() {
         "env": [{"name": "GREETING", "value": "hello"}],
     }});
     api.refuse(Method::GET, "/nodes/node1", 1, 401);
-    ask(&kubeconfig(&api, user, None), 3).await;
+    let tasks = Tasks::new();
+    let server = over_tls(&api, &tasks).await;
+    ask(&kubeconfig(&server, user, None), 3).await;
     assert_eq!(api.authorizations(), ["Bearer hello1", "Bearer hello2", "Bearer hello2"]);
     sys::fs::remove_file(&plugin).unwrap();
     sys::fs::remove_file(&counter).unwrap();
@@ -81,21 +121,48 @@ async fn an_exec_plugin_runs_again_after_a_refusal() {
 }
 
 #[tokio::test]
-async fn a_failing_exec_plugin_is_an_error_that_names_it() {
+async fn a_failing_exec_plugin_fails_requests_until_it_does_not() {
     let api = FakeApi::start().await.unwrap();
+    let folder = folder("late");
+    let file = folder.join("credential");
     let user = json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1",
-        "command": "/bin/false"}});
-    let made = Connection::new(&kubeconfig(&api, user, None), &ConnectionConfig::default()).await;
-    match made.unwrap_err() {
-        ConnectionError::Exec(text) => assert!(text.starts_with("/bin/false failed"), "{text}"),
-        other => panic!("{other:?}"),
-    }
+        "command": "/bin/cat", "args": [file]}});
+    let tasks = Tasks::new();
+    let kubeconfig = kubeconfig(&over_tls(&api, &tasks).await, user, None);
+    let connection = Connection::new(&kubeconfig, &ConnectionConfig::default()).await.unwrap();
+    let node = NodeApi::new(&connection, "node1");
+    let error = node.get().await.unwrap_err().to_string();
+    assert!(error.contains("exec plugin: /bin/cat failed"), "{error}");
+    assert!(api.authorizations().is_empty(), "nothing was sent");
+    sys::fs::write(&file, r#"{"status": {"token": "late"}}"#).unwrap();
+    let _ = node.get().await;
+    assert_eq!(api.authorizations(), ["Bearer late"]);
+    sys::fs::remove_file(&file).unwrap();
+    sys::fs::remove_dir(&folder).unwrap();
+}
+
+#[tokio::test]
+async fn client_certificate_files_that_are_none_yet_do_not_keep_a_connection_from_being_made() {
+    let server = "https://127.0.0.1:1";
+    let folder = folder("junk");
+    let file = folder.join("junk");
+    sys::fs::write(&file, "junk").unwrap();
+    let files = json!({"client-certificate": file, "client-key": file});
+    let made =
+        Connection::new(&kubeconfig(server, files, None), &ConnectionConfig::default()).await;
+    assert!(!made.unwrap().identity().is_present());
+    let inline = json!({"client-certificate-data": "anVuaw==", "client-key": file});
+    let made =
+        Connection::new(&kubeconfig(server, inline, None), &ConnectionConfig::default()).await;
+    assert!(matches!(made.unwrap_err(), ConnectionError::Identity(_)));
+    sys::fs::remove_file(&file).unwrap();
+    sys::fs::remove_dir(&folder).unwrap();
 }
 
 #[tokio::test]
 async fn requests_go_through_the_proxy_of_the_kubeconfig() {
     let api = FakeApi::start().await.unwrap();
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let proxy = format!("http://{}", listener.local_addr().unwrap());
     let tasks = Tasks::new();
     tasks.spawn("proxy", OnExit::Fine, async move {
@@ -109,12 +176,12 @@ async fn requests_go_through_the_proxy_of_the_kubeconfig() {
         while client.read_line(&mut line).await.unwrap() > 2 {
             line.clear();
         }
-        let mut server = tokio::net::TcpStream::connect(target).await.unwrap();
+        let mut server = TcpStream::connect(target).await.unwrap();
         let mut client = client.into_inner();
         client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
         // Ends when either side does.
         let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
     });
-    ask(&kubeconfig(&api, json!({"token": "t"}), Some(proxy)), 2).await;
+    ask(&kubeconfig(&api.url(), json!({"token": "t"}), Some(proxy)), 2).await;
     assert_eq!(api.requests().len(), 2, "both over one tunnel: {:?}", api.requests());
 }

@@ -2,7 +2,9 @@
 
 use crate::connection::IdentityPair;
 use base64::Engine;
-use rcgen::{CertificateParams, DistinguishedName, DnType, DnValue, KeyPair, PublicKeyData};
+use rcgen::{
+    CertificateParams, DistinguishedName, DnType, DnValue, KeyPair, PublicKeyData, SanType,
+};
 use sha2::{Digest, Sha512_256};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -51,9 +53,14 @@ pub(super) fn signing_request(
 }
 
 fn params(subject: &Subject, names: &Names) -> Result<CertificateParams, rcgen::Error> {
-    let dns = names.dns.iter().cloned();
-    let ips = names.ips.iter().map(ToString::to_string);
-    let mut params = CertificateParams::new(dns.chain(ips).collect::<Vec<_>>())?;
+    let mut params = CertificateParams::new(Vec::new())?;
+    for dns in &names.dns {
+        params.subject_alt_names.push(SanType::DnsName(dns.as_str().try_into()?));
+    }
+    // In the order of their text, as upstream has them.
+    let mut ips: Vec<IpAddr> = names.ips.iter().copied().collect();
+    ips.sort_by_key(ToString::to_string);
+    params.subject_alt_names.extend(ips.into_iter().map(SanType::IpAddress));
     let mut name = DistinguishedName::new();
     for organization in &subject.organizations {
         name.push(DnType::OrganizationName, DnValue::Utf8String(organization.clone()));
@@ -136,6 +143,18 @@ mod tests {
         assert!(!satisfies(&pair, &subject, &names(&["node2"], &[])));
         assert!(!satisfies(&pair, &subject, &names(&[], &["192.0.2.3"])));
         assert!(!satisfies(&pair, &Subject::node("node2"), &names(&[], &[])));
+    }
+
+    #[test]
+    fn names_are_asked_for_as_what_they_are_in_the_order_of_their_text() {
+        let names = Names {
+            dns: ["node1".to_owned(), "192.0.2.7".to_owned()].into(),
+            ips: ["10.0.0.9", "10.0.0.10"].map(|ip| ip.parse().unwrap()).into(),
+        };
+        let asked = params(&Subject::node("n"), &names).unwrap().subject_alt_names;
+        let dns = |name: &str| SanType::DnsName(name.try_into().unwrap());
+        let ip = |text: &str| SanType::IpAddress(text.parse().unwrap());
+        assert_eq!(asked, [dns("192.0.2.7"), dns("node1"), ip("10.0.0.10"), ip("10.0.0.9")]);
     }
 
     #[test]

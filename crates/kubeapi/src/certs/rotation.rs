@@ -9,13 +9,13 @@ use crate::watch::random_fraction;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use ports::{Clock, NodeViews};
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use telemetry::metrics::Registry;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use units::strconv::parse_ip;
 
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
 /// Between two rotations, however short-lived the certificates are.
@@ -285,8 +285,11 @@ pub fn serving(
     let store = CertStore::new(&config.cert_dir, "kubelet-server");
     let identity = Arc::new(ClientIdentity::default());
     match store.current() {
-        Ok(Some(pair)) => identity.install(pair),
-        Ok(None) => {}
+        // One that is over serves nobody.
+        Ok(pair) => pair
+            .filter(|pair| pair.not_after() > clock.now())
+            .into_iter()
+            .for_each(|pair| identity.install(pair)),
         Err(err) => {
             let err = crate::error::chain(&err);
             tracing::warn!(err, "stored serving certificate cannot be used");
@@ -335,14 +338,15 @@ impl NodeNames {
 fn names_of(node: &api::core::v1::Node) -> Names {
     let mut names = Names::default();
     for address in node.status.iter().flat_map(|s| s.addresses.iter().flatten()) {
-        match address.type_.as_str() {
-            "Hostname" | "InternalDNS" | "ExternalDNS" => {
-                match address.address.parse::<IpAddr>() {
-                    Ok(ip) => names.ips.insert(ip),
-                    Err(_) => names.dns.insert(address.address.clone()),
-                };
+        let (kind, text) = (address.type_.as_str(), &address.address);
+        match (kind, parse_ip(text)) {
+            _ if text.is_empty() => {}
+            ("Hostname" | "InternalIP" | "ExternalIP", Some(ip)) => {
+                names.ips.insert(ip);
             }
-            "InternalIP" | "ExternalIP" => names.ips.extend(address.address.parse::<IpAddr>().ok()),
+            ("Hostname", None) | ("InternalDNS" | "ExternalDNS", _) => {
+                names.dns.insert(text.clone());
+            }
             _ => {}
         }
     }
@@ -371,11 +375,13 @@ mod tests {
         let node = serde_json::from_value(json!({"status": {"addresses": [
             {"type": "InternalIP", "address": "192.0.2.2"},
             {"type": "ExternalDNS", "address": "node.example"},
+            {"type": "InternalDNS", "address": "192.0.2.5"},
+            {"type": "InternalDNS", "address": ""},
             {"type": "Hostname", "address": "192.0.2.9"},
         ]}}))
         .unwrap();
         let names = names_of(&node);
-        assert_eq!(Vec::from_iter(names.dns), ["node.example"]);
+        assert_eq!(Vec::from_iter(names.dns), ["192.0.2.5", "node.example"]);
         let ips: Vec<String> = names.ips.iter().map(ToString::to_string).collect();
         assert_eq!(ips, ["192.0.2.2", "192.0.2.9"]);
     }

@@ -1,6 +1,5 @@
 //! The `Authorization` header: fixed token, token file, basic, or from an exec plugin.
 
-use super::ConnectionError;
 use super::exec::ExecPlugin;
 use super::identity::ClientIdentity;
 use super::kubeconfig::Kubeconfig;
@@ -24,27 +23,24 @@ pub(crate) enum Bearer {
 }
 
 impl Bearer {
-    pub(crate) async fn new(
-        kubeconfig: &Kubeconfig,
-        identity: Arc<ClientIdentity>,
-    ) -> Result<Self, ConnectionError> {
+    /// Nothing is read or run before the first request.
+    pub(crate) fn new(kubeconfig: &Kubeconfig, identity: Arc<ClientIdentity>) -> Self {
         if let Some(exec) = &kubeconfig.exec {
             let plugin = ExecPlugin::new(exec.clone(), kubeconfig, identity);
-            plugin.refresh().await.map_err(|e| ConnectionError::Exec(e.to_string()))?;
-            return Ok(Self::Exec(Box::new(plugin)));
+            return Self::Exec(Box::new(plugin));
         }
         if let Some(path) = &kubeconfig.token_file {
-            return Ok(Self::File { path: path.clone(), cached: Mutex::new(None) });
+            return Self::File { path: path.clone(), cached: Mutex::new(None) };
         }
         if let Some(token) = &kubeconfig.token {
-            return Ok(bearer_value(token.expose()).map_or(Self::None, Self::Fixed));
+            return bearer_value(token.expose()).map_or(Self::None, Self::Fixed);
         }
         if let Some((user, password)) = &kubeconfig.basic {
             let pair = format!("{user}:{}", password.expose());
             let text = format!("Basic {}", base64::prelude::BASE64_STANDARD.encode(pair));
-            return Ok(sensitive(&text).map_or(Self::None, Self::Fixed));
+            return sensitive(&text).map_or(Self::None, Self::Fixed);
         }
-        Ok(Self::None)
+        Self::None
     }
 
     pub(crate) async fn header(&self) -> Result<Option<HeaderValue>, BoxError> {

@@ -1,7 +1,8 @@
 //! Credentials from an exec plugin (`client.authentication.k8s.io`).
 //!
-//! Promises: the plugin runs at start, when its credential has expired, and after a 401; never
-//! interactively. A client certificate it returns goes to the shared identity.
+//! Promises: the plugin runs for the first request, when its credential has expired, and after a 401;
+//! never interactively. While it fails, requests do, and the next one tries again. A client
+//! certificate it returns goes to the shared identity.
 
 use super::bearer::bearer_value;
 use super::identity::ClientIdentity;
@@ -102,7 +103,7 @@ impl ExecPlugin {
         if let Some(header) = self.cached() {
             return Ok(header);
         }
-        self.refresh().await?;
+        self.refresh().await.map_err(|e| format!("exec plugin: {e}"))?;
         Ok(self.cached().flatten())
     }
 
@@ -120,7 +121,7 @@ impl ExecPlugin {
         (known.valid && !expired).then(|| known.header.clone())
     }
 
-    pub(crate) async fn refresh(&self) -> Result<(), ExecError> {
+    async fn refresh(&self) -> Result<(), ExecError> {
         let output = self.run().await?;
         let credential: Credential =
             serde_json::from_slice(&output).map_err(|e| ExecError::Output(e.to_string()))?;

@@ -24,9 +24,6 @@ pub enum KubeconfigError {
     /// The context's cluster is missing.
     #[error("cluster {0:?} does not exist")]
     NoCluster(String),
-    /// The context's user is missing.
-    #[error("user {0:?} does not exist")]
-    NoUser(String),
     /// Inline data is not base64.
     #[error("{0} is not base64")]
     NotBase64(&'static str),
@@ -128,9 +125,8 @@ impl Kubeconfig {
 
     /// Parses a file's text; `folder` is where relative paths begin.
     pub fn parse(text: &str, folder: &Path) -> Result<Self, KubeconfigError> {
-        let value = units::yaml::read(text.as_bytes())
-            .map_err(|e| KubeconfigError::Syntax(e.to_string()))?
-            .value;
+        let value = units::yaml::read_either(text.as_bytes())
+            .map_err(|e| KubeconfigError::Syntax(e.to_string()))?;
         let document: Document = serde_json::from_value(without_nulls(value))
             .map_err(|e| KubeconfigError::Syntax(e.to_string()))?;
         let Document { clusters, users, contexts, current_context, .. } = document;
@@ -145,13 +141,17 @@ impl Kubeconfig {
             .find(|c| c.name == context.cluster)
             .map(|c| c.cluster)
             .ok_or(KubeconfigError::NoCluster(context.cluster))?;
-        let user = match context.user.filter(|u| !u.is_empty()) {
-            None => User::default(),
-            Some(name) => users
-                .into_iter()
-                .find(|u| u.name == name)
-                .map(|u| u.user)
-                .ok_or(KubeconfigError::NoUser(name))?,
+        // A user that is not there is nobody, as everywhere in Kubernetes.
+        let wanted = context.user.unwrap_or_default();
+        let user = users.into_iter().find(|u| u.name == wanted).map(|u| u.user).unwrap_or_default();
+        let server = cluster.server.clone().unwrap_or_else(|| "http://localhost:8080".into());
+        let secure = units::gourl::of_server(&server).is_ok_and(|url| url.scheme == "https");
+        // Nothing secret goes over an open line, and nobody is to be trusted there.
+        let (cluster, user) = match secure {
+            true => (cluster, user),
+            false => {
+                (Cluster { proxy_url: cluster.proxy_url, ..Cluster::default() }, User::default())
+            }
         };
         let place = |path: String| folder.join(path);
         let material = |what, inline: Option<String>, file: Option<String>| match (inline, file) {
@@ -171,7 +171,7 @@ impl Kubeconfig {
             provide_cluster_info: e.provide_cluster_info,
         });
         Ok(Self {
-            server: cluster.server.unwrap_or_else(|| "http://localhost:8080".into()),
+            server,
             tls_server_name: cluster.tls_server_name.filter(|n| !n.is_empty()),
             insecure: cluster.insecure_skip_tls_verify,
             proxy_url: cluster.proxy_url.filter(|p| !p.is_empty()),
@@ -193,9 +193,10 @@ impl Kubeconfig {
         })
     }
 
-    /// The trusted certificates as PEM, if the file names any.
+    /// The trusted certificates as PEM, if the file names any; an empty file names none.
     pub fn authority_pem(&self) -> Result<Option<Vec<u8>>, KubeconfigError> {
-        self.authority.as_ref().map(Material::read).transpose()
+        let pem = self.authority.as_ref().map(Material::read).transpose()?;
+        Ok(pem.filter(|pem| !pem.is_empty()))
     }
 
     /// The client certificate and key as PEM, if the file names both.
@@ -206,6 +207,11 @@ impl Kubeconfig {
             }
             _ => Ok(None),
         }
+    }
+
+    /// Whether certificate and key are in files of their own, which may yet change.
+    pub(crate) fn has_pair_of_files(&self) -> bool {
+        matches!((&self.certificate, &self.key), (Some(Material::File(_)), Some(Material::File(_))))
     }
 
     /// Whether the client certificate is inline in the file.
@@ -308,40 +314,38 @@ fn without_nulls(value: Value) -> Value {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "kebab-case")]
+// What is not there is empty, as Go reads it.
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "kebab-case")]
 struct Document {
-    #[serde(default)]
     clusters: Vec<NamedCluster>,
-    #[serde(default)]
     users: Vec<NamedUser>,
-    #[serde(default)]
     contexts: Vec<NamedContext>,
     current_context: Option<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
+#[serde(default)]
 struct NamedCluster {
     name: String,
     cluster: Cluster,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "kebab-case")]
 struct Cluster {
     server: Option<String>,
     tls_server_name: Option<String>,
-    #[serde(default)]
     insecure_skip_tls_verify: bool,
     certificate_authority: Option<String>,
     certificate_authority_data: Option<String>,
     proxy_url: Option<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
+#[serde(default)]
 struct NamedUser {
     name: String,
-    #[serde(default)]
     user: User,
 }
 
@@ -360,31 +364,32 @@ struct User {
     exec: Option<Exec>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
 struct Exec {
-    #[serde(default)]
     api_version: String,
     command: String,
     args: Option<Vec<String>>,
     env: Option<Vec<EnvVar>>,
-    #[serde(default)]
     provide_cluster_info: bool,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
+#[serde(default)]
 struct EnvVar {
     name: String,
     value: String,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
+#[serde(default)]
 struct NamedContext {
     name: String,
     context: Context,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
+#[serde(default)]
 struct Context {
     cluster: String,
     user: Option<String>,
@@ -425,6 +430,21 @@ current-context: ctx
     }
 
     #[test]
+    fn what_is_missing_is_empty_and_json_is_json() {
+        let parse = |text: &str| Kubeconfig::parse(text, Path::new("/"));
+        let more = TEXT
+            .replace("clusters:\n", "clusters:\n- name: other\n-\n")
+            .replace("users:\n", "users:\n- name: other\n")
+            .replace("contexts:\n", "contexts:\n- name: other\n")
+            .replace("token: secret-token", "exec: {command: x, env: [{name: A}]}");
+        let exec = parse(&more).unwrap().exec.unwrap();
+        assert_eq!(exec.env, [("A".to_owned(), String::new())]);
+        let value = units::yaml::read(TEXT.as_bytes()).unwrap().value;
+        let json = serde_json::to_string_pretty(&value).unwrap().replace("  ", "\t");
+        assert_eq!(parse(&json).unwrap(), parse(TEXT).unwrap());
+    }
+
+    #[test]
     fn paths_are_relative_to_the_files_folder() {
         let config = Kubeconfig::parse(TEXT, Path::new("/etc/kubernetes")).unwrap();
         let expected = Material::File("/etc/kubernetes/pki/ca.crt".into());
@@ -435,16 +455,30 @@ current-context: ctx
     }
 
     #[test]
+    fn an_open_line_gets_neither_secrets_nor_trust() {
+        for clear in ["http://api:6443", "api:6443"] {
+            let text = TEXT.replace("https://api:6443/base/", clear);
+            let config = Kubeconfig::parse(&text, Path::new("/")).unwrap();
+            assert_eq!(config.server, clear);
+            assert_eq!((config.authority, config.certificate), (None, None));
+            assert_eq!((config.key, config.token), (None, None));
+        }
+    }
+
+    #[test]
     fn secrets_do_not_show_in_debug_output() {
         let config = Kubeconfig::parse(TEXT, Path::new("/")).unwrap();
         assert!(!format!("{config:?}").contains("secret-token"));
     }
 
     #[test]
-    fn missing_parts_are_named() {
+    fn missing_parts_are_named_but_a_missing_user_is_nobody() {
         let broken = TEXT.replace("current-context: ctx", "current-context: other");
         let error = Kubeconfig::parse(&broken, Path::new("/")).unwrap_err();
         assert_eq!(error.to_string(), "context \"other\" does not exist");
+        let nobody = TEXT.replace("user: u}", "user: other}");
+        let config = Kubeconfig::parse(&nobody, Path::new("/")).unwrap();
+        assert_eq!((config.token, config.certificate), (None, None));
     }
 
     #[test]

@@ -57,9 +57,12 @@ impl Peer {
         identity: Arc<ClientIdentity>,
     ) -> Result<Self, ConnectionError> {
         let bad = || ConnectionError::Server(kubeconfig.server.clone());
-        let text = match kubeconfig.server.contains("://") {
-            true => kubeconfig.server.clone(),
-            false => format!("https://{}", kubeconfig.server),
+        let scheme = units::gourl::of_server(&kubeconfig.server).map_err(|_| bad())?.scheme;
+        let text = match kubeconfig.server.split_once("://") {
+            Some((given, rest)) if given.eq_ignore_ascii_case(&scheme) => {
+                format!("{scheme}://{rest}")
+            }
+            _ => format!("{scheme}://{}", kubeconfig.server),
         };
         let parts = text.parse::<Uri>().map_err(|_| bad())?.into_parts();
         let base_path = parts.path_and_query.map(|p| p.path().trim_end_matches('/').to_owned());
