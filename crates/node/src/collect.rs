@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use units::strconv::parse_ip;
 
 /// The image list is asked for again after this time.
 const IMAGES_PERIOD: Duration = Duration::from_secs(30);
@@ -195,7 +196,7 @@ impl Collector {
     async fn addresses(&mut self) -> AddressFacts {
         let settings = &self.config.settings;
         let told = settings.node_ips.first().is_some_and(|ip| !ip.is_unspecified());
-        let needs_lookup = !told && settings.hostname.parse::<IpAddr>().is_err();
+        let needs_lookup = !told && parse_ip(&settings.hostname).is_none();
         let prefer_v4 = settings.node_ips.first().is_none_or(IpAddr::is_ipv4);
         let looked_up = if needs_lookup { self.look_up().await } else { Vec::new() };
         let proc = self.config.roots.proc.clone();

@@ -3,6 +3,7 @@
 use super::facts::{AddressFacts, NodeSettings};
 use api::core::v1::{Node, NodeAddress};
 use std::net::IpAddr;
+use units::strconv::parse_ip;
 
 const PROVIDED_IP: &str = "alpha.kubernetes.io/provided-node-ip";
 
@@ -55,7 +56,7 @@ pub(super) fn set(
 
 /// The address of a node that was told none.
 fn choose(settings: &NodeSettings, facts: &AddressFacts) -> Result<IpAddr, String> {
-    if let Ok(ip) = settings.hostname.parse() {
+    if let Some(ip) = parse_ip(&settings.hostname) {
         return Ok(ip);
     }
     let prefer_v4 = settings.node_ips.first().is_none_or(IpAddr::is_ipv4);
@@ -130,6 +131,9 @@ mod tests {
         let ok = |ips: &[&str]| addresses(&settings(ips), &facts()).unwrap();
         assert_eq!(ok(&[]), ["InternalIP=192.0.2.2", "Hostname=node1"]);
         assert_eq!(ok(&["2001:db8::2"]), ["InternalIP=2001:db8::2", "Hostname=node1"]);
+        let named = NodeSettings { hostname: "010.0.0.1".into(), ..settings(&[]) };
+        let own = ["InternalIP=10.0.0.1", "Hostname=010.0.0.1"];
+        assert_eq!(addresses(&named, &facts()).unwrap(), own);
         assert_eq!(
             ok(&["192.0.2.2", "2001:db8::2"]),
             ["InternalIP=192.0.2.2", "InternalIP=2001:db8::2", "Hostname=node1"]

@@ -13,7 +13,7 @@ const ATTACH_ANNOTATION: &str = "volumes.kubernetes.io/controller-managed-attach
 const UNINITIALIZED_TAINT: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 
 /// Labels that are kept right on an existing node.
-const DEFAULT_LABELS: [&str; 11] = [
+const DEFAULT_LABELS: [&str; 12] = [
     "kubernetes.io/hostname",
     "topology.kubernetes.io/zone",
     "topology.kubernetes.io/region",
@@ -23,6 +23,7 @@ const DEFAULT_LABELS: [&str; 11] = [
     "beta.kubernetes.io/instance-type",
     "kubernetes.io/os",
     "kubernetes.io/arch",
+    "node.kubernetes.io/windows-build",
     "beta.kubernetes.io/os",
     "beta.kubernetes.io/arch",
 ];
