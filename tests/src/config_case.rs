@@ -15,6 +15,7 @@ mod lines;
 mod pools;
 mod related;
 mod settings;
+mod spelled;
 mod stage;
 
 pub use answer::{Answer, differences};
@@ -42,7 +43,7 @@ pub struct Case {
     /// The arguments after [`COMMON`].
     pub args: Vec<String>,
     /// Files by their path below the working folder, which is `/mnt`. A path that ends in a slash
-    /// is a folder, one that begins with `!` is executable.
+    /// is a folder, one that begins with `!` is executable, one that begins with `@` a link.
     pub files: BTreeMap<String, Vec<u8>>,
 }
 

@@ -6,8 +6,10 @@
 
 use super::{Answer, COMMON, Case};
 use anyhow::{Context, ensure};
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -67,12 +69,16 @@ impl Bench {
         }
         for (path, content) in &case.files {
             let executable = path.starts_with('!');
-            let target = folder.join(path.trim_start_matches('!'));
+            let target = folder.join(path.trim_start_matches(['!', '@']));
             if path.ends_with('/') {
                 fs::create_dir_all(&target)?;
                 continue;
             }
             fs::create_dir_all(target.parent().unwrap_or(Path::new("/")))?;
+            if path.starts_with('@') {
+                std::os::unix::fs::symlink(OsStr::from_bytes(content), &target)?;
+                continue;
+            }
             fs::write(&target, content)?;
             if executable {
                 fs::set_permissions(&target, fs::Permissions::from_mode(0o755))?;

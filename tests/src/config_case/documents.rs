@@ -1,7 +1,7 @@
 //! Configuration files by chance: fields with values of all sorts, then bent as a whole.
 
 use super::chance::Dice;
-use super::fields;
+use super::{fields, spelled};
 use std::collections::BTreeMap;
 
 /// What every configuration begins with.
@@ -159,6 +159,8 @@ pub(super) const EXTRA: &[&str] = &[
     "staticPodURLHeader: {a: [b], a: [c]}",
     "registerWithTaints: [{key: a, effect: NoSchedule, bogus: 1}]",
     "reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}, {numaNode: 0, limits: {memory: 1Gi}}]",
+    "reservedMemory: [{numaNode: 0, limits: {memory: null}}]",
+    "registerWithTaints: [null, {key: a, value: null, effect: NoSchedule, timeAdded: null}]",
     "shutdownGracePeriodByPodPriority: [{priority: 1, shutdownGracePeriodSeconds: 5, x: y}]",
     "tracing: {}",
     "tracing: null",
@@ -549,7 +551,16 @@ pub(super) fn providers(dice: &mut Dice) -> String {
                 "['*']",
             ],
         );
-        let cache = pick("1m", &["0s", "-1s", "x", "5", "null", "''"]);
+        let cache = pick("1m", &["0s", "-1s", "x", "5", "null", "''"]).to_owned();
+        let images = match dice.below(6) {
+            0 => format!("[{}]", serde_json::Value::from(spelled::url(dice))),
+            _ => images.to_owned(),
+        };
+        let (name, cache) = match dice.below(12) {
+            0 => (serde_json::Value::from(spelled::name(dice)).to_string(), cache),
+            1 => (name.to_owned(), serde_json::Value::from(spelled::duration(dice)).to_string()),
+            _ => (name.to_owned(), cache),
+        };
         text.push_str(&format!(
             "- name: {name}\n  apiVersion: {api}\n  matchImages: {images}\n  defaultCacheDuration: {cache}\n"
         ));
@@ -575,10 +586,75 @@ pub(super) fn providers(dice: &mut Dice) -> String {
     text
 }
 
+/// Credentials of a kubeconfig.
+const MORE_USERS: &[&str] = &[
+    "    exec: {apiVersion: client.authentication.k8s.io/v1beta1, command: x}\n",
+    "    exec: {apiVersion: client.authentication.k8s.io/v1alpha1, command: x}\n",
+    "    exec: {apiVersion: client.authentication.k8s.io/v1, command: x}\n",
+    "    exec: {apiVersion: client.authentication.k8s.io/v1, command: ''}\n",
+    "    exec: {apiVersion: client.authentication.k8s.io/v1, command: x, interactiveMode: Bogus}\n",
+    "    exec: {apiVersion: client.authentication.k8s.io/v1, command: x, interactiveMode: Always}\n",
+    "    exec: {apiVersion: bogus, command: x, interactiveMode: Never}\n",
+    "    exec: {apiVersion: client.authentication.k8s.io/v1, command: x, env: [{name: A}], args: [5], interactiveMode: Never}\n",
+    "    exec: {apiVersion: client.authentication.k8s.io/v1, command: x, env: [{value: b}], interactiveMode: Never}\n    token: t\n",
+    "    exec: {apiVersion: client.authentication.k8s.io/v1, command: x, interactiveMode: Never}\n    client-certificate-data: eA==\n",
+    "    exec: x\n",
+    "    token: ''\n",
+    "    token: t\n    tokenFile: none\n",
+    "    tokenFile: ''\n",
+    "    username: a\n    token: t\n",
+    "    username: a\n    password: ''\n",
+    "    password: b\n",
+    "    client-certificate: none\n    client-certificate-data: eA==\n",
+    "    client-key-data: eA==\n",
+    "    client-key: none\n",
+    "    client-certificate: ''\n    client-key: ''\n",
+    "    auth-provider: {name: oidc, config: {a: b}}\n",
+    "    auth-provider: x\n",
+    "    as: x\n    as-groups: [a]\n    as-uid: b\n    token: t\n",
+    "    as-groups: [a]\n",
+    "    as-user-extra: {a: b}\n",
+    "    extensions: [{name: a, extension: {b: c}}]\n",
+    "    {}\n",
+    "    null\n",
+    "    token: t\n    Token: u\n",
+];
+
+/// Lines for anywhere in a kubeconfig.
+const MORE_LINES: &[&str] = &[
+    "- name: ''\n",
+    "- name: 5\n",
+    "- name: [a]\n",
+    "- Name: c\n",
+    "- name: c\n  extra: x\n",
+    "-\n",
+    "- null\n- name: c\n",
+    "kind: Config\npreferences: {colors: true}\n",
+    "kind: Config\npreferences: 5\n",
+    "kind: Config\nextensions: x\n",
+    "kind: Config\nextensions: [{name: a, extension: 5}]\n",
+    "kind: config\n",
+    "kind: Config\ncurrent-context: y\n",
+    "    user: u\n    namespace: 5\n",
+    "    user: u\n    namespace: n\n    extensions: [{name: a}]\n",
+    "    user: ''\n",
+    "    user: u\n    cluster: d\n",
+    "    user: 5\n",
+    "",
+];
+
 /// A kubeconfig.
 pub(super) fn kubeconfig(dice: &mut Dice) -> String {
     const GOOD: &str = "apiVersion: v1\nkind: Config\nclusters:\n- name: c\n  cluster:\n    server: https://127.0.0.1:1\nusers:\n- name: u\n  user:\n    token: t\ncontexts:\n- name: x\n  context:\n    cluster: c\n    user: u\ncurrent-context: x\n";
-    match dice.below(14) {
+    let address = |dice: &mut Dice| serde_json::Value::from(spelled::url(dice)).to_string();
+    match dice.below(19) {
+        14 | 15 => GOOD.replace("https://127.0.0.1:1", &address(dice)),
+        16 => {
+            let proxy = format!(":1\n    proxy-url: {}", address(dice));
+            GOOD.replace(":1", &proxy)
+        }
+        17 => GOOD.replace("    token: t\n", dice.of(MORE_USERS)),
+        18 => GOOD.replace(dice.of(&["- name: c\n", "- name: u\n", "- name: x\n", "kind: Config\n", "    user: u\n"]), dice.of(MORE_LINES)),
         0 | 1 => GOOD.to_owned(),
         2 => GOOD.replace("current-context: x", "current-context: y"),
         3 => GOOD.replace("cluster: c\n", "cluster: d\n"),

@@ -1,7 +1,7 @@
 //! The tables of flags, fields and gates, and values for each by chance.
 
 use super::chance::Dice;
-use super::pools;
+use super::{pools, spelled};
 use std::sync::OnceLock;
 
 /// One flag.
@@ -113,6 +113,54 @@ fn map_text(path: &str, dice: &mut Dice) -> Option<String> {
 
 /// A value for a flag.
 pub(super) fn flag_value(flag: &Flag, dice: &mut Dice) -> String {
+    let value = usual_flag_value(flag, dice);
+    // No argument of a program has that letter.
+    match dice.below(14) {
+        0 | 1 => spelled_flag_value(flag, dice).replace('\0', ""),
+        2 => spelled::misspelled(&value, dice).replace('\0', ""),
+        _ => value,
+    }
+}
+
+/// A value from the letters of the flag's type.
+fn spelled_flag_value(flag: &Flag, dice: &mut Dice) -> String {
+    match flag.kind {
+        "int" | "int32" | "int64" | "Level" => spelled::number(dice),
+        "duration" => spelled::duration(dice),
+        "ip" => spelled::address(dice),
+        "stringSlice" => spelled::list(dice),
+        "quantity" => spelled::quantity(dice),
+        "mapStringString" if flag.name == "node-labels" => {
+            format!("{}={}", spelled::name(dice), spelled::name(dice))
+        }
+        "[]v1.Taint" => {
+            let effect = dice.of(&[":NoSchedule", ":NoExecute", ":PreferNoSchedule", ":", ""]);
+            format!("{}={}{effect}", spelled::name(dice), spelled::name(dice))
+        }
+        "mapStringString" | "mapStringBool" | "reserved-memory" | "pattern=N" => {
+            spelled::pairs(dice)
+        }
+        _ => spelled_text(if flag.field.is_empty() { flag.name } else { flag.field }, dice),
+    }
+}
+
+/// A text from the letters of what a field or flag wants to be told.
+fn spelled_text(path: &str, dice: &mut Dice) -> String {
+    match path {
+        "address" | "healthzBindAddress" | "node-ip" => spelled::address(dice),
+        "containerRuntimeEndpoint"
+        | "imageServiceEndpoint"
+        | "staticPodURL"
+        | "tracing.endpoint"
+        | "container-runtime-endpoint"
+        | "image-service-endpoint" => spelled::url(dice),
+        "reservedSystemCPUs" => spelled::cpus(dice),
+        "containerLogMaxSize" => spelled::quantity(dice),
+        _ => spelled::name(dice),
+    }
+}
+
+fn usual_flag_value(flag: &Flag, dice: &mut Dice) -> String {
     let name = if flag.field.is_empty() { flag.name } else { flag.field };
     if flag.name == "feature-gates" {
         return gate_pairs(dice);
@@ -171,6 +219,48 @@ pub(super) fn field_value(field: &Field, dice: &mut Dice) -> String {
     if dice.once_in(6) {
         return dice.of(pools::SCALARS).to_owned();
     }
+    match dice.below(14) {
+        0 => spelled::scalar(dice),
+        1 | 2 => {
+            let text = spelled_field_value(field, dice);
+            if text.starts_with('{') || dice.once_in(3) {
+                text.replace('\n', " ")
+            } else {
+                quoted(&text, dice)
+            }
+        }
+        3 => {
+            let value = usual_field_value(field, dice);
+            spelled::misspelled(&value, dice)
+        }
+        _ => usual_field_value(field, dice),
+    }
+}
+
+/// A value from the letters of the field's type.
+fn spelled_field_value(field: &Field, dice: &mut Dice) -> String {
+    match field.path {
+        "evictionHard" | "evictionSoft" | "evictionMinimumReclaim" => {
+            return format!("{{memory.available: {}}}", quoted(&spelled::threshold(dice), dice));
+        }
+        "evictionSoftGracePeriod" => {
+            return format!("{{memory.available: {}}}", quoted(&spelled::duration(dice), dice));
+        }
+        "kubeReserved" | "systemReserved" => {
+            return format!("{{memory: {}}}", quoted(&spelled::quantity(dice), dice));
+        }
+        _ => {}
+    }
+    match field.kind {
+        "integer" | "number" => spelled::number(dice),
+        "duration-string" | "duration-string or integer ns" => spelled::duration(dice),
+        "quantity" => spelled::quantity(dice),
+        "object<quantity>" => format!("{{memory: {}}}", quoted(&spelled::quantity(dice), dice)),
+        _ => spelled_text(field.path, dice),
+    }
+}
+
+fn usual_field_value(field: &Field, dice: &mut Dice) -> String {
     let path = field.path;
     if path == "featureGates" {
         let mut pairs = Vec::new();

@@ -204,6 +204,12 @@ fn file(dice: &mut Dice) -> Case {
     } else {
         "c.yaml"
     };
+    if dice.once_in(12) {
+        let to = dice.of(&["real.yaml", "c.yaml", "none", "/mnt", "/dev/null", "/mnt/real.yaml"]);
+        let case = Case::default().arg(format!("--config={path}")).file("@c.yaml", to);
+        let case = case.file("real.yaml", documents::any(dice));
+        return if path.starts_with("sub") { case.file("sub/", "") } else { case };
+    }
     let case = Case::default().arg(format!("--config={path}")).file("c.yaml", documents::any(dice));
     if path.starts_with("sub") { case.file("sub/", "") } else { case }
 }
@@ -262,6 +268,18 @@ fn drop_ins(dice: &mut Dice) -> Case {
     }
     if dice.once_in(6) {
         case = case.file("d/empty.conf", "");
+    }
+    if dice.once_in(8) {
+        let (name, to) = dice.of(&[
+            &("@d/link.conf", "../c.yaml"),
+            &("@d/link.conf", "nowhere"),
+            &("@d/link.conf", "link.conf"),
+            &("@d/link.conf", "/mnt"),
+            &("@d/link", "../other"),
+            &("@d/15.conf", "/mnt/other/x.conf"),
+            &("@d/link.conf", "/dev/null"),
+        ]);
+        case = case.file(name, *to).file("other/x.conf", documents::drop_in(dice));
     }
     if dice.once_in(8) {
         case = case.file("d/folder.conf/", "");

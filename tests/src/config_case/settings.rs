@@ -155,7 +155,10 @@ const FIELDS: &[Field] = &[
     ("protectKernelDefaults", &["true", "false"]),
     (
         "containerLogMaxSize",
-        &["10Mi", "0", "-1", "x", "1.5", "''", "100m", "1e3", "9Ei", "10MB", " 1", "1Gi2"],
+        &[
+            "10Mi", "0", "-1", "x", "1.5", "''", "100m", "1e3", "9Ei", "10MB", " 1", "1Gi2",
+            "1.5Gi", "1000m", "100Ti", "1.0", "+1", "2k",
+        ],
     ),
     ("containerLogMaxFiles", &["2", "5"]),
     ("containerLogMonitorInterval", &["3s", "10s"]),
@@ -399,6 +402,7 @@ pub fn make(seed: u64, n: u64) -> Case {
         13 | 14 => placement(&mut dice),
         15 | 16 => providers(&mut dice),
         17 => state(&mut dice),
+        18 => document(&[]).arg("--kubeconfig=k").file("k", documents::kubeconfig(&mut dice)),
         _ => {
             let count = dice.below(2);
             let mut case = fields(count, &mut dice);
