@@ -365,9 +365,9 @@ impl Loader<'_> {
             ));
         }
         let gates = self.gates.clone();
-        let (mut config, lines) = Config::resolve(kubelet, own, gates, origins, self.files)?;
+        let (files, lines) = (self.files, &mut self.lines);
+        let mut config = Config::resolve(kubelet, own, gates, origins, files, lines)?;
         config.flag_values.clone_from(&layers.flag_values);
-        self.lines.extend(lines);
         for path in skipped {
             self.lines.push(
                 LogLine::at(

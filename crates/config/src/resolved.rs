@@ -126,14 +126,15 @@ impl StartFaults {
 }
 
 impl Config {
-    /// Types a validated configuration; also answers what to log about it.
+    /// Types a validated configuration; what is to be logged about it goes to `lines`.
     pub(crate) fn resolve(
         mut kubelet: KubeletConfiguration,
         flags: KubeletFlags,
         gates: Gates,
         origins: BTreeMap<String, Origin>,
         files: &dyn ConfigFiles,
-    ) -> Result<(Self, Vec<LogLine>), String> {
+        lines: &mut Vec<LogLine>,
+    ) -> Result<Self, String> {
         let unbuilt = |fault| format!("failed to construct kubelet dependencies: {fault}");
         let self_signed = parse::name_certificate(&mut kubelet, &flags);
         let k = &kubelet;
@@ -146,7 +147,7 @@ impl Config {
             VersionRequest::Report(version) => version.clone(),
             _ => REPORTED_VERSION.to_owned(),
         };
-        let (tls_min_version, lines) = tls::check(k).map_err(unbuilt)?;
+        let tls_min_version = tls::check(k, lines).map_err(unbuilt)?;
         let (reservations, reserved) = parse::reservations(k);
         let qos = parse::qos_percent(&k.qos_reserved);
         let resources = parse::resources(k, &flags, &gates, reservations);
@@ -165,7 +166,7 @@ impl Config {
             collection: faults::collection_fault(&flags),
             address,
         };
-        let config = Self {
+        Ok(Self {
             version,
             dirs: parse::dirs(k, &flags),
             logging: Logging::of(k),
@@ -190,8 +191,7 @@ impl Config {
             gates,
             origins,
             flag_values: BTreeMap::new(),
-        };
-        Ok((config, lines))
+        })
     }
 
     /// The document served at `/configz`, under its key.

@@ -32,11 +32,7 @@ fn fail(function: &'static str, text: &str, reason: NumFault) -> NumError {
 
 /// `strconv.Atoi`.
 pub fn atoi(text: &str) -> Result<i64, NumError> {
-    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
-    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(fail("Atoi", text, NumFault::Syntax));
-    }
-    text.parse().map_err(|_| fail("Atoi", text, NumFault::Range))
+    parse_int(text, 10, 64).map_err(|error| fail("Atoi", text, error.reason))
 }
 
 /// `strconv.ParseInt(text, base, bits)` for base 10 or 0 (prefixes `0x`, `0o`, `0b`, `0`, and `_`).
@@ -44,7 +40,7 @@ pub fn parse_int(text: &str, base: u32, bits: u32) -> Result<i64, NumError> {
     const NAME: &str = "ParseInt";
     let negative = text.starts_with('-');
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
-    let magnitude = magnitude(digits, base).map_err(|reason| fail(NAME, text, reason))?;
+    let magnitude = magnitude(digits, base, bits).map_err(|reason| fail(NAME, text, reason))?;
     let signed = if negative { -i128::from(magnitude) } else { i128::from(magnitude) };
     let limit = 1_i128 << bits.clamp(1, 64).saturating_sub(1);
     if signed < -limit || signed >= limit {
@@ -56,11 +52,7 @@ pub fn parse_int(text: &str, base: u32, bits: u32) -> Result<i64, NumError> {
 /// `strconv.ParseUint(text, base, bits)`, see [`parse_int`].
 pub fn parse_uint(text: &str, base: u32, bits: u32) -> Result<u64, NumError> {
     const NAME: &str = "ParseUint";
-    let value = magnitude(text, base).map_err(|reason| fail(NAME, text, reason))?;
-    if bits < 64 && value >> bits != 0 {
-        return Err(fail(NAME, text, NumFault::Range));
-    }
-    Ok(value)
+    magnitude(text, base, bits).map_err(|reason| fail(NAME, text, reason))
 }
 
 /// `strconv.ParseBool`.
@@ -141,16 +133,14 @@ fn hex_float(text: &str) -> Option<f64> {
     Some(value * 2.0_f64.powi(half) * 2.0_f64.powi(exponent - half))
 }
 
-fn magnitude(text: &str, base: u32) -> Result<u64, NumFault> {
+/// What is too large is found before what is wrong behind it.
+fn magnitude(text: &str, base: u32, bits: u32) -> Result<u64, NumFault> {
     if text.is_empty() {
         return Err(NumFault::Syntax);
     }
     let (digits, radix) = if base == 0 { prefixed(text) } else { (text, base) };
-    if base == 0 && digits.contains('_') && !underscores_ok(text) {
-        return Err(NumFault::Syntax);
-    }
+    let most = u64::MAX >> (64 - bits.clamp(1, 64));
     let mut value = 0_u64;
-    let mut overflow = false;
     let mut seen = false;
     for c in digits.chars() {
         if c == '_' && base == 0 {
@@ -158,15 +148,15 @@ fn magnitude(text: &str, base: u32) -> Result<u64, NumFault> {
         }
         let digit = c.to_digit(radix).ok_or(NumFault::Syntax)?;
         seen = true;
-        match value.checked_mul(u64::from(radix)).and_then(|v| v.checked_add(u64::from(digit))) {
-            Some(next) => value = next,
-            None => overflow = true,
-        }
+        let next = value.checked_mul(u64::from(radix));
+        let next = next.and_then(|value| value.checked_add(u64::from(digit)));
+        value = next.filter(|value| *value <= most).ok_or(NumFault::Range)?;
     }
-    if !seen {
+    let grouped = base == 0 && digits.contains('_');
+    if !seen || (grouped && !underscores_ok(text)) {
         return Err(NumFault::Syntax);
     }
-    if overflow { Err(NumFault::Range) } else { Ok(value) }
+    Ok(value)
 }
 
 fn prefixed(text: &str) -> (&str, u32) {
@@ -317,17 +307,50 @@ fn quote_text(text: &str, quoted: &mut String) {
             '\t' => quoted.push_str("\\t"),
             '\u{b}' => quoted.push_str("\\v"),
             c if c < ' ' || c == '\u{7f}' => quoted.push_str(&format!("\\x{:02x}", u32::from(c))),
-            c if c.is_control() || c == '\u{feff}' || (c.is_whitespace() && c != ' ') => {
-                quoted.push_str(&format!("\\u{:04x}", u32::from(c)));
-            }
-            c => quoted.push(c),
+            c if c.is_ascii() || is_printable(c) => quoted.push(c),
+            c if c > '\u{ffff}' => quoted.push_str(&format!("\\U{:08x}", u32::from(c))),
+            c => quoted.push_str(&format!("\\u{:04x}", u32::from(c))),
         }
     }
+}
+
+/// Go: `strconv.IsPrint`, for what is not ASCII.
+fn is_printable(c: char) -> bool {
+    // Marks are escaped only where nothing stands before them.
+    let text: String = ['a', c].iter().collect();
+    let mut escaped = text.escape_debug().skip(1);
+    escaped.next() == Some(c)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_is_too_large_before_it_is_none() {
+        let reason = |text: &str, bits| parse_int(text, 0, bits).unwrap_err().reason;
+        assert_eq!(reason("1000000000000000000001e3", 64), NumFault::Range);
+        assert_eq!(reason("-137438953472e0", 32), NumFault::Range);
+        assert_eq!(reason("4294967296_", 32), NumFault::Range);
+        assert_eq!(reason("4294967295e0", 32), NumFault::Syntax);
+        assert_eq!(reason("4294967295", 32), NumFault::Range);
+        assert_eq!(reason("1_", 32), NumFault::Syntax);
+        assert_eq!(atoi("99999999999999999999x").unwrap_err().reason, NumFault::Range);
+        assert_eq!(atoi("-12"), Ok(-12));
+    }
+
+    #[test]
+    fn what_cannot_be_seen_is_escaped_in_quotes() {
+        for (text, quoted) in [
+            ("é٣e\u{301}\u{1f600}", "\"é٣e\u{301}\u{1f600}\""),
+            ("\u{a0}\u{200b}\u{2028}", "\"\\u00a0\\u200b\\u2028\""),
+            ("\u{85}\u{feff}\u{ad}", "\"\\u0085\\ufeff\\u00ad\""),
+            ("\u{e000}\u{e0001}\u{fffd}", "\"\\ue000\\U000e0001\u{fffd}\""),
+            ("'\u{7f}\u{1}", "\"'\\x7f\\x01\""),
+        ] {
+            assert_eq!(quote(text), quoted);
+        }
+    }
 
     #[test]
     fn floats_may_be_hexadecimal_and_digits_grouped() {

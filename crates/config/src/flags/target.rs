@@ -193,8 +193,7 @@ impl FlagTarget for BTreeMap<String, String> {
 
     fn show(&self, kind: Kind) -> String {
         let separator = if kind == Kind::LangleMap { '<' } else { '=' };
-        let pairs: Vec<String> = self.iter().map(|(k, v)| format!("{k}{separator}{v}")).collect();
-        pairs.join(",")
+        sorted(self.iter().map(|(k, v)| format!("{k}{separator}{v}")))
     }
 }
 
@@ -214,9 +213,15 @@ impl FlagTarget for BTreeMap<String, bool> {
     }
 
     fn show(&self, _: Kind) -> String {
-        let pairs: Vec<String> = self.iter().map(|(k, v)| format!("{k}={v}")).collect();
-        pairs.join(",")
+        sorted(self.iter().map(|(k, v)| format!("{k}={v}")))
     }
+}
+
+/// Pairs in the order of their text.
+fn sorted(pairs: impl Iterator<Item = String>) -> String {
+    let mut pairs: Vec<String> = pairs.collect();
+    pairs.sort();
+    pairs.join(",")
 }
 
 impl FlagTarget for BTreeMap<String, Vec<String>> {
@@ -502,6 +507,14 @@ fn csv(text: &str) -> Result<Vec<String>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pairs_are_shown_in_the_order_of_their_text() {
+        let map: BTreeMap<String, String> =
+            [("a", "1"), ("a0", "2")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+        assert_eq!(map.show(Kind::Map), "a0=2,a=1");
+        assert_eq!(map.show(Kind::LangleMap), "a0<2,a<1");
+    }
 
     #[test]
     fn lists_follow_csv() {

@@ -13,6 +13,8 @@ go_struct! {
         kind: String, "kind", "string", omitempty;
         /// API version.
         api_version: String, "apiVersion", "string", omitempty;
+        /// For people.
+        preferences: Preferences, "preferences", "v1.Preferences", omitempty;
         /// Servers.
         clusters: Vec<NamedCluster>, "clusters", "[]v1.NamedCluster", always;
         /// Identities.
@@ -21,6 +23,8 @@ go_struct! {
         contexts: Vec<NamedContext>, "contexts", "[]v1.NamedContext", always;
         /// The pair in force.
         current_context: String, "current-context", "string", always;
+        /// What nobody here reads.
+        extensions: Vec<NamedExtension>, "extensions", "[]v1.NamedExtension", omitempty;
     }
 }
 
@@ -51,6 +55,8 @@ go_struct! {
         proxy_url: String, "proxy-url", "string", omitempty;
         /// Whether answers come uncompressed.
         disable_compression: bool, "disable-compression", "bool", omitempty;
+        /// What nobody here reads.
+        extensions: Vec<NamedExtension>, "extensions", "[]v1.NamedExtension", omitempty;
     }
 }
 
@@ -95,6 +101,8 @@ go_struct! {
         act_as_groups: Vec<String>, "as-groups", "[]string", omitempty;
         /// What else to act with.
         act_as_extra: BTreeMap<String, Vec<String>>, "as-user-extra", "map[string][]string", omitempty;
+        /// What nobody here reads.
+        extensions: Vec<NamedExtension>, "extensions", "[]v1.NamedExtension", omitempty;
     }
 }
 
@@ -103,6 +111,8 @@ go_struct! {
     AuthProvider = "v1.AuthProviderConfig" {
         /// Name.
         name: String, "name", "string", always;
+        /// What it wants to know.
+        config: BTreeMap<String, String>, "config", "map[string]string", always;
     }
 }
 
@@ -117,6 +127,8 @@ go_struct! {
         env: Vec<Variable>, "env", "[]v1.ExecEnvVar", always;
         /// Version of the protocol.
         api_version: String, "apiVersion", "string", omitempty;
+        /// What to tell a person who does not have it.
+        install_hint: String, "installHint", "string", omitempty;
         /// Whether it may ask a person.
         interactive_mode: String, "interactiveMode", "v1.ExecInteractiveMode", omitempty;
         /// Whether it is told the server.
@@ -153,7 +165,37 @@ go_struct! {
         user: String, "user", "string", always;
         /// Namespace.
         namespace: String, "namespace", "string", omitempty;
+        /// What nobody here reads.
+        extensions: Vec<NamedExtension>, "extensions", "[]v1.NamedExtension", omitempty;
     }
+}
+
+go_struct! {
+    /// For people.
+    Preferences = "v1.Preferences" {
+        /// Whether they like colours.
+        colors: bool, "colors", "bool", omitempty;
+        /// What nobody here reads.
+        extensions: Vec<NamedExtension>, "extensions", "[]v1.NamedExtension", omitempty;
+    }
+}
+
+go_struct! {
+    /// Something with a name.
+    NamedExtension = "v1.NamedExtension" {
+        /// Name.
+        name: String, "name", "string", always;
+        /// Anything.
+        extension: Anything, "extension", "runtime.RawExtension", always;
+    }
+}
+
+/// A value of any type, which nobody looks at.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Anything;
+
+impl GoValue for Anything {
+    fn decode(&mut self, _: &Value, _: &str, _: &mut Decoder) {}
 }
 
 /// Bytes, written in base64.
@@ -262,7 +304,7 @@ impl NamedUser {
 
 impl NamedContext {
     fn dump(&self) -> String {
-        let Context { cluster, user, namespace } = &self.context;
+        let Context { cluster, user, namespace, .. } = &self.context;
         format!("{{{} {{{cluster} {user} {namespace} []}}}}", self.name)
     }
 }

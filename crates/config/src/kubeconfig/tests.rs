@@ -123,3 +123,20 @@ fn a_lasting_file_is_told_by_its_certificate() {
     let exec = with_user("exec: {apiVersion: x, command: x, interactiveMode: Never}");
     assert!(lines(&exec).contains("unable to load transport configuration from"));
 }
+
+#[test]
+fn parts_that_nobody_reads_have_a_type_too() {
+    let bent = |more: &str| told(&format!("{GOOD}{more}\n"), false);
+    assert_eq!(bent("preferences: {colors: true, extensions: [{name: a, extension: 5}]}"), None);
+    assert_eq!(bent("extensions: [{name: a, extension: {b: [c]}}]"), None);
+    for (more, why) in [
+        ("preferences: 5", "number into Go struct field Config.preferences of type v1.Preferences"),
+        (
+            "extensions: x",
+            "string into Go struct field Config.extensions of type []v1.NamedExtension",
+        ),
+    ] {
+        let fault = bent(more).unwrap();
+        assert!(fault.ends_with(&format!("json: cannot unmarshal {why}")), "{fault}");
+    }
+}

@@ -415,6 +415,9 @@ fn late_faults_are_told_before_anything_starts() {
     for (arg, text) in cases {
         assert_eq!(fault(&[arg], &[]), format!("failed to construct kubelet dependencies: {text}"));
     }
+    let body = file("tlsCipherSuites: [TLS_RSA_WITH_AES_128_CBC_SHA]\ntlsCurvePreferences: [0]\n");
+    let lines = loaded(&["--config=c"], &[("c", &body)]).lines;
+    assert!(lines.iter().any(|line| line.message.starts_with("Use of insecure cipher")));
     let cases = [
         ("[0]", "curve preference 0 is out of range (must be 1-65535)"),
         ("[23, 23]", "duplicate curve preference 23"),

@@ -40,14 +40,14 @@ pub(crate) fn caller_fault(
     }
     let authority = &k.authentication.x509.client_ca_file;
     if !authority.is_empty() {
+        let name = quote(&format!("client-ca-bundle::{authority}"));
         match files.read(authority) {
             Err(error) => return Some(error),
             Ok(bundle) if bundle.is_empty() => {
-                return Some("missing content for CA bundle \"client-ca-bundle\"".to_owned());
+                return Some(format!("missing content for CA bundle {name}"));
             }
             Ok(bundle) => {
                 if let Some(fault) = bundle_fault(&bundle) {
-                    let name = quote(&format!("client-ca-bundle::{authority}"));
                     return Some(format!("error loading CA bundle for {name}: {fault}"));
                 }
             }

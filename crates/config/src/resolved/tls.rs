@@ -50,17 +50,19 @@ const INSECURE: [&str; 12] = [
 ];
 const CURVES: [i32; 7] = [23, 24, 25, 29, 4587, 4588, 4589];
 
-/// Checks the names; answers the lowest version and what to log.
-pub(super) fn check(k: &KubeletConfiguration) -> Result<(TlsVersion, Vec<LogLine>), String> {
-    let mut lines = Vec::new();
-    for suite in &k.tls_cipher_suites {
-        if INSECURE.contains(&suite.as_str()) {
-            lines.push(
-                LogLine::info("Use of insecure cipher detected.").with("cipher", suite.as_str()),
-            );
-        } else if !SAFE.contains(&suite.as_str()) {
-            return Err(format!("Cipher suite {suite} not supported or doesn't exist"));
-        }
+/// Checks the names; answers the lowest version. What is to be logged is, whatever is found later.
+pub(super) fn check(
+    k: &KubeletConfiguration,
+    lines: &mut Vec<LogLine>,
+) -> Result<TlsVersion, String> {
+    let insecure = |suite: &&String| INSECURE.contains(&suite.as_str());
+    let known = |suite: &&String| SAFE.contains(&suite.as_str()) || insecure(suite);
+    if let Some(suite) = k.tls_cipher_suites.iter().find(|suite| !known(suite)) {
+        return Err(format!("Cipher suite {suite} not supported or doesn't exist"));
+    }
+    for suite in k.tls_cipher_suites.iter().filter(insecure) {
+        lines
+            .push(LogLine::info("Use of insecure cipher detected.").with("cipher", suite.as_str()));
     }
     let version = match k.tls_min_version.as_str() {
         "VersionTLS10" => TlsVersion::V10,
@@ -87,5 +89,5 @@ pub(super) fn check(k: &KubeletConfiguration) -> Result<(TlsVersion, Vec<LogLine
             ));
         }
     }
-    Ok((version, lines))
+    Ok(version)
 }

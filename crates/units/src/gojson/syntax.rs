@@ -58,7 +58,12 @@ impl Scanner<'_> {
     }
 
     fn fault<T>(&self, context: impl Into<String>) -> Result<T, Fault> {
-        Err(Fault::At(self.peek()?, context.into()))
+        Err(Fault::At(self.within(), context.into()))
+    }
+
+    /// The next character of something that must go on: Go puts a space at the end of everything.
+    fn within(&self) -> char {
+        self.peek().unwrap_or(' ')
     }
 
     fn document(&mut self) -> Result<(), Fault> {
@@ -147,7 +152,7 @@ impl Scanner<'_> {
 
     fn literal(&mut self, word: &str) -> Result<(), Fault> {
         for expected in word.chars() {
-            if self.peek()? != expected {
+            if self.within() != expected {
                 return self.fault(format!("in literal {word} (expecting '{expected}')"));
             }
             self.next()?;
@@ -162,14 +167,14 @@ impl Scanner<'_> {
                 '"' => return self.next().map(|_| ()),
                 '\\' => {
                     self.next()?;
-                    match self.peek()? {
+                    match self.within() {
                         '"' | '\\' | '/' | 'b' | 'f' | 'n' | 'r' | 't' => {
                             self.next()?;
                         }
                         'u' => {
                             self.next()?;
                             for _ in 0..4 {
-                                if !self.peek()?.is_ascii_hexdigit() {
+                                if !self.within().is_ascii_hexdigit() {
                                     return self.fault("in \\u hexadecimal character escape");
                                 }
                                 self.next()?;
@@ -193,7 +198,7 @@ impl Scanner<'_> {
     fn number(&mut self) -> Result<(), Fault> {
         if self.peek()? == '-' {
             self.next()?;
-            if !self.peek()?.is_ascii_digit() {
+            if !self.within().is_ascii_digit() {
                 return self.fault("in numeric literal");
             }
         }
@@ -202,7 +207,7 @@ impl Scanner<'_> {
         }
         if self.starts_with(b".") {
             self.next()?;
-            if !self.peek()?.is_ascii_digit() {
+            if !self.within().is_ascii_digit() {
                 return self.fault("after decimal point in numeric literal");
             }
             self.digits();
@@ -212,7 +217,7 @@ impl Scanner<'_> {
             if self.starts_with(b"+-") {
                 self.next()?;
             }
-            if !self.peek()?.is_ascii_digit() {
+            if !self.within().is_ascii_digit() {
                 return self.fault("in exponent of numeric literal");
             }
             self.digits();
@@ -247,7 +252,13 @@ mod tests {
             ("[1 2]", "invalid character '2' after array element"),
             ("[1,]", "invalid character ']' looking for beginning of value"),
             ("1 x", "invalid character 'x' after top-level value"),
-            ("tru", "unexpected end of JSON input"),
+            ("tru", "invalid character ' ' in literal true (expecting 'e')"),
+            ("{\"a", "unexpected end of JSON input"),
+            ("\"\\", "invalid character ' ' in string escape code"),
+            ("\"\\u0", "invalid character ' ' in \\u hexadecimal character escape"),
+            ("[-", "invalid character ' ' in numeric literal"),
+            ("1.", "invalid character ' ' after decimal point in numeric literal"),
+            ("1e+", "invalid character ' ' in exponent of numeric literal"),
             ("trux", "invalid character 'x' in literal true (expecting 'e')"),
             ("\"\\x\"", "invalid character 'x' in string escape code"),
             ("\"\\u00g0\"", "invalid character 'g' in \\u hexadecimal character escape"),
