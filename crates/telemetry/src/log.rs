@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Verbosity: an error, warning or info event has V0, debug V3, trace V5; an event may say its own with a
-//! field `v`. It is printed when its V is not above `--v` (or above what `--vmodule` says for its file). The
+//! field `v`. It is printed when its V is not above `--v` (or, if that is more, above what `--vmodule` says for its
+//! file). The
 //! level can be changed while running through [`LogHandle`]. Events of other people's crates are
 //! four steps quieter than ours. Fields of the spans around an event come before the event's own.
 

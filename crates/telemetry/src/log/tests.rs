@@ -174,6 +174,10 @@ fn vmodule_raises_one_file_and_foreign_crates_are_quieter() {
     config.vmodule = "tes*=5".parse().unwrap();
     let got = printed(&config, |_| tracing::trace!("deep"));
     assert!(got.ends_with("\"deep\"\n"), "{got}");
+    config.verbosity = 5;
+    config.vmodule = "*=0".parse().unwrap();
+    let got = printed(&config, |_| tracing::trace!("still"));
+    assert!(got.ends_with("\"still\"\n"), "{got}");
 }
 
 #[test]

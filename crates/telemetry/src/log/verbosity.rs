@@ -112,7 +112,8 @@ impl Filter {
         }
         let step = if is_ours(metadata.target()) { 0 } else { FOREIGN_STEP };
         let of_file = metadata.file().and_then(|file| self.vmodule.verbosity_of(file));
-        v.saturating_add(step) <= of_file.unwrap_or_else(|| self.verbosity())
+        // As with klog, a file can only be raised.
+        v.saturating_add(step) <= of_file.unwrap_or_default().max(self.verbosity())
     }
 
     /// The most detailed level that can be enabled at all.
