@@ -2,7 +2,7 @@
 //!
 //! Owns: one entry per container definition that was restarted, with the delay that its *next* restart must
 //! respect. Same arithmetic as upstream (`flowcontrol.Backoff`): doubling up to a maximum, counted from the end
-//! of the last run, forgotten when a run lasted longer than twice the maximum.
+//! of the last run, forgotten when a run lasted longer than ten minutes, whatever the maximum.
 //!
 //! Deliberately absent: jitter and a clock.
 
@@ -36,6 +36,10 @@ impl BackOffKey {
         Self(parts.join("/"))
     }
 }
+
+/// A run that lasted longer was a good one: what came before it is forgotten (upstream sets it for
+/// containers alone, and does not derive it from the maximum).
+const GOOD_RUN: Duration = Duration::from_secs(600);
 
 /// First and largest delay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +89,7 @@ impl BackOff {
         now: Timestamp,
     ) -> Option<(Duration, Timestamp)> {
         let entry = self.entries.get(key)?;
-        if self.expired(finished, entry) {
+        if expired(finished, entry) {
             return None;
         }
         let until = later(finished, entry.delay);
@@ -95,7 +99,7 @@ impl BackOff {
     /// Notes that the container is being started again after a run that ended at `finished`.
     pub fn advance(&mut self, key: &BackOffKey, finished: Timestamp, now: Timestamp) {
         let delay = match self.entries.get(key) {
-            Some(entry) if !self.expired(finished, entry) => {
+            Some(entry) if !expired(finished, entry) => {
                 entry.delay.saturating_mul(2).min(self.curve.max)
             }
             _ => self.curve.initial,
@@ -105,8 +109,7 @@ impl BackOff {
 
     /// Drops entries that no longer matter.
     pub fn forget_old(&mut self, now: Timestamp) {
-        let keep = self.curve.max.saturating_mul(2);
-        self.entries.retain(|_, entry| now <= later(entry.updated, keep));
+        self.entries.retain(|_, entry| !expired(now, entry));
     }
 
     /// The entries in a form that can be stored and read back by [`BackOff::restore`].
@@ -123,10 +126,10 @@ impl BackOff {
             }
         }
     }
+}
 
-    fn expired(&self, finished: Timestamp, entry: &Entry) -> bool {
-        finished > later(entry.updated, self.curve.max.saturating_mul(2))
-    }
+fn expired(at: Timestamp, entry: &Entry) -> bool {
+    at > later(entry.updated, GOOD_RUN)
 }
 
 /// `at` plus `by`, or the end of time.
@@ -185,7 +188,18 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_dropped_after_twice_the_maximum() {
+    fn a_run_longer_than_a_small_maximum_does_not_start_the_sequence_again() {
+        let mut back_off =
+            BackOff::new(BackOffCurve::new(Duration::from_secs(10), Duration::from_secs(2)));
+        back_off.advance(&key(), at(0), at(0));
+        let ended = at(30);
+        assert_eq!(back_off.waiting(&key(), ended, ended).map(|w| w.0.as_secs()), Some(2));
+        back_off.forget_old(at(600));
+        assert_eq!(back_off.entries.len(), 1);
+    }
+
+    #[test]
+    fn entries_are_dropped_after_ten_minutes() {
         let mut back_off = BackOff::default();
         back_off.advance(&key(), at(0), at(0));
         back_off.forget_old(at(600));
