@@ -83,7 +83,7 @@ pub enum KillError {
 
 /// Plans the kill of every running container and all sandboxes.
 ///
-/// `pod` is `None` for a pod known only to the runtime; then annotations stand in for the spec.
+/// `pod` is `None` for a pod known only to the runtime: what its spec was is unknown, so no hook runs.
 pub fn plan_pod(pod: Option<&Pod>, runtime: &RuntimePod, grace_override: Option<i64>) -> KillPod {
     let running: Vec<&ContainerView> =
         runtime.containers.iter().filter(|c| c.is_running()).collect();
@@ -98,13 +98,16 @@ pub fn plan_pod(pod: Option<&Pod>, runtime: &RuntimePod, grace_override: Option<
                 message: default_message(&view.name),
                 reason: KillReason::Other,
             };
-            let mut stop = match pod.filter(|p| find(p, &view.name).is_some()) {
-                Some(pod) => stop_known(pod, target, grace_override),
+            let Some(pod) = pod else {
+                let mut stop = stop_restored(view, target, grace_override);
+                stop.pre_stop = None;
+                return stop;
+            };
+            let mut stop = match find(pod, &view.name) {
+                Some(_) => stop_known(pod, target, grace_override),
                 None => stop_restored(view, target, grace_override),
             };
-            if let Some(pod) = pod {
-                stop.after = waits_for(pod, &view.name, &running);
-            }
+            stop.after = waits_for(pod, &view.name, &running);
             stop
         })
         .collect();
@@ -351,11 +354,17 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_unknown_to_us_is_killed_by_its_annotations() {
+    fn a_pod_unknown_to_us_is_killed_by_its_annotations_and_without_hooks() {
         let mut state = runtime("ready a:running");
         state.containers[0].restored.termination_grace_seconds = Some(40);
+        state.containers[0].restored.pre_stop = Some(LifecycleHandler::default());
         assert_eq!(plan_pod(None, &state, None).containers[0].budget.stop_timeout(), 40);
-        assert_eq!(plan_pod(None, &state, Some(1)).containers[0].budget.stop_timeout(), 2);
+        let stop = plan_pod(None, &state, Some(1)).containers.remove(0);
+        assert_eq!(stop.budget.stop_timeout(), 2);
+        assert_eq!(stop.pre_stop, None);
+        assert_eq!(stop.target.message, "Stopping container a");
+        let kept = plan_restored(&state.containers[0], "gone").pre_stop;
+        assert!(kept.is_some(), "one container in an unknown state keeps its hook");
     }
 
     #[test]

@@ -46,7 +46,6 @@ impl PodWorker {
             timeline: &self.timeline,
             grace: self.interrupt.clone(),
             began: Instant::now(),
-            with_events: true,
         }
     }
 

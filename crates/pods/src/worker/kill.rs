@@ -33,8 +33,6 @@ pub(super) struct Killer<'a> {
     pub(super) grace: watch::Receiver<crate::lives::Interrupt>,
     /// When this kill began: a grace given before counts from here.
     pub(super) began: Instant,
-    /// Whether events about this pod make sense (not for pods only the runtime knows).
-    pub(super) with_events: bool,
 }
 
 impl Killer<'_> {
@@ -263,9 +261,6 @@ impl Killer<'_> {
         reason: &'static str,
         message: String,
     ) {
-        if !self.with_events {
-            return;
-        }
         let field_path = Some(stop.target.kind.field_path(&stop.target.name));
         let target = EventTarget::Pod { pod: Arc::clone(self.pod), field_path };
         self.shared.events.emit(NodeEvent { target, severity, reason, message });

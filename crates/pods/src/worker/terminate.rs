@@ -66,9 +66,7 @@ impl PodWorker {
         runtime: Arc<RuntimePod>,
     ) -> Outcome {
         let todo = kill::plan_pod(None, &runtime, Some(work.grace_seconds.unwrap_or(1)));
-        let mut killer = self.killer(&work.pod, &runtime);
-        killer.with_events = false;
-        let result = killer.pod(todo).await;
+        let result = self.killer(&work.pod, &runtime).pod(todo).await;
         self.acted();
         match result {
             Ok(()) => Outcome::Done { terminal: false },

@@ -344,15 +344,19 @@ async fn a_crash_at_any_moment_leaves_at_most_one_copy_and_a_running_pod() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_nobody_wants_is_ended() {
+async fn a_pod_that_nobody_wants_is_ended_without_its_hook() {
     let world = World::new();
-    world.api.put(simple("web"));
+    let hook = serde_json::json!({ "preStop": { "exec": { "command": ["pre"] } } });
+    let main = serde_json::json!({ "name": "main", "image": "busybox:1", "lifecycle": hook });
+    world.api.put(pod("web", serde_json::json!({ "containers": [main] })));
     let first = world.start(Sources::Api).await;
     world.eventually("running", |w| w.running("main") == 1).await;
     first.crash().await;
     world.api.remove("web");
     let second = world.start(Sources::Api).await;
     world.eventually("ended", |w| w.running("main") == 0).await;
+    assert_eq!(world.cri.count(cri::Call::ExecSync), 0);
+    assert_eq!(world.messages("Killing"), ["Stopping container main"]);
     second.crash().await;
 }
 
