@@ -23,6 +23,17 @@ pub fn quoted(text: &str) -> String {
     to_string(text).unwrap_or_else(|_| "\"\"".to_owned())
 }
 
+/// What a reader of Go's JSON sees of any bytes: each one that is not UTF-8 is a replacement character
+/// of its own.
+pub fn text(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        text.extend(chunk.invalid().iter().map(|_| char::REPLACEMENT_CHARACTER));
+    }
+    text
+}
+
 /// Any value as compact JSON.
 pub fn to_string<T: Serialize + ?Sized>(value: &T) -> Result<String, serde_json::Error> {
     let mut bytes = Vec::new();
@@ -93,6 +104,18 @@ impl Formatter for GoFormatter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_byte_that_is_no_text_is_replaced_by_itself() {
+        for (bytes, want) in [
+            (&b"a\xff\xfeb"[..], "a\u{fffd}\u{fffd}b"),
+            (b"\xe2\x82", "\u{fffd}\u{fffd}"),
+            (b"\x82\xac\xe2\x82\xac", "\u{fffd}\u{fffd}\u{20ac}"),
+            (b"plain", "plain"),
+        ] {
+            assert_eq!(text(bytes), want, "{bytes:?}");
+        }
+    }
 
     #[test]
     fn strings_are_escaped_as_go_does() {

@@ -228,7 +228,7 @@ impl ProbeRun {
                 let mut output = done.stdout;
                 output.extend_from_slice(&done.stderr);
                 output.truncate(MAX_OUTPUT);
-                ProbeAnswer::Failure(String::from_utf8_lossy(&output).into_owned())
+                ProbeAnswer::Failure(units::gojson::text(&output))
             }
             Err(error) if error.is_deadline() => ProbeAnswer::Failure(error.to_string()),
             Err(error) => ProbeAnswer::error(error.to_string()),

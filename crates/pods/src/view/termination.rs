@@ -4,6 +4,8 @@ use engine::runtime::{ContainerRunState, ContainerView, join_messages};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use units::cri_log::{LineFilter, LineOptions, UnsupportedFormat};
+use units::gojson;
 
 const MAX_MESSAGE: u64 = 4096;
 const MAX_LOG_BYTES: usize = 2048;
@@ -19,7 +21,7 @@ pub(crate) fn add_message(container: &mut ContainerView) {
     let (mut message, mut failed) = (String::new(), false);
     if let Some(path) = container.termination_file() {
         match tail(Path::new(path), MAX_MESSAGE) {
-            Ok(bytes) => message = String::from_utf8_lossy(&bytes).into_owned(),
+            Ok(bytes) => message = gojson::text(&bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
                 message = format!("Error on reading termination log {path}: {error}");
@@ -28,8 +30,9 @@ pub(crate) fn add_message(container: &mut ContainerView) {
         }
     }
     if message.is_empty() && !failed && container.falls_back_to_log() {
-        message = match tail(Path::new(&container.log_path), LOG_WINDOW) {
-            Ok(bytes) => end_of_log(&bytes),
+        let read = tail(Path::new(&container.log_path), LOG_WINDOW).map_err(|e| e.to_string());
+        message = match read.and_then(|bytes| end_of_log(&bytes).map_err(|e| e.to_string())) {
+            Ok(text) => text,
             Err(error) => format!("Error on reading termination message from logs: {error}"),
         };
     }
@@ -54,48 +57,69 @@ fn tail(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The text of the last lines of a CRI log (`time stream tag text`).
-fn end_of_log(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
-    let mut kept = Vec::new();
-    for line in text.lines().rev().take(MAX_LOG_LINES) {
-        let mut parts = line.splitn(4, ' ');
-        if let (Some(_), Some("stdout" | "stderr"), Some(tag), Some(content)) =
-            (parts.next(), parts.next(), parts.next(), parts.next())
-        {
-            kept.push((tag.starts_with('P'), content));
-        }
+/// The text of the last lines of a log. Bytes count, not characters: what is cut off may leave half a
+/// character, and a terminal's carriage returns stay.
+fn end_of_log(bytes: &[u8]) -> Result<String, UnsupportedFormat> {
+    // Where the window begins there is most likely no line's beginning.
+    let cut = bytes.len() as u64 >= LOG_WINDOW;
+    let lines: Vec<&[u8]> = bytes.split_inclusive(|b| *b == b'\n').skip(usize::from(cut)).collect();
+    let ended = lines.iter().filter(|line| line.ends_with(b"\n")).count();
+    let mut filter = LineFilter::new(LineOptions::default());
+    let mut text = Vec::new();
+    for line in lines.iter().skip(ended.saturating_sub(MAX_LOG_LINES)) {
+        filter.line(line, &mut text)?;
     }
-    let mut message = String::new();
-    for (partial, content) in kept.into_iter().rev() {
-        message.push_str(content);
-        if !partial {
-            message.push('\n');
-        }
-    }
-    let mut from = message.len().saturating_sub(MAX_LOG_BYTES);
-    while !message.is_char_boundary(from) {
-        from += 1;
-    }
-    message.split_off(from)
+    let from = text.len().saturating_sub(MAX_LOG_BYTES);
+    Ok(gojson::text(text.get(from..).unwrap_or_default()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const AT: &str = "2026-01-01T00:00:00Z";
+
+    fn end(log: &str) -> String {
+        end_of_log(log.as_bytes()).unwrap()
+    }
+
     #[test]
     fn log_lines_lose_their_headers_and_partial_lines_are_joined() {
-        let log = "2026-01-01T00:00:00Z stdout F one\n2026-01-01T00:00:01Z stderr P tw\n2026-01-01T00:00:02Z stderr F o\n";
-        assert_eq!(end_of_log(log.as_bytes()), "one\ntwo\n");
+        let log = format!("{AT} stdout F one\n{AT} stderr P tw\n{AT} stderr F o\n");
+        assert_eq!(end(&log), "one\ntwo\n");
     }
 
     #[test]
     fn only_the_last_lines_count() {
-        let log: String = (0..200).map(|n| format!("t stdout F {n}\n")).collect();
-        let message = end_of_log(log.as_bytes());
+        let log: String = (0..200).map(|n| format!("{AT} stdout F {n}\n")).collect();
+        let message = end(&log);
         assert!(message.starts_with("120\n"), "{message}");
         assert!(message.ends_with("199\n"));
+    }
+
+    #[test]
+    fn lines_of_a_terminal_keep_their_carriage_returns() {
+        let log = format!("{AT} stdout F one\r\n{AT} stdout F two\r\n");
+        assert_eq!(end(&log), "one\r\ntwo\r\n");
+    }
+
+    #[test]
+    fn a_character_that_the_limit_cuts_shows_what_is_left_of_it() {
+        let log = format!("{AT} stdout F {}\n", "\u{20ac}".repeat(1000));
+        let message = end(&log);
+        // 2047 bytes before the newline: 682 whole characters and one byte of another.
+        let want = format!("\u{fffd}{}\n", "\u{20ac}".repeat(682));
+        assert_eq!(message, want);
+    }
+
+    #[test]
+    fn lines_before_the_window_are_left_out() {
+        let line = format!("{AT} stdout F {}\n", "x".repeat(1000));
+        let log = line.repeat(100);
+        let window = &log.as_bytes()[log.len() - usize::try_from(LOG_WINDOW).unwrap()..];
+        let message = end_of_log(window).unwrap();
+        assert_eq!(message.len(), MAX_LOG_BYTES);
+        assert!(!message.contains("stdout"), "{message}");
     }
 
     #[test]
