@@ -31,7 +31,7 @@ pub(crate) async fn probe(
 ) -> ProbeAnswer {
     let address =
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-    let limit = go_seconds(timeout);
+    let limit = units::GoDuration::from(timeout);
     let deadline = tokio::time::Instant::now() + timeout;
     let endpoint = match Endpoint::from_shared(format!("http://{address}"))
         .and_then(|endpoint| endpoint.user_agent(agent.to_owned()))
@@ -123,10 +123,6 @@ fn judge(status: i32) -> ProbeAnswer {
             ProbeAnswer::Failure(format!("service unhealthy (responded with {name:?})"))
         }
     }
-}
-
-fn go_seconds(timeout: Duration) -> String {
-    format!("{}s", timeout.as_secs())
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper_util::rt::TokioIo;
 use rustls_pki_types::pem::PemObject;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -80,9 +81,10 @@ impl HttpClient {
         let mut target = HttpTarget::parse(&fetch.url)
             .ok_or_else(|| HttpError::Request(format!("cannot parse URL {:?}", fetch.url)))?;
         let mut headers = header_map(&fetch.headers);
+        let phase = Phase::default();
         for _ in 0..MAX_REDIRECTS {
             let (status, answer, body) =
-                self.get(&target, &headers, fetch.max_body, Excess::Error).await?;
+                self.get((&target, &phase), &headers, fetch.max_body, Excess::Error).await?;
             let Some(next) = redirect(status, &answer).and_then(|l| target.join(l)) else {
                 return Ok(HttpAnswer { status, body });
             };
@@ -107,11 +109,20 @@ impl HttpClient {
         first: &HttpTarget,
         headers: &HeaderMap,
     ) -> Result<HttpAnswer, HttpError> {
+        self.follow_in_phases(first, headers, &Phase::default()).await
+    }
+
+    async fn follow_in_phases(
+        &self,
+        first: &HttpTarget,
+        headers: &HeaderMap,
+        phase: &Phase,
+    ) -> Result<HttpAnswer, HttpError> {
         let mut target = first.clone();
         let mut headers = headers.clone();
         for _ in 0..MAX_REDIRECTS {
             let (status, answer, body) =
-                self.get(&target, &headers, PROBE_BODY, Excess::Cut).await?;
+                self.get((&target, phase), &headers, PROBE_BODY, Excess::Cut).await?;
             let next = redirect(status, &answer).and_then(|l| {
                 let absolute = l.contains("://") || l.starts_with("//");
                 target.join(l).map(|next| (next, absolute))
@@ -134,11 +145,12 @@ impl HttpClient {
 
     async fn get(
         &self,
-        target: &HttpTarget,
+        (target, phase): (&HttpTarget, &Phase),
         headers: &HeaderMap,
         max_body: usize,
         excess: Excess,
     ) -> Result<(u16, HeaderMap, Vec<u8>), HttpError> {
+        phase.awaits_headers();
         let failed = |cause: String| HttpError::Transport {
             url: target.to_string(),
             cause,
@@ -148,8 +160,8 @@ impl HttpClient {
         let ends = texts::ends_of(&stream);
         let request = request(target, headers).map_err(HttpError::Request)?;
         if !target.is_tls() {
-            return exchange(TokioIo::new(stream), request, (target, &ends), max_body, excess)
-                .await;
+            let about = (target, ends.as_str(), phase);
+            return exchange(TokioIo::new(stream), request, about, max_body, excess).await;
         }
         let name = rustls_pki_types::ServerName::try_from(target.host.clone())
             .map_err(|e| failed(e.to_string()))?;
@@ -163,7 +175,8 @@ impl HttpClient {
             };
             HttpError::Transport { url: target.to_string(), cause, plain_answer }
         })?;
-        exchange(TokioIo::new(stream), request, (target, &ends), max_body, excess).await
+        let about = (target, ends.as_str(), phase);
+        exchange(TokioIo::new(stream), request, about, max_body, excess).await
     }
 }
 
@@ -181,6 +194,22 @@ fn too_many(target: &HttpTarget) -> HttpError {
     }
 }
 
+/// How far a request is.
+#[derive(Debug, Default)]
+struct Phase {
+    reads_body: AtomicBool,
+}
+
+impl Phase {
+    fn awaits_headers(&self) {
+        self.reads_body.store(false, Ordering::Relaxed);
+    }
+
+    fn reads_body(&self) {
+        self.reads_body.store(true, Ordering::Relaxed);
+    }
+}
+
 /// What a body longer than the bound means.
 #[derive(Debug, Clone, Copy)]
 enum Excess {
@@ -194,8 +223,15 @@ pub(crate) async fn probe(
     headers: &HeaderMap,
     timeout: Duration,
 ) -> ProbeAnswer {
-    let client = HttpClient::unverified();
-    let answer = match tokio::time::timeout(timeout, client.follow(target, headers)).await {
+    let (client, phase) = (HttpClient::unverified(), Phase::default());
+    let asked = client.follow_in_phases(target, headers, &phase);
+    let answer = match tokio::time::timeout(timeout, asked).await {
+        // Something answered, but what it would have said is not known.
+        Err(_) if phase.reads_body.load(Ordering::Relaxed) => {
+            let message = "context deadline exceeded \
+                           (Client.Timeout or context cancellation while reading body)";
+            return ProbeAnswer::Error { state: "failure", message: message.to_owned() };
+        }
         Err(_) => {
             return ProbeAnswer::Failure(format!(
                 "Get \"{target}\": context deadline exceeded \
@@ -213,7 +249,7 @@ pub(crate) async fn probe(
         200..=299 => ProbeAnswer::Success,
         300..=399 => ProbeAnswer::Warning(format!(
             "Probe terminated redirects, Response body: {}",
-            String::from_utf8_lossy(&answer.body)
+            units::gojson::text(&answer.body)
         )),
         status => ProbeAnswer::Failure(format!("HTTP probe failed with statuscode: {status}")),
     }
@@ -243,7 +279,7 @@ fn header_map(given: &[(String, String)]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in given {
         if let (Ok(name), Ok(value)) =
-            (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value))
+            (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(value.as_bytes()))
         {
             headers.append(name, value);
         }
@@ -271,7 +307,7 @@ fn request(
 async fn exchange<T>(
     io: TokioIo<T>,
     request: hyper::Request<Empty<Bytes>>,
-    (target, ends): (&HttpTarget, &str),
+    (target, ends, phase): (&HttpTarget, &str, &Phase),
     max_body: usize,
     excess: Excess,
 ) -> Result<(u16, HeaderMap, Vec<u8>), HttpError>
@@ -291,20 +327,21 @@ where
     let talk = async {
         let response =
             sender.send_request(request).await.map_err(|e| failed(texts::exchange(&e, ends)))?;
+        phase.reads_body();
         let (parts, mut body) = response.into_parts();
         let mut read = Vec::new();
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|e| HttpError::Body(texts::exchange(&e, ends)))?;
+            let frame = frame.map_err(|e| HttpError::Body(texts::body(&e, ends)))?;
             let Ok(data) = frame.into_data() else { continue };
             let room = max_body.saturating_sub(read.len());
             read.extend_from_slice(data.get(..room).unwrap_or(&data));
-            if data.len() > room {
-                match excess {
-                    Excess::Cut => break,
-                    Excess::Error => {
-                        return Err(HttpError::Body(format!("body exceeds {max_body} bytes")));
-                    }
+            match excess {
+                // What comes after the bound is not waited for.
+                Excess::Cut if read.len() >= max_body => break,
+                Excess::Error if data.len() > room => {
+                    return Err(HttpError::Body(format!("body exceeds {max_body} bytes")));
                 }
+                _ => {}
             }
         }
         Ok((parts.status.as_u16(), parts.headers, read))
@@ -530,7 +567,60 @@ mod tests {
         let (port, task) = server(vec![cut]).await;
         let headers = headers_with_defaults(&[], "x");
         let answer = probe(&target(port, "/"), &headers, Duration::from_secs(5)).await;
-        assert!(matches!(answer, ProbeAnswer::Error { state: "failure", .. }), "{answer:?}");
+        let message = "unexpected EOF".to_owned();
+        assert_eq!(answer, ProbeAnswer::Error { state: "failure", message });
+        task.await.unwrap();
+    }
+
+    /// Answers one request with a text and then keeps the connection open.
+    async fn slow_server(answer: String) -> (u16, tokio::task::JoinHandle<String>) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        #[expect(clippy::disallowed_methods, reason = "a test server")]
+        let task = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut buffer = vec![0; 4096];
+            let read = stream.read(&mut buffer).await.unwrap();
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            let asked = String::from_utf8_lossy(&buffer[..read]).into_owned();
+            // Until the other side leaves.
+            while stream.read(&mut buffer).await.is_ok_and(|read| read > 0) {}
+            asked
+        });
+        (port, task)
+    }
+
+    #[tokio::test]
+    async fn a_body_that_does_not_come_is_an_error_not_a_failure() {
+        let start = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc".to_owned();
+        let (port, task) = slow_server(start).await;
+        let headers = headers_with_defaults(&[("X-A".into(), "\u{e9}".into())], "x");
+        let answer = probe(&target(port, "/"), &headers, Duration::from_secs(2)).await;
+        let message = "context deadline exceeded \
+                       (Client.Timeout or context cancellation while reading body)";
+        assert_eq!(answer, ProbeAnswer::Error { state: "failure", message: message.to_owned() });
+        let asked = task.await.unwrap();
+        assert!(asked.contains("X-A: \u{e9}\r\n"), "{asked}");
+    }
+
+    #[tokio::test]
+    async fn what_a_body_has_beyond_the_bound_is_not_waited_for() {
+        let long = PROBE_BODY + 1;
+        let part = "x".repeat(PROBE_BODY);
+        let start = format!("HTTP/1.1 200 OK\r\nContent-Length: {long}\r\n\r\n{part}");
+        let (port, task) = slow_server(start).await;
+        let headers = headers_with_defaults(&[], "x");
+        let answer = probe(&target(port, "/"), &headers, Duration::from_secs(60)).await;
+        assert_eq!(answer, ProbeAnswer::Success);
+        task.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn headers_that_do_not_come_are_a_failure() {
+        let (port, task) = slow_server(String::new()).await;
+        let headers = headers_with_defaults(&[], "x");
+        let answer = probe(&target(port, "/"), &headers, Duration::from_secs(2)).await;
+        assert!(matches!(&answer, ProbeAnswer::Failure(text) if text.contains("awaiting headers")));
         task.await.unwrap();
     }
 }

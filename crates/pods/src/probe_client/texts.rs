@@ -67,3 +67,9 @@ pub(super) fn exchange(error: &hyper::Error, ends: &str) -> String {
     }
     if text.contains("reset by peer") { reset(ends) } else { text }
 }
+
+/// What Go says of an answer that broke off in its body.
+pub(super) fn body(error: &hyper::Error, ends: &str) -> String {
+    let text = exchange(error, ends);
+    if text == reset(ends) { text } else { "unexpected EOF".to_owned() }
+}
