@@ -191,6 +191,14 @@ pub fn objects() -> Vec<Value> {
         let metadata = json!({ "name": name, "namespace": NAMESPACE });
         json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data })
     };
+    let claim = |name: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": { "name": name, "namespace": NAMESPACE },
+            "spec": { "accessModes": ["ReadWriteOnce"], "storageClassName": "",
+                "resources": { "requests": { "storage": "1Mi" } } },
+        })
+    };
     let runtime_class = |name: &str, handler: &str| {
         let metadata = json!({ "name": name });
         json!({ "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": metadata, "handler": handler })
@@ -203,12 +211,9 @@ pub fn objects() -> Vec<Value> {
         secret("s1", json!({ "user": "bob", "pw": "hunter2" })),
         secret("s2", json!({ "password": "hunter2" })),
         secret("s3", json!({ "token": "t" })),
-        json!({
-            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-            "metadata": { "name": "unbound", "namespace": NAMESPACE },
-            "spec": { "accessModes": ["ReadWriteOnce"], "storageClassName": "",
-                "resources": { "requests": { "storage": "1Mi" } } },
-        }),
+        claim("unbound"),
+        // Has the name of the claim behind a volume `data` of that pod, but is not the pod's.
+        claim("volume-ephemeral-foreign-data"),
         runtime_class("plain", "runc"),
         runtime_class("odd", "no-such-handler"),
     ]

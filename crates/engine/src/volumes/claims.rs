@@ -62,6 +62,20 @@ pub fn check_claim<'a>(
     claim: &'a PersistentVolumeClaim,
     owner: Option<&Pod>,
 ) -> Result<&'a str, ClaimError> {
+    let protected = claim.metadata.finalizers.iter().flatten().any(|f| f == PROTECTION);
+    if claim.metadata.deletion_timestamp.is_some() && !protected {
+        return Err(ClaimError::Deleting);
+    }
+    let phase = claim.status.as_ref().and_then(|s| s.phase.as_deref());
+    if phase != Some("Bound") {
+        return Err(ClaimError::NotBound);
+    }
+    let volume = claim
+        .spec
+        .as_ref()
+        .and_then(|s| s.volume_name.as_deref())
+        .filter(|name| !name.is_empty())
+        .ok_or(ClaimError::NoVolumeName)?;
     if let Some(pod) = owner {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         let owned = claim
@@ -78,20 +92,7 @@ pub fn check_claim<'a>(
             });
         }
     }
-    let protected = claim.metadata.finalizers.iter().flatten().any(|f| f == PROTECTION);
-    if claim.metadata.deletion_timestamp.is_some() && !protected {
-        return Err(ClaimError::Deleting);
-    }
-    let phase = claim.status.as_ref().and_then(|s| s.phase.as_deref());
-    if phase != Some("Bound") {
-        return Err(ClaimError::NotBound);
-    }
-    claim
-        .spec
-        .as_ref()
-        .and_then(|s| s.volume_name.as_deref())
-        .filter(|name| !name.is_empty())
-        .ok_or(ClaimError::NoVolumeName)
+    Ok(volume)
 }
 
 /// Checks that the volume points back to the claim.
@@ -149,7 +150,10 @@ mod tests {
     fn an_ephemeral_claim_must_belong_to_the_pod() {
         let pod: Pod =
             serde_json::from_value(json!({"metadata": {"name": "p", "uid": "u"}})).unwrap();
-        let c = claim(json!({"metadata": {"name": "p-v", "namespace": "n"}}));
+        let mut c = claim(json!({"metadata": {"name": "p-v", "namespace": "n"}}));
+        assert_eq!(check_claim(&c, Some(&pod)), Err(ClaimError::NotBound), "that comes first");
+        c.spec = serde_json::from_value(json!({"volumeName": "pv"})).unwrap();
+        c.status = serde_json::from_value(json!({"phase": "Bound"})).unwrap();
         assert_eq!(
             check_claim(&c, Some(&pod)).unwrap_err().to_string(),
             "PVC n/p-v was not created for pod n/p (pod is not owner)"

@@ -19,6 +19,21 @@ pub enum TrustQuery<'a> {
     },
 }
 
+impl TrustQuery<'_> {
+    /// Why there are no certificates when no bundle matches.
+    pub fn missing(&self) -> String {
+        match self {
+            Self::Name(name) => format!(
+                "while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io {name:?} not found"
+            ),
+            Self::Signer { .. } => {
+                "combination of signerName and labelSelector matched zero ClusterTrustBundles"
+                    .to_owned()
+            }
+        }
+    }
+}
+
 /// All certificates of the wanted bundles, each once; `None` if no bundle matches. The order is
 /// turned by `seed`, so that nobody comes to depend on it.
 pub fn trust_anchors(
@@ -119,6 +134,14 @@ mod tests {
         format!(
             "junk\n-----BEGIN CERTIFICATE-----\nKey: value\n{data}\n-----END CERTIFICATE-----\n"
         )
+    }
+
+    #[test]
+    fn a_bundle_that_is_missing_is_named_with_its_kind() {
+        assert_eq!(
+            TrustQuery::Name("b").missing(),
+            "while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io \"b\" not found"
+        );
     }
 
     #[test]

@@ -19,6 +19,9 @@ use std::path::Path;
 use std::sync::Arc;
 use sys::beneath::Dir;
 
+/// What is said where there can be no bundles, for whatever reason.
+const NO_BUNDLES: &str = "ClusterTrustBundle projection is not supported in static kubelet mode";
+
 pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepError> {
     let volume = input
         .spec
@@ -268,7 +271,7 @@ async fn trust_bundle(
     step: &Step,
 ) -> Result<Payload, StepError> {
     let Some(storage) = env.storage.as_ref().filter(|_| env.config.cluster_trust_bundles) else {
-        return Err(StepError::settled("ClusterTrustBundle projection is disabled on this node"));
+        return Err(StepError::settled(NO_BUNDLES));
     };
     let query = match (&source.name, &source.signer_name) {
         (Some(name), _) => TrustQuery::Name(name),
@@ -280,22 +283,15 @@ async fn trust_bundle(
         }
     };
     step.enter("reading cluster trust bundles");
-    let all = storage.trust_bundles().await.map_err(|e| StepError::transient(e.to_string()))?;
+    let all = storage.trust_bundles().await.map_err(|e| match e {
+        ObjectError::NotFound(_) => StepError::transient(NO_BUNDLES),
+        other => StepError::transient(other.to_string()),
+    })?;
     let seed = pod.metadata.uid.as_deref().unwrap_or_default().bytes().map(u64::from).sum();
     let bytes = match trust_anchors(&all, &query, seed) {
         Some(text) => text.into_bytes(),
         None if source.optional == Some(true) => Vec::new(),
-        None => {
-            return Err(StepError::transient(match query {
-                TrustQuery::Name(name) => {
-                    format!("clustertrustbundle {name:?} not found")
-                }
-                TrustQuery::Signer { .. } => {
-                    "combination of signerName and labelSelector matched zero ClusterTrustBundles"
-                        .to_owned()
-                }
-            }));
-        }
+        None => return Err(StepError::transient(query.missing())),
     };
     Ok([(source.path.clone(), credential(pod, bytes, mode))].into())
 }

@@ -28,14 +28,11 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
     env.pool.run(&key, "check host path", NORMAL, move || check(&path, &kind)).await?
 }
 
-/// Checks (and for the `…OrCreate` types makes) the path; links are followed.
+/// Checks (and for the `…OrCreate` types makes) the path; links are followed. What cannot be looked at counts
+/// as missing.
 fn check(path: &Path, kind: &str) -> Result<(), StepError> {
     let shown = path.display();
-    let found = match std::fs::metadata(path) {
-        Ok(metadata) => Some(metadata),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
-        Err(e) => return Err(StepError::settled(format!("stat {shown}: {}", go_text(&e)))),
-    };
+    let found = std::fs::metadata(path).ok();
     let is = |what: &str, right: bool| {
         if right {
             Ok(())
@@ -45,14 +42,7 @@ fn check(path: &Path, kind: &str) -> Result<(), StepError> {
     };
     let type_of = found.as_ref().map(std::fs::Metadata::file_type);
     match kind {
-        "DirectoryOrCreate" if found.is_none() => {
-            sys::fs::create_dir_all(path, 0o755).map_err(|e| {
-                // Go names the folder at which it stopped.
-                let missing = path.ancestors().take_while(|p| p.symlink_metadata().is_err()).last();
-                let at = missing.unwrap_or(path).display();
-                StepError::settled(format!("mkdir {at}: {}", go_text(&e.source)))
-            })
-        }
+        "DirectoryOrCreate" if found.is_none() => make_dirs(path),
         "DirectoryOrCreate" | "Directory" => is("directory", type_of.is_some_and(|t| t.is_dir())),
         "FileOrCreate" if found.is_none() => {
             use std::os::unix::fs::OpenOptionsExt;
@@ -71,6 +61,23 @@ fn check(path: &Path, kind: &str) -> Result<(), StepError> {
         "BlockDevice" => is("block device", type_of.is_some_and(|t| t.is_block_device())),
         other => Err(StepError::settled(format!("{other} is an invalid volume type"))),
     }
+}
+
+/// Makes a folder and those above it. Something that cannot be looked at but is there is left to whoever uses it.
+fn make_dirs(path: &Path) -> Result<(), StepError> {
+    let Err(error) = sys::fs::create_dir_all(path, 0o755) else { return Ok(()) };
+    if error.source.kind() == std::io::ErrorKind::AlreadyExists {
+        return Ok(());
+    }
+    // Go names the folder at which it stopped.
+    let mut above: Vec<&Path> = path.ancestors().filter(|p| !p.as_os_str().is_empty()).collect();
+    above.reverse();
+    let stop = above.into_iter().find(|p| !p.is_dir()).unwrap_or(path);
+    let cause = match std::fs::metadata(stop) {
+        Ok(_) => "not a directory".to_owned(),
+        Err(_) => go_text(&error.source),
+    };
+    Err(StepError::settled(format!("mkdir {}: {cause}", stop.display())))
 }
 
 #[cfg(test)]
@@ -120,6 +127,19 @@ mod tests {
             refused("/proc/no/such", "DirectoryOrCreate"),
             "mkdir /proc/no: no such file or directory"
         );
+        let below = format!("{}/below", file.display());
+        let failed = format!("hostPath type check failed: {below} is not a");
+        assert_eq!(refused(&below, "Directory"), format!("{failed} directory"));
+        assert_eq!(refused(&below, "File"), format!("{failed} file"));
+        assert_eq!(refused(&below, "CharDevice"), format!("{failed} character device"));
+        assert_eq!(
+            refused(&format!("{below}/deep"), "DirectoryOrCreate"),
+            format!("mkdir {}: not a directory", file.display())
+        );
+        assert_eq!(refused(&below, "FileOrCreate"), format!("open {below}: not a directory"));
+        let dangling = dir.join("dangling");
+        std::os::unix::fs::symlink(dir.join("nowhere"), &dangling).unwrap();
+        check(&dangling, "DirectoryOrCreate").unwrap();
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

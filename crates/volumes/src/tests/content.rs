@@ -146,3 +146,19 @@ async fn tokens_belong_to_the_one_user_of_the_pod() {
     let found = std::fs::metadata(&file).unwrap();
     assert_eq!((found.uid(), found.mode() & 0o7777), (1234, 0o600));
 }
+
+#[tokio::test]
+async fn where_there_are_no_trust_bundles_the_pod_is_told_so() {
+    let bed = Bed::new("bundles");
+    let p = pod(
+        "u",
+        json!([{"name": "p", "projected": {"defaultMode": 0o644, "sources": [
+            {"clusterTrustBundle": {"name": "b", "path": "roots"}}]}}]),
+    );
+    bed.show(&[(&p, PodLife::Syncing)]);
+    eventually("told", || !bed.events.all().is_empty()).await;
+    assert_eq!(
+        bed.events.all()[0],
+        "FailedMount: MountVolume.SetUp failed for volume \"p\" : ClusterTrustBundle projection is not supported in static kubelet mode"
+    );
+}
