@@ -122,6 +122,13 @@ impl Admission {
         }
     }
 
+    /// Stores what a pod gets that is taken in although others have not quite gone.
+    pub(crate) async fn grant(&self, pod: &Arc<Pod>, shared: &Shared) {
+        let allocated = shared.allocated.applied_to(pod);
+        shared.allocated.record_pod(&uid_of(pod), allocated.as_ref().unwrap_or(pod.as_ref()));
+        shared.allocated.saved().await;
+    }
+
     /// Judges a resize: the wished pod in place of the allocated one.
     pub(crate) async fn admit_resize(
         &self,

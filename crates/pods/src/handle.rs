@@ -6,6 +6,7 @@ use crate::housekeeping::{ContainerGc, Reach};
 use crate::shared::Shared;
 use crate::sources::ManifestFaults;
 use crate::view::ViewHealth;
+use api::core::v1::Pod;
 use api::ids::PodUid;
 use async_trait::async_trait;
 use ports::{
@@ -83,18 +84,21 @@ impl Pods for PodsHandle {
             Ok(_) => Ok(()),
             Err(_) => {
                 if let Some(pod) = pod {
-                    self.shared.events.emit(NodeEvent {
-                        target: EventTarget::Pod { pod, field_path: None },
-                        severity: EventSeverity::Warning,
-                        reason: "ExceededGracePeriod",
-                        message: "Container runtime did not kill the pod within specified grace \
-                                  period."
-                            .to_owned(),
-                    });
+                    self.shared.events.emit(overdue(pod));
                 }
                 Err("timeout waiting to kill pod".to_owned())
             }
         }
+    }
+}
+
+/// What is told of a pod that was to end and has not.
+pub(crate) fn overdue(pod: Arc<Pod>) -> NodeEvent {
+    NodeEvent {
+        target: EventTarget::Pod { pod, field_path: None },
+        severity: EventSeverity::Warning,
+        reason: "ExceededGracePeriod",
+        message: "Container runtime did not kill the pod within specified grace period.".to_owned(),
     }
 }
 

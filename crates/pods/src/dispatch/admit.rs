@@ -3,6 +3,7 @@
 
 use super::{DispatchTask, Request};
 use crate::admission::Admitted;
+use crate::handle::overdue;
 use crate::sources::desired::uid_of;
 use api::core::v1::Pod;
 use api::ids::PodUid;
@@ -19,26 +20,28 @@ impl DispatchTask {
         let timeline = self.shared.timelines.of(&pod);
         let others = self.active_pods(&uid);
         match self.admission.admit(&pod, self.active(&others), &self.shared).await {
-            Admitted::Yes => {
-                timeline.note("admitted", "");
-                self.preempting.remove(&uid);
-                self.note_wish(&pod);
-                // Whoever mounts may see the pod before its worker does.
-                self.shared.objects.register_pod(&pod);
-                self.push(UpdateKind::Create, &pod);
-            }
+            Admitted::Yes => self.take_in(&pod),
             Admitted::After(victims, signal) if self.preempting.insert(uid.clone()) => {
                 victims.iter().for_each(|_| self.shared.metrics.preemptions.inc(&[&signal]));
                 timeline.note("waiting for room", format!("{} pods end", victims.len()));
                 self.preempt(uid, &victims);
             }
             Admitted::After(..) => {
-                let message = "Unexpected error while attempting to recover from admission failure: \
-                               preemption: pods did not end in time";
-                self.refuse(&pod, "UnexpectedAdmissionError", message);
+                // Those that were asked to go had their time: the pod does not wait for their last bit.
+                self.admission.grant(&pod, &self.shared).await;
+                self.take_in(&pod);
             }
             Admitted::No(refusal) => self.refuse(&pod, &refusal.reason, &refusal.message),
         }
+    }
+
+    fn take_in(&mut self, pod: &Arc<Pod>) {
+        self.shared.timelines.of(pod).note("admitted", "");
+        self.preempting.remove(&uid_of(pod));
+        self.note_wish(pod);
+        // Whoever mounts may see the pod before its worker does.
+        self.shared.objects.register_pod(pod);
+        self.push(UpdateKind::Create, pod);
     }
 
     fn refuse(&mut self, pod: &Arc<Pod>, reason: &str, message: &str) {
@@ -71,13 +74,15 @@ impl DispatchTask {
             let grace = victim.spec.as_ref().and_then(|s| s.termination_grace_period_seconds);
             let limit =
                 Duration::from_secs(grace.and_then(|g| u64::try_from(g).ok()).unwrap_or(30));
-            gone.push((self.end(victim, options), (limit * 3 / 2).max(Duration::from_secs(10))));
+            let limit = (limit * 3 / 2).max(Duration::from_secs(10));
+            gone.push((Arc::clone(victim), self.end(victim, options), limit));
         }
-        let again = self.again.clone();
+        let (again, shared) = (self.again.clone(), Arc::clone(&self.shared));
         self.shared.tasks.spawn("preemption", OnExit::Fine, async move {
-            for (ended, limit) in gone {
-                // A victim that does not end in time is found by the next judgement.
-                let _ = tokio::time::timeout(limit, ended).await;
+            for (victim, ended, limit) in gone {
+                if tokio::time::timeout(limit, ended).await.is_err() {
+                    shared.events.emit(overdue(victim));
+                }
             }
             // The task ends only with everything.
             let _ = again.send(Request::Admit(uid)).await;
