@@ -63,6 +63,10 @@ impl PodWorker {
         let old = self.shared.actuated.of(&self.uid);
         let mut walk = Walk { pod, runtime, old: &old, taken: Taken::new(), now, wanted };
         for (resource, updates) in [("memory", &plan.memory), ("cpu", &plan.cpu)] {
+            // What the cgroup shows of a resource that nobody resizes may be rounded: that is no change.
+            if updates.is_empty() && !plan.pod && !plan.pod_level {
+                continue;
+            }
             for side in [Side::Limits, Side::Requests] {
                 self.pod_step(&mut walk, (side, resource), Way::Up).await?;
             }
