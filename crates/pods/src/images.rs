@@ -32,7 +32,7 @@ pub use metrics::ImageMetrics;
 pub use providers::ProviderSetup;
 pub use pull::PullProgress;
 
-use api::core::v1::Pod;
+use api::core::v1::{Pod, Secret};
 use engine::image::record::VerificationPolicy;
 use engine::request::security::ImageUser;
 use ports::{Clock, Events, Objects, Tasks};
@@ -96,6 +96,8 @@ pub struct EnsureImage {
     pub sandbox: PodSandboxConfig,
     /// The runtime handler it is for.
     pub runtime_handler: String,
+    /// The pod's pull secrets, as far as they are there.
+    pub secrets: Vec<Arc<Secret>>,
 }
 
 /// An image that is there and may be used.
@@ -105,6 +107,8 @@ pub struct EnsuredImage {
     pub image_ref: String,
     /// The user the image names.
     pub user: ImageUser,
+    /// The runtime handler that image calls named; empty if they name none.
+    pub runtime_handler: String,
 }
 
 /// Why an image cannot be used: the waiting reason and message of the container.

@@ -20,6 +20,7 @@ mod report;
 mod requests;
 mod resize;
 mod sandbox;
+mod secrets;
 mod span;
 mod start;
 mod sync;
@@ -31,7 +32,7 @@ use crate::lives::{Interrupt, WorkerSignals};
 use crate::shared::Shared;
 use crate::timeline::Timeline;
 use crate::view::{Observation, Turn};
-use api::core::v1::Pod;
+use api::core::v1::{Pod, Secret};
 use api::ids::PodUid;
 use engine::pod::backoff::BackOff;
 use engine::pod::life::{Call, Outcome, Step, UpdateKind, Work};
@@ -71,6 +72,8 @@ pub(crate) struct PodWorker {
     last_pod: Option<Arc<Pod>>,
     /// Nanoseconds spent waiting for images.
     pulling: AtomicU64,
+    /// The pod's pull secrets, as of the sync in progress.
+    pull_secrets: Vec<Arc<Secret>>,
 }
 
 impl PodWorker {
@@ -96,6 +99,7 @@ impl PodWorker {
             faults: BTreeMap::new(),
             last_pod: None,
             pulling: AtomicU64::new(0),
+            pull_secrets: Vec::new(),
         }
     }
 

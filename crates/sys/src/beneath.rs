@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, 
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -175,13 +175,25 @@ impl Dir {
     pub fn read_file(&self, relative: &Path, limit: u64) -> Result<Vec<u8>, FsError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = File::from(self.open_strict(relative, flags, Mode::empty())?);
+        read_at_most(file, &self.path.join(relative), limit)
+    }
+
+    /// Reads the regular file at `relative` as a process would whose root this folder is: links are
+    /// followed, also absolute ones, and never lead out. Gives the place at which it was found too,
+    /// relative to this folder.
+    pub fn read_in_root(&self, relative: &Path, limit: u64) -> Result<(PathBuf, Vec<u8>), FsError> {
         let shown = self.path.join(relative);
-        let mut bytes = Vec::new();
-        named("read", &shown, file.take(limit.saturating_add(1)).read_to_end(&mut bytes))?;
-        if bytes.len() as u64 > limit {
-            return named("read", &shown, Err(io::Error::from(Errno::FBIG)));
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = File::from(named("open", &shown, self.openat2(relative, flags, resolve))?);
+        if !named("stat", &shown, file.metadata())?.is_file() {
+            return named("read", &shown, Err(io::Error::other("not a regular file")));
         }
-        Ok(bytes)
+        let found = place_of(&file)
+            .zip(place_of(&self.fd))
+            .and_then(|(file, root)| file.strip_prefix(root).ok().map(Path::to_owned));
+        let bytes = read_at_most(file, &shown, limit)?;
+        Ok((found.unwrap_or_else(|| relative.to_owned()), bytes))
     }
 
     /// Makes a symbolic link.
@@ -367,6 +379,20 @@ impl AsFd for Dir {
     }
 }
 
+fn read_at_most(file: File, shown: &Path, limit: u64) -> Result<Vec<u8>, FsError> {
+    let mut bytes = Vec::new();
+    named("read", shown, file.take(limit.saturating_add(1)).read_to_end(&mut bytes))?;
+    if bytes.len() as u64 > limit {
+        return named("read", shown, Err(io::Error::from(Errno::FBIG)));
+    }
+    Ok(bytes)
+}
+
+/// Where something open is, as far as the kernel can tell.
+fn place_of(fd: impl AsFd) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())).ok()
+}
+
 /// Device and inode of what a descriptor or path shows, to tell two apart.
 pub fn identity(fd: impl AsFd) -> Result<(u64, u64), io::Error> {
     let stat = rustix::fs::fstat(fd)?;
@@ -425,6 +451,29 @@ mod tests {
         assert!(dir.make_beneath(Path::new("a/inside/new"), 0o755).is_ok());
         assert!(volume.join("a/b/new").is_dir());
         assert_eq!(std::fs::read_dir(top.join("outside")).unwrap().count(), 0);
+        std::fs::remove_dir_all(&top).unwrap();
+    }
+
+    #[test]
+    fn a_file_is_read_as_if_the_folder_were_the_root() {
+        let top = scratch("root");
+        let volume = top.join("v");
+        std::fs::create_dir_all(volume.join("a")).unwrap();
+        std::fs::write(volume.join("a/file"), "inside").unwrap();
+        std::fs::write(top.join("file"), "outside").unwrap();
+        symlink("a/file", volume.join("link")).unwrap();
+        symlink("/a/file", volume.join("absolute")).unwrap();
+        symlink("../../a/file", volume.join("up")).unwrap();
+        symlink("../../file", volume.join("lost")).unwrap();
+        let dir = Dir::open(&volume).unwrap();
+        let read = |path: &str| dir.read_in_root(Path::new(path), 16);
+        for path in ["a/file", "./a//file", "link", "absolute", "up"] {
+            assert_eq!(read(path).unwrap(), ("a/file".into(), b"inside".to_vec()), "{path}");
+        }
+        for path in ["lost", "a", "none"] {
+            assert!(read(path).is_err(), "{path}");
+        }
+        assert!(dir.read_in_root(Path::new("link"), 5).is_err());
         std::fs::remove_dir_all(&top).unwrap();
     }
 

@@ -50,8 +50,8 @@ impl From<ObjectMiss> for RequestError {
 pub struct EnvFile {
     /// Its path on the host, for messages.
     pub host_path: String,
-    /// Its text; `None` when it could not be read.
-    pub content: Option<String>,
+    /// Its bytes; `None` when it could not be read.
+    pub content: Option<Vec<u8>>,
 }
 
 /// Everything a container's environment refers to, fetched beforehand: see [`references`].
@@ -210,7 +210,7 @@ fn source_value(
         let content = file.content.as_deref().ok_or(RequestError::EnvFile(None))?;
         let value =
             env_file::lookup(content, &r.key).map_err(|e| RequestError::EnvFile(Some(e)))?;
-        let value = (!value.is_empty()).then(|| value.into_bytes());
+        let value = Some(value).filter(|v| !v.is_empty());
         return required(value, r.optional, || RequestError::EnvFileKey {
             key: r.key.clone(),
             file: file.host_path.clone(),

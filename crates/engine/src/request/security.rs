@@ -13,6 +13,7 @@ use proto::cri_v1::{
     NamespaceMode, NamespaceOption, SeLinuxOption, SecurityProfile, SupplementalGroupsPolicy,
     UserNamespace, security_profile::ProfileType,
 };
+use std::collections::BTreeSet;
 
 const MASKED: [&str; 12] = [
     "/proc/asound",
@@ -99,6 +100,14 @@ pub fn namespaces(pod: &Pod, userns: Option<UserNamespaceRange>) -> NamespaceOpt
             gids: mapping,
         }),
     }
+}
+
+/// Groups of the pod's volumes that it does not have by its own wish, each once.
+pub fn groups_of_volumes(pod: &Pod, of_volumes: impl Iterator<Item = i64>) -> Vec<i64> {
+    let context = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
+    let own = context.and_then(|c| c.supplemental_groups.as_deref()).unwrap_or_default();
+    let groups: BTreeSet<i64> = of_volumes.filter(|gid| !own.contains(gid)).collect();
+    groups.into_iter().collect()
 }
 
 /// The sandbox's security context. `extra_groups` come from the pod's volumes.

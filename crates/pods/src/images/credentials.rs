@@ -3,14 +3,12 @@
 
 use super::ensure::Inner;
 use super::{EnsureImage, ImageFault};
-use api::core::v1::Secret;
 use engine::image::keyring::{
     Credential, Keyring, look_up_all, of_secrets, parse_config, parse_config_json,
 };
 use engine::image::reference;
-use ports::{EventSeverity, EventTarget, NodeEvent};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -84,48 +82,18 @@ impl NodeKeyring {
 }
 
 impl Inner {
-    /// The pod's pull secrets; missing ones are told once per call.
-    pub(super) async fn pull_secrets(&self, request: &EnsureImage) -> Vec<Arc<Secret>> {
-        let pod = &request.pod;
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        let references = pod.spec.as_ref().and_then(|s| s.image_pull_secrets.as_ref());
-        let (mut found, mut missing) = (Vec::new(), Vec::new());
-        for reference in references.into_iter().flatten().filter(|r| !r.name.is_empty()) {
-            match self.objects.secret(namespace, &reference.name).await {
-                Ok(secret) => found.push(secret),
-                Err(error) => {
-                    tracing::info!(secret = %reference.name, err = %error, "pull secret is missing");
-                    missing.push(reference.name.as_str());
-                }
-            }
-        }
-        if !missing.is_empty() {
-            self.events.emit(NodeEvent {
-                target: EventTarget::Pod { pod: Arc::clone(pod), field_path: None },
-                severity: EventSeverity::Warning,
-                reason: "FailedToRetrieveImagePullSecret",
-                message: format!(
-                    "Unable to retrieve some image pull secrets ({}); attempting to pull the image \
-                     may not succeed.",
-                    missing.join(", ")
-                ),
-            });
-        }
-        found
-    }
-
     /// Every credential that fits the image, in the order in which they are tried.
     pub(super) async fn credentials(
         &self,
         request: &EnsureImage,
         image: &str,
-        secrets: &[Arc<Secret>],
     ) -> Result<Vec<Credential>, ImageFault> {
         // Upstream shows the raw text as reason and as message.
         let raw = |text: String| ImageFault { reason: text.clone(), message: text };
         let name = reference::parse(image)
             .map_err(|e| raw(format!("couldn't parse image name {image:?}: {e}")))?;
-        let own = of_secrets(secrets.iter().map(AsRef::as_ref)).map_err(|e| raw(e.to_string()))?;
+        let own = of_secrets(request.secrets.iter().map(AsRef::as_ref))
+            .map_err(|e| raw(e.to_string()))?;
         let node = self.node_keyring.get().await;
         let plugins = self.providers.keyring(self, request, &name.repository).await;
         Ok(look_up_all([&own, &node, &plugins], &name.repository))

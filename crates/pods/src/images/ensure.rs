@@ -11,7 +11,6 @@ use super::providers::Providers;
 use super::pull::{PullProgress, Puller};
 use super::records::Records;
 use super::{EnsureImage, EnsuredImage, ImageFault, ImagesConfig, ImagesDeps, ImagesError};
-use api::core::v1::Secret;
 use engine::image::gc::{GcPolicy, size_label};
 use engine::image::keyring::Credential;
 use engine::image::record::{
@@ -80,6 +79,11 @@ impl Inner {
         };
         inner.count_records().await;
         Ok(inner)
+    }
+
+    /// The runtime handler as image calls name it.
+    fn handler<'a>(&self, request: &'a EnsureImage) -> &'a str {
+        if self.handler_in_calls { &request.runtime_handler } else { "" }
     }
 
     pub(super) fn pulls(&self) -> Vec<PullProgress> {
@@ -311,14 +315,13 @@ struct Lookup<'a> {
     inner: &'a Inner,
     request: &'a EnsureImage,
     image: &'a str,
-    secrets: Vec<Arc<Secret>>,
     found: Option<Vec<Credential>>,
 }
 
 impl Lookup<'_> {
     async fn get(&mut self) -> Result<&[Credential], ImageFault> {
         if self.found.is_none() {
-            let found = self.inner.credentials(self.request, self.image, &self.secrets).await?;
+            let found = self.inner.credentials(self.request, self.image).await?;
             self.found = Some(found);
         }
         Ok(self.found.as_deref().unwrap_or_default())
@@ -348,7 +351,7 @@ pub(super) async fn ensure(
     inner.metrics.ensure.inc(&labels);
     let image_ref = result?;
     let user = user(inner, &request.image).await?;
-    Ok(EnsuredImage { image_ref, user })
+    Ok(EnsuredImage { image_ref, user, runtime_handler: inner.handler(&request).to_owned() })
 }
 
 async fn image_ref(
@@ -364,11 +367,10 @@ async fn image_ref(
         );
         inner.refuse(request, "InspectFailed", "InvalidImageName", message)
     })?;
-    let handler = if inner.handler_in_calls { request.runtime_handler.as_str() } else { "" };
     let spec = ImageSpec {
         image: image.clone(),
         annotations: request.pod.metadata.annotations.clone().unwrap_or_default(),
-        runtime_handler: handler.into(),
+        runtime_handler: inner.handler(request).into(),
         ..ImageSpec::default()
     };
     let mut present = None;
@@ -383,8 +385,7 @@ async fn image_ref(
             return Err(inner.not_present(request));
         }
     }
-    let secrets = inner.pull_secrets(request).await;
-    let mut lookup = Lookup { inner, request, image: &image, secrets, found: None };
+    let mut lookup = Lookup { inner, request, image: &image, found: None };
     if let Some(id) = present {
         seen.required = Some(false);
         let allowed = inner.may_use(request, &id, &mut lookup).await;

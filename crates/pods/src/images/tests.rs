@@ -243,6 +243,17 @@ async fn bed(config: ImagesConfig) -> Bed {
     Bed { images, runtime, told, api, clock, root }
 }
 
+impl Bed {
+    /// With the secrets that the pod names and the API has.
+    async fn ensure(&self, mut request: EnsureImage) -> Result<EnsuredImage, ImageFault> {
+        let spec = request.pod.spec.as_ref().unwrap();
+        let known = self.api.0.lock().unwrap().clone();
+        let named = spec.image_pull_secrets.iter().flatten();
+        request.secrets = named.filter_map(|r| known.get(&r.name).cloned()).collect();
+        self.images.ensure(request).await
+    }
+}
+
 fn request(uid: &str, image: &str, policy: &str, secrets: &[&str]) -> EnsureImage {
     let mut pod = Pod::default();
     pod.metadata.uid = Some(uid.into());
@@ -255,7 +266,8 @@ fn request(uid: &str, image: &str, policy: &str, secrets: &[&str]) -> EnsureImag
         policy: policy.into(),
         field_path: Some("spec.containers{c}".into()),
         sandbox: PodSandboxConfig::default(),
-        runtime_handler: String::new(),
+        runtime_handler: "fast".into(),
+        secrets: Vec::new(),
     }
 }
 
@@ -278,12 +290,13 @@ async fn policies_decide_between_using_and_pulling() {
         if present {
             bed.runtime.add(IMAGE, "sha256:app", 1);
         }
-        let got = bed.images.ensure(request("u", IMAGE, policy, &[])).await;
+        let got = bed.ensure(request("u", IMAGE, policy, &[])).await;
         assert_eq!(reason(&got), want, "{policy} {present}");
         assert_eq!(bed.runtime.pulls().len(), pulls, "{policy} {present}");
         if let Ok(image) = got {
             assert_eq!(image.image_ref, "sha256:app");
             assert_eq!(image.user, ImageUser::Name("web".into()));
+            assert_eq!(image.runtime_handler, "", "image calls do not name it");
         }
     }
 }
@@ -291,7 +304,7 @@ async fn policies_decide_between_using_and_pulling() {
 #[tokio::test(start_paused = true)]
 async fn a_first_pull_tells_its_steps_and_size() {
     let bed = bed(config()).await;
-    bed.images.ensure(request("u", IMAGE, "IfNotPresent", &[])).await.unwrap();
+    bed.ensure(request("u", IMAGE, "IfNotPresent", &[])).await.unwrap();
     let told = bed.told.take();
     assert_eq!(told[0], ("Pulling".into(), format!("Pulling image \"{IMAGE}\"")));
     assert_eq!(
@@ -304,7 +317,7 @@ async fn a_first_pull_tells_its_steps_and_size() {
             )
         )
     );
-    bed.images.ensure(request("v", IMAGE, "IfNotPresent", &[])).await.unwrap();
+    bed.ensure(request("v", IMAGE, "IfNotPresent", &[])).await.unwrap();
     let text = format!(
         "Container image \"{IMAGE}\" already present on machine and can be accessed by the pod"
     );
@@ -314,7 +327,7 @@ async fn a_first_pull_tells_its_steps_and_size() {
 #[tokio::test(start_paused = true)]
 async fn bad_names_and_a_mute_runtime_have_their_reasons() {
     let bed = bed(config()).await;
-    let got = bed.images.ensure(request("u", "Bad Image!!", "Always", &[])).await.unwrap_err();
+    let got = bed.ensure(request("u", "Bad Image!!", "Always", &[])).await.unwrap_err();
     assert_eq!(got.reason, "InvalidImageName");
     assert_eq!(
         got.message,
@@ -323,7 +336,7 @@ async fn bad_names_and_a_mute_runtime_have_their_reasons() {
          lowercase"
     );
     *bed.runtime.fails_status.lock().unwrap() = true;
-    let got = bed.images.ensure(request("u", IMAGE, "IfNotPresent", &[])).await.unwrap_err();
+    let got = bed.ensure(request("u", IMAGE, "IfNotPresent", &[])).await.unwrap_err();
     assert_eq!(got.reason, "ImageInspectError");
     assert_eq!(got.message, "Failed to inspect image \"\": rpc error: code = Unknown desc = down");
 }
@@ -332,7 +345,7 @@ async fn bad_names_and_a_mute_runtime_have_their_reasons() {
 async fn a_failed_pull_backs_off_for_that_pod_only() {
     let bed = bed(config()).await;
     *bed.runtime.error.lock().unwrap() = Some("boom".into());
-    let ask = |uid: &'static str| bed.images.ensure(request(uid, IMAGE, "Always", &[]));
+    let ask = |uid: &'static str| bed.ensure(request(uid, IMAGE, "Always", &[]));
     let first = ask("u").await.unwrap_err();
     assert_eq!((first.reason.as_str(), first.message.as_str()), ("ErrImagePull", "boom"));
     assert_eq!(bed.told.reasons(), ["Pulling", "Failed"]);
@@ -356,7 +369,7 @@ async fn a_failed_pull_backs_off_for_that_pod_only() {
 async fn the_runtimes_own_reasons_are_passed_on() {
     let bed = bed(config()).await;
     *bed.runtime.error.lock().unwrap() = Some("RegistryUnavailable: gone".into());
-    let got = bed.images.ensure(request("u", IMAGE, "Always", &[])).await.unwrap_err();
+    let got = bed.ensure(request("u", IMAGE, "Always", &[])).await.unwrap_err();
     assert_eq!(got.reason, "RegistryUnavailable");
     assert_eq!(
         got.message,
@@ -370,18 +383,11 @@ async fn each_credential_is_tried_and_never_anonymously_after() {
     bed.api.add("a", "alice", "1");
     bed.api.add("b", "bob", "2");
     *bed.runtime.password.lock().unwrap() = Some(("bob".into(), "2".into()));
-    let wanted = request("u", IMAGE, "Always", &["a", "b", "missing"]);
-    bed.images.ensure(wanted.clone()).await.unwrap();
+    let wanted = request("u", IMAGE, "Always", &["a", "b"]);
+    bed.ensure(wanted.clone()).await.unwrap();
     assert_eq!(bed.runtime.pulls(), [Some("alice".into()), Some("bob".into())]);
-    let told = bed.told.take();
-    assert_eq!(told[0].0, "FailedToRetrieveImagePullSecret");
-    assert_eq!(
-        told[0].1,
-        "Unable to retrieve some image pull secrets (missing); attempting to pull the image may \
-         not succeed."
-    );
     *bed.runtime.password.lock().unwrap() = Some(("carol".into(), "3".into()));
-    let got = bed.images.ensure(wanted).await.unwrap_err();
+    let got = bed.ensure(wanted).await.unwrap_err();
     assert_eq!(got.message, "[denied alice, denied bob]");
 }
 
@@ -393,7 +399,7 @@ async fn an_image_pulled_with_a_secret_is_not_for_everybody() {
     bed.api.add("other", "mallory", "x");
     *bed.runtime.password.lock().unwrap() = Some(("alice".into(), "1".into()));
     let ask = |uid: &'static str, policy: &'static str, secrets: &'static [&'static str]| {
-        bed.images.ensure(request(uid, IMAGE, policy, secrets))
+        bed.ensure(request(uid, IMAGE, policy, secrets))
     };
     ask("u", "IfNotPresent", &["a"]).await.unwrap();
     assert_eq!(bed.runtime.pulls().len(), 1);
@@ -416,7 +422,7 @@ async fn policies_of_verification_apply_to_preloaded_images() {
     ] {
         let bed = bed(ImagesConfig { verification: policy.clone(), ..config() }).await;
         bed.runtime.add(IMAGE, "sha256:app", 1);
-        let got = bed.images.ensure(request("u", IMAGE, "Never", &[])).await;
+        let got = bed.ensure(request("u", IMAGE, "Never", &[])).await;
         assert_eq!(reason(&got), want, "{policy:?}");
     }
 }
@@ -424,11 +430,11 @@ async fn policies_of_verification_apply_to_preloaded_images() {
 #[tokio::test(start_paused = true)]
 async fn the_rate_fails_pulls_instead_of_delaying_them() {
     let bed = bed(ImagesConfig { registry_qps: 1.0, registry_burst: 1, ..config() }).await;
-    bed.images.ensure(request("u", IMAGE, "Always", &[])).await.unwrap();
-    let got = bed.images.ensure(request("v", IMAGE, "Always", &[])).await.unwrap_err();
+    bed.ensure(request("u", IMAGE, "Always", &[])).await.unwrap();
+    let got = bed.ensure(request("v", IMAGE, "Always", &[])).await.unwrap_err();
     assert_eq!((got.reason.as_str(), got.message.as_str()), ("ErrImagePull", "pull QPS exceeded"));
     tokio::time::advance(Duration::from_secs(1)).await;
-    bed.images.ensure(request("w", IMAGE, "Always", &[])).await.unwrap();
+    bed.ensure(request("w", IMAGE, "Always", &[])).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -471,7 +477,7 @@ async fn a_pull_nobody_waits_for_still_ends_and_is_recorded() {
     let bed = bed(config()).await;
     let gate = Arc::new(Notify::new());
     *bed.runtime.gate.lock().unwrap() = Some(Arc::clone(&gate));
-    let wait = bed.images.ensure(request("u", IMAGE, "Always", &[]));
+    let wait = bed.ensure(request("u", IMAGE, "Always", &[]));
     let cut = tokio::time::timeout(Duration::from_secs(5), wait).await;
     assert!(cut.is_err());
     gate.notify_one();
@@ -525,7 +531,7 @@ async fn collection_frees_the_longest_unused_images_until_the_low_threshold() {
 #[tokio::test(start_paused = true)]
 async fn unused_images_all_go_under_pressure_with_their_records() {
     let bed = bed(config()).await;
-    bed.images.ensure(request("u", IMAGE, "Always", &[])).await.unwrap();
+    bed.ensure(request("u", IMAGE, "Always", &[])).await.unwrap();
     let gc = bed
         .images
         .collector(gc_policy(), Arc::new(Space(ImageFsSpace { capacity: 0, available: 0 })));

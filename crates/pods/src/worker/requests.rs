@@ -11,7 +11,7 @@ use engine::request::downward::NodeFacts;
 use engine::request::env::{self, EnvFile, EnvInput, EnvObjects, ObjectMiss, environment};
 use engine::request::mounts::{MountInput, PlacementExtras, VolumeView, sub_paths};
 use engine::request::resources::CpuQuota;
-use engine::request::security::UserNamespaceRange;
+use engine::request::security::{UserNamespaceRange, groups_of_volumes};
 use engine::request::{ContainerInput, SandboxInput, sandbox_config};
 use engine::status::StartError;
 use ports::{
@@ -37,10 +37,10 @@ pub(super) struct ImageVolumes {
 }
 
 impl ImageVolumes {
-    /// The fault of a volume that this container mounts.
-    pub(super) fn fault_of(&self, container: &Container) -> Option<StartError> {
-        let mut mounts = container.volume_mounts.iter().flatten();
-        mounts.find_map(|mount| self.faults.get(&mount.name).cloned())
+    /// The faults of volumes that this container mounts, one for each mount.
+    pub(super) fn faults_of(&self, container: &Container) -> Vec<StartError> {
+        let mounts = container.volume_mounts.iter().flatten();
+        mounts.filter_map(|mount| self.faults.get(&mount.name).cloned()).collect()
     }
 }
 
@@ -69,7 +69,7 @@ impl PodWorker {
             dns: self.dns(pod).await?,
             cgroup_parent: self.shared.cgroups.parent(pod),
             userns: self.user_namespace(pod).await?,
-            extra_groups: &extra_groups(mounts),
+            extra_groups: &extra_groups(pod, mounts),
             cpu_quota: self.quota(pod, None),
         };
         sandbox_config(&self.shared.config.request, input).map_err(|e| e.to_string())
@@ -142,6 +142,7 @@ impl PodWorker {
             field_path: Some(start.kind.field_path(&start.name)),
             sandbox: ground.sandbox_config.clone(),
             runtime_handler: ground.runtime_handler.clone(),
+            secrets: self.pull_secrets.clone(),
         };
         self.pull(request).await
     }
@@ -177,6 +178,7 @@ impl PodWorker {
                 field_path: None,
                 sandbox: ground.sandbox_config.clone(),
                 runtime_handler: ground.runtime_handler.clone(),
+                secrets: self.pull_secrets.clone(),
             };
             let starts = &self.shared.metrics.starts;
             starts.image_volumes.inc(&[]);
@@ -186,7 +188,7 @@ impl PodWorker {
                     let spec = ImageSpec {
                         image: pulled.image_ref,
                         user_specified_image: image,
-                        runtime_handler: ground.runtime_handler.clone(),
+                        runtime_handler: pulled.runtime_handler,
                         annotations: ground.pod.metadata.annotations.clone().unwrap_or_default(),
                         ..ImageSpec::default()
                     };
@@ -240,7 +242,7 @@ impl PodWorker {
             extras: &extras,
             userns: self.user_namespace(pod).await?,
             target_id: self.target_of(ground, container)?,
-            extra_groups: &extra_groups(ground.mounts),
+            extra_groups: &extra_groups(pod, ground.mounts),
             cpu_quota: self.quota(pod, Some(container)),
         };
         container_config(&self.shared.config.request, &input).map_err(|error| error.to_string())
@@ -323,14 +325,17 @@ impl PodWorker {
         environment(&input).map_err(|error| error.to_string())
     }
 
+    /// Links in the volume are followed as far as they stay inside, and the file is named by where it is.
     async fn env_file(&self, volume: &std::path::Path, path: &str) -> EnvFile {
         let (root, below) = (volume.to_owned(), std::path::PathBuf::from(path));
-        let host_path = volume.join(path).to_string_lossy().into_owned();
         let read = sys::blocking::run(move || {
-            sys::beneath::Dir::open(&root)?.read_file(&below, MAX_ENV_FILE)
+            sys::beneath::Dir::open(&root)?.read_in_root(&below, MAX_ENV_FILE)
         });
-        let bytes = read.await.ok().and_then(Result::ok);
-        EnvFile { host_path, content: bytes.and_then(|b| String::from_utf8(b).ok()) }
+        let (found, content) = match read.await {
+            Ok(Ok((found, bytes))) => (found, Some(bytes)),
+            _ => (std::path::PathBuf::from(path), None),
+        };
+        EnvFile { host_path: volume.join(found).to_string_lossy().into_owned(), content }
     }
 
     async fn bind_sub_paths(
@@ -367,8 +372,8 @@ fn miss(error: ObjectError) -> ObjectMiss {
     }
 }
 
-fn extra_groups(mounts: &PodMounts) -> Vec<i64> {
-    mounts.values().filter_map(|volume| volume.supplemental_gid).collect()
+fn extra_groups(pod: &Pod, mounts: &PodMounts) -> Vec<i64> {
+    groups_of_volumes(pod, mounts.values().filter_map(|volume| volume.supplemental_gid))
 }
 
 fn volume_views(mounts: &PodMounts) -> BTreeMap<String, VolumeView> {

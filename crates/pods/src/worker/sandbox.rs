@@ -52,11 +52,11 @@ impl PodWorker {
             let attempt = runtime.newest_sandbox().map_or(0, |s| s.attempt);
             let config = match self.sandbox_config(pod, attempt, mounts).await {
                 Ok(config) => config,
-                Err(error) => return Err(self.no_sandbox(pod, &error)),
+                Err(error) => return Err(self.no_config(&error)),
             };
             let handler = match self.runtime_handler(pod).await {
                 Ok(handler) => handler,
-                Err(error) => return Err(self.no_sandbox(pod, &error)),
+                Err(error) => return Err(self.no_config(&error)),
             };
             let own_ip = runtime.own_ip().to_owned();
             (id.to_string(), config, runtime.ips.clone(), own_ip, handler)
@@ -124,6 +124,13 @@ impl PodWorker {
         }
         self.shared.status.set_sandbox_ready(&self.uid);
         Ok(Made { id, ips, own_ip })
+    }
+
+    /// What the sandbox is made of cannot be told any more; that is nobody's event, it is there already.
+    fn no_config(&self, error: &str) -> Outcome {
+        tracing::error!(podUID = %self.uid, err = error, "cannot describe the sandbox");
+        self.timeline.note("sandbox not described", error);
+        failed()
     }
 
     /// The sandbox cannot be made; silent when the pod is to end anyway.

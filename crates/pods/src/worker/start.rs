@@ -1,7 +1,7 @@
 //! Starting one container: image, configuration, create, start, postStart.
 //!
-//! Promises: upstream's order, events and waiting reasons; an error text never shows a container id
-//! where a name will do.
+//! Promises: upstream's order, events and waiting reasons; an event never shows a container id where
+//! a name will do.
 
 use super::PodWorker;
 use super::execute::{Ground, Logs, fault};
@@ -11,6 +11,9 @@ use api::core::v1::Container;
 use engine::pod::{ContainerKind, KillContainer, KillReason, StartContainer, StartGate, kill};
 use engine::status::{StartError, next_restart_count};
 use ports::EventSeverity;
+
+/// Waiting reason of a container whose configuration cannot be made.
+const CONFIG_ERROR: &str = "CreateContainerConfigError";
 
 impl PodWorker {
     pub(super) async fn start(
@@ -36,7 +39,7 @@ impl PodWorker {
         }
         let Some(container) = Self::definition(ground.pod, start) else {
             return Err(fault(
-                "CreateContainerConfigError",
+                CONFIG_ERROR,
                 format!("container {:?} is not in the pod's spec", start.name),
             ));
         };
@@ -60,9 +63,12 @@ impl PodWorker {
         container: &Container,
     ) -> Result<(), StartError> {
         self.discard_half_made(ground, start).await?;
-        if let Some(fault) = ground.image_volumes.fault_of(container) {
-            return Err(self.image_failed(ground, start, fault));
+        // All are told, the last one is shown.
+        let mut missing = Ok(());
+        for fault in ground.image_volumes.faults_of(container) {
+            missing = Err(self.image_failed(ground, start, fault));
         }
+        missing?;
         let image = match self.ensure_image(ground, start, container).await {
             Ok(image) => image,
             Err(fault) => return Err(self.image_failed(ground, start, fault)),
@@ -71,11 +77,7 @@ impl PodWorker {
         let config = match self.container_config(ground, container, attempt, &image).await {
             Ok(config) => config,
             Err(error) => {
-                return Err(self.start_failed(
-                    ground,
-                    start,
-                    fault("CreateContainerConfigError", error),
-                ));
+                return Err(self.start_failed(ground, start, fault(CONFIG_ERROR, error)));
             }
         };
         self.shared.actuated.record_container(&self.uid, container);
@@ -101,8 +103,10 @@ impl PodWorker {
         self.start_event(ground, start, "Created", "Container created");
         self.timeline.note_container("created", &container.name, id.as_str());
         if let Err(error) = self.shared.runtime.start_container(&id).await {
-            let text = error.message.replace(&id, &container.name);
-            return Err(self.start_failed(ground, start, fault("RunContainerError", text)));
+            // Alike events must read alike; the status may name the container by its id.
+            let told = format!("Error: {}", error.message.replace(&id, &container.name));
+            self.container_event(ground.pod, start, EventSeverity::Warning, "Failed", told);
+            return Err(fault("RunContainerError", error.message));
         }
         self.start_event(ground, start, "Started", "Container started");
         self.timeline.note_container("started", &container.name, id.as_str());
@@ -144,13 +148,17 @@ impl PodWorker {
         fault
     }
 
-    /// Image faults are shown by their reason alone; a pull that nobody waits for any more is none.
+    /// Image faults are shown by their reason alone, unless only the image's user could not be had; a
+    /// pull that nobody waits for any more is none.
     fn image_failed(
         &self,
         ground: &Ground<'_>,
         start: &StartContainer,
         fault: StartError,
     ) -> StartError {
+        if fault.reason == CONFIG_ERROR {
+            return self.start_failed(ground, start, fault);
+        }
         if fault.reason != NOT_WAITED_FOR {
             let message = format!("Error: {}", fault.reason);
             self.container_event(ground.pod, start, EventSeverity::Warning, "Failed", message);

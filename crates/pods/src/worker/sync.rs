@@ -58,6 +58,7 @@ impl PodWorker {
             Ok(mounts) => mounts,
             Err(outcome) => return outcome,
         };
+        self.read_pull_secrets(pod).await;
         self.shared.prober.add_pod(pod);
         let probes = self.shared.prober.results();
         let actuated = self.shared.actuated.of(&self.uid);

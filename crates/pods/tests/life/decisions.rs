@@ -1,11 +1,13 @@
 //! Admission, resizes, probes, hooks and static pods end to end.
 
 use crate::world::{Sources, World, pod, simple};
-use proto::cri_v1::{StopContainerRequest, UpdateContainerResourcesRequest};
+use proto::cri_v1::{
+    StopContainerRequest, UpdateContainerResourcesRequest, UpdatePodSandboxResourcesRequest,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use testkit::fake_cri::{Behaviour, ExecReply};
+use testkit::fake_cri::{Behaviour, ExecReply, Fault};
 
 fn with_cpu(name: &str, cpu: &str) -> api::core::v1::Pod {
     let spec = serde_json::json!({
@@ -46,6 +48,25 @@ async fn a_critical_pod_gets_the_room_of_a_lesser_one() {
     let status = world.api.pod("small").unwrap().status.unwrap();
     assert_eq!(status.reason.as_deref(), Some("Preempting"));
     assert!(status.conditions.unwrap().iter().any(|c| c.type_ == "DisruptionTarget"));
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_critical_pod_does_not_wait_for_ever_for_one_that_does_not_end() {
+    let world = World::new();
+    world.api.put(with_cpu("small", "3"));
+    let agent = world.start(Sources::Api).await;
+    world.eventually("small runs", |w| w.api.phase("small").as_deref() == Some("Running")).await;
+    world.cri.inject(Fault::on(cri::Call::StopContainer).always().hang());
+    let mut critical = with_cpu("critical", "2");
+    critical.spec.as_mut().unwrap().priority = Some(2_000_000_000);
+    world.api.put(critical);
+    world.eventually("critical", |w| w.api.phase("critical").as_deref() == Some("Running")).await;
+    assert_eq!(
+        world.messages("ExceededGracePeriod"),
+        ["Container runtime did not kill the pod within specified grace period."]
+    );
+    assert_eq!(world.messages("UnexpectedAdmissionError"), [""; 0]);
     agent.crash().await;
 }
 
@@ -104,6 +125,31 @@ async fn a_resize_that_the_runtime_does_not_show_completes_at_once() {
     });
     world.eventually("completed", |w| !w.messages("ResizeCompleted").is_empty()).await;
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resize_of_memory_leaves_the_processors_share_alone() {
+    let world = World::new();
+    let with_memory = |memory: &str| serde_json::json!({"requests": {"cpu": "1", "memory": memory}, "limits": {"memory": "64Mi"}});
+    let spec = serde_json::json!({
+        "containers": [{"name": "main", "image": "i:1", "resources": with_memory("32Mi")}]
+    });
+    world.api.put(pod("web", spec));
+    let agent = world.start(Sources::Api).await;
+    world.eventually("running", |w| w.api.phase("web").as_deref() == Some("Running")).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    world.api.change("web", |pod| {
+        let container = &mut pod.spec.as_mut().unwrap().containers[0];
+        container.resources = serde_json::from_value(with_memory("48Mi")).unwrap();
+        pod.metadata.generation = pod.metadata.generation.map(|g| g + 1);
+    });
+    world.eventually("completed", |w| !w.messages("ResizeCompleted").is_empty()).await;
+    // The fake cgroup shows other shares than the pod asks for, as a rounded weight does.
+    let told = world.cri.requests_of::<UpdatePodSandboxResourcesRequest>();
+    let shares: Vec<i64> =
+        told.iter().map(|request| request.resources.as_ref().unwrap().cpu_shares).collect();
+    assert_eq!(shares, [2]);
     agent.crash().await;
 }
 
@@ -300,5 +346,104 @@ async fn an_active_deadline_ends_the_pod_in_time() {
     assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
     let status = world.api.pod("web").unwrap().status.unwrap();
     assert_eq!(status.reason.as_deref(), Some("DeadlineExceeded"));
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_pull_secret_is_told_although_nothing_can_be_pulled() {
+    let world = World::new();
+    let broken = ("ErrImageNeverPull".to_owned(), "not present".to_owned());
+    world.images.broken.lock().unwrap().insert("i:1".into(), broken);
+    let spec = serde_json::json!({
+        "imagePullSecrets": [{"name": "gone"}, {"name": ""}, {"name": "lost"}],
+        "containers": [{"name": "one", "image": "i:1"}, {"name": "two", "image": "i:1"}]
+    });
+    world.api.put(pod("web", spec));
+    let agent = world.start(Sources::Api).await;
+    world.eventually("failed", |w| w.reasons().contains(&"Failed")).await;
+    assert_eq!(
+        world.messages("FailedToRetrieveImagePullSecret")[..1],
+        ["Unable to retrieve some image pull secrets (gone, lost); attempting to pull the image \
+          may not succeed."]
+    );
+    assert_eq!(world.reasons()[0], "FailedToRetrieveImagePullSecret");
+    agent.crash().await;
+}
+
+fn waiting_of(world: &World, pod: &str) -> Option<(String, String)> {
+    let status = world.api.pod(pod)?.status?;
+    let waiting = status.container_statuses?.first()?.state.clone()?.waiting?;
+    Some((waiting.reason.unwrap_or_default(), waiting.message.unwrap_or_default()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_image_volume_that_is_missing_is_told_and_the_last_one_shown() {
+    let world = World::new();
+    for (image, reason) in [("v:1", "ErrImagePull"), ("v:2", "ErrImageNeverPull")] {
+        let broken = (reason.to_owned(), format!("no {image}"));
+        world.images.broken.lock().unwrap().insert(image.into(), broken);
+    }
+    let spec = serde_json::json!({
+        "volumes": [{"name": "a", "image": {"reference": "v:1"}}, {"name": "b", "image": {"reference": "v:2"}}],
+        "containers": [{"name": "main", "image": "i:1", "volumeMounts": [
+            {"name": "a", "mountPath": "/a"}, {"name": "b", "mountPath": "/b"}
+        ]}]
+    });
+    world.api.put(pod("web", spec));
+    let agent = world.start(Sources::Api).await;
+    world
+        .eventually("waiting", |w| waiting_of(w, "web").is_some_and(|(_, text)| text == "no v:2"))
+        .await;
+    assert_eq!(world.messages("Failed")[..2], ["Error: ErrImagePull", "Error: ErrImageNeverPull"]);
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_of_a_failed_start_names_the_container_and_the_status_its_id() {
+    let world = World::new();
+    // The sandbox is the first thing that the fake runtime makes, this container the second.
+    let id = format!("{:016x}{:048x}", 2_u64.wrapping_mul(0x9e37_79b9_7f4a_7c15), 2);
+    let text = format!("cannot start {id}: no");
+    let fault = Fault::on(cri::Call::StartContainer).always();
+    world.cri.inject(fault.fail(cri::Code::Unknown, &text));
+    world.api.put(simple("web"));
+    let agent = world.start(Sources::Api).await;
+    world
+        .eventually("waiting", |w| {
+            waiting_of(w, "web").is_some_and(|(r, _)| r == "RunContainerError")
+        })
+        .await;
+    assert_eq!(world.messages("Failed")[0], "Error: cannot start main: no");
+    assert_eq!(waiting_of(&world, "web").unwrap().1, text);
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_whose_user_is_not_known_is_told_with_the_cause() {
+    let world = World::new();
+    let broken = ("CreateContainerConfigError".to_owned(), "rpc error: no".to_owned());
+    world.images.broken.lock().unwrap().insert("busybox:1".into(), broken);
+    world.api.put(simple("web"));
+    let agent = world.start(Sources::Api).await;
+    world.eventually("failed", |w| !w.messages("Failed").is_empty()).await;
+    assert_eq!(world.messages("Failed")[0], "Error: rpc error: no");
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_that_is_there_is_not_said_to_have_failed() {
+    let world = World::new();
+    world.api.put(simple("web"));
+    let agent = world.start(Sources::Api).await;
+    world.eventually("running", |w| w.api.phase("web").as_deref() == Some("Running")).await;
+    let file = world.roots.etc.join("resolv.conf");
+    sys::fs::write(&file, "nameserver\n").unwrap();
+    let id = world.cri.containers()[0].id.clone();
+    world.cri.exit(&id, 1);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(world.running("main"), 0);
+    assert_eq!(world.messages("FailedCreatePodSandBox"), [""; 0]);
+    sys::fs::write(&file, "nameserver 192.0.2.53\n").unwrap();
+    world.eventually("running again", |w| w.running("main") == 1).await;
     agent.crash().await;
 }

@@ -73,6 +73,7 @@ impl World {
         for folder in ["kubelet", "logs", "links", "etc", "manifests"] {
             sys::fs::create_dir_all(root.join(folder), 0o755).unwrap();
         }
+        sys::fs::write(roots.etc.join("resolv.conf"), "nameserver 192.0.2.53\n").unwrap();
         let node: Node = serde_json::from_value(serde_json::json!({
             "metadata": {"name": "node", "uid": "node-uid"},
             "status": {
@@ -187,7 +188,7 @@ impl World {
                     thermal_throttle_paths: Vec::new(),
                 },
             },
-            resolv_conf: None,
+            resolv_conf: Some(self.roots.etc.join("resolv.conf")),
             cluster_dns: Vec::new(),
             node_ips: Vec::new(),
             env_files: true,

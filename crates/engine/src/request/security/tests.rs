@@ -174,3 +174,13 @@ fn a_pod_with_its_own_ids_maps_users_and_groups_alike() {
     assert_eq!(got.uids, got.gids);
     assert_eq!(got.uids, [IdMapping { host_id: 65_536, container_id: 0, length: 65_536 }]);
 }
+
+#[test]
+fn groups_of_volumes_come_once_and_only_if_the_pod_has_them_not() {
+    let pod: Pod = serde_json::from_value(serde_json::json!({
+        "spec": {"containers": [], "securityContext": {"supplementalGroups": [7], "fsGroup": 8}}
+    }))
+    .unwrap();
+    assert_eq!(groups_of_volumes(&pod, [9, 7, 8, 9, 5].into_iter()), [5, 8, 9]);
+    assert_eq!(groups_of_volumes(&Pod::default(), [7, 7].into_iter()), [7]);
+}

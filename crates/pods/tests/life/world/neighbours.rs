@@ -54,7 +54,11 @@ impl ImageSource for FakeImages {
             return Err(ImageFault { reason: reason.clone(), message: message.clone() });
         }
         let image_ref = self.cri.add_image(&request.image);
-        Ok(EnsuredImage { image_ref, user: engine::request::security::image_user(None) })
+        Ok(EnsuredImage {
+            image_ref,
+            user: engine::request::security::image_user(None),
+            runtime_handler: String::new(),
+        })
     }
 }
 
