@@ -404,8 +404,11 @@ async fn an_event_of_a_failed_start_names_the_container_and_the_status_its_id() 
     // The sandbox is the first thing that the fake runtime makes, this container the second.
     let id = format!("{:016x}{:048x}", 2_u64.wrapping_mul(0x9e37_79b9_7f4a_7c15), 2);
     let text = format!("cannot start {id}: no");
-    let fault = Fault::on(cri::Call::StartContainer).always();
+    let fault = Fault::on(cri::Call::StartContainer).matching(&id);
     world.cri.inject(fault.fail(cri::Code::Unknown, &text));
+    // The second one is not made, so that what is shown of the first stays.
+    world.cri.inject(Fault::on(cri::Call::CreateContainer).delay(Duration::ZERO));
+    world.cri.inject(Fault::on(cri::Call::CreateContainer).always().hang());
     world.api.put(simple("web"));
     let agent = world.start(Sources::Api).await;
     world
