@@ -195,18 +195,26 @@ fn clean_up_start(list: &[Value]) -> usize {
     (list.len() - tail).max(first_stop.map_or(0, |stop| stop + 1).min(list.len()))
 }
 
-/// Nothing may be cleaned up that the record does not clean up, nor more often. Only a dead sandbox that
-/// the record ends too early to see collected may be: stopped once more, and removed.
+/// Nothing may be cleaned up that the record does not clean up, nor more often. Only what the record ends too
+/// early to see collected may be: a dead sandbox, stopped once more and removed, and a container that was
+/// stopped, removed.
 fn compare_clean_up(golden: &[Value], ours: &[Value], found: &mut Vec<Difference>) {
     let mut left: Vec<&Value> = golden[clean_up_start(golden)..].iter().collect();
     let mut collected: Vec<&Value> = Vec::new();
     let recorded = |method: &str, call: &Value| {
         golden.iter().any(|known| known["method"] == method && known["request"] == call["request"])
     };
-    let may_be_collected = |call: &Value| {
-        (call["method"] == "StopPodSandbox" || call["method"] == "RemovePodSandbox")
-            && recorded("StopPodSandbox", call)
-            && !recorded("RemovePodSandbox", call)
+    let stopped = |call: &Value| {
+        let id = &call["request"]["container_id"];
+        let mut stops = golden.iter().filter(|known| known["method"] == "StopContainer");
+        stops.any(|stop| stop["request"]["container_id"] == *id)
+    };
+    let may_be_collected = |call: &Value| match call["method"].as_str() {
+        Some("StopPodSandbox" | "RemovePodSandbox") => {
+            recorded("StopPodSandbox", call) && !recorded("RemovePodSandbox", call)
+        }
+        Some("RemoveContainer") => stopped(call) && !recorded("RemoveContainer", call),
+        _ => false,
     };
     for call in &ours[clean_up_start(ours)..] {
         match left.iter().position(|known| *known == call) {

@@ -50,20 +50,33 @@ fn a_changed_request_status_or_event_is_found() {
     );
 }
 
+/// How many calls of the clean-up differ.
+fn clean_up(golden: &[&Value], ours: &[&Value]) -> usize {
+    let own = |list: &[&Value]| list.iter().map(|&call| call.clone()).collect::<Vec<_>>();
+    let mut found = Vec::new();
+    compare_clean_up(&own(golden), &own(ours), &mut found);
+    found.len()
+}
+
 #[test]
 fn a_record_may_end_before_the_sandbox_is_collected() {
     let call = |method: &str| json!({"method": method, "request": {"pod_sandbox_id": "s"}});
     let (stop, remove) = (call("StopPodSandbox"), call("RemovePodSandbox"));
-    let differences = |golden: &[&Value], ours: &[&Value]| {
-        let own = |list: &[&Value]| list.iter().map(|&call| call.clone()).collect::<Vec<_>>();
-        let mut found = Vec::new();
-        compare_clean_up(&own(golden), &own(ours), &mut found);
-        found.len()
-    };
-    assert_eq!(differences(&[&stop], &[&stop, &stop, &remove]), 0);
-    assert_eq!(differences(&[&stop], &[&stop, &stop, &remove, &remove]), 1, "twice");
-    assert_eq!(differences(&[&stop, &remove], &[&stop, &stop, &remove]), 1, "seen, and not so");
-    assert_eq!(differences(&[], &[&remove]), 1, "a sandbox that is not in the record");
+    assert_eq!(clean_up(&[&stop], &[&stop, &stop, &remove]), 0);
+    assert_eq!(clean_up(&[&stop], &[&stop, &stop, &remove, &remove]), 1, "twice");
+    assert_eq!(clean_up(&[&stop, &remove], &[&stop, &stop, &remove]), 1, "seen, and not so");
+    assert_eq!(clean_up(&[], &[&remove]), 1, "a sandbox that is not in the record");
+}
+
+#[test]
+fn a_record_may_end_before_a_stopped_container_is_removed() {
+    let call = |method: &str| json!({"method": method, "request": {"container_id": "c"}});
+    let sandbox = json!({"method": "StopPodSandbox", "request": {"pod_sandbox_id": "s"}});
+    let (stop, remove) = (call("StopContainer"), call("RemoveContainer"));
+    let short = [&stop, &sandbox];
+    assert_eq!(clean_up(&short, &[&stop, &sandbox, &remove]), 0);
+    assert_eq!(clean_up(&short, &[&stop, &sandbox, &remove, &remove]), 1, "twice");
+    assert_eq!(clean_up(&[&sandbox], &[&sandbox, &remove]), 1, "one that ended by itself");
 }
 
 #[test]
