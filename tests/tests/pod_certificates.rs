@@ -94,6 +94,9 @@ fn check_pair(dir: &Path, authority: &Path, key: &str, chain: &str, algorithm: &
     std::fs::write(&key_file, key).unwrap();
     std::fs::write(&chain_file, chain).unwrap();
     let path = |path: &Path| path.to_str().unwrap().to_owned();
+    if !algorithm.starts_with("ED25519") {
+        run("openssl", ["pkey", "-check", "-noout", "-in", &path(&key_file)]).unwrap();
+    }
     let of_key = run("openssl", ["pkey", "-pubout", "-in", &path(&key_file)]).unwrap();
     let of_chain =
         run("openssl", ["x509", "-pubkey", "-noout", "-in", &path(&chain_file)]).unwrap();
@@ -119,6 +122,9 @@ fn pods_get_certificates_for_keys_of_their_own() {
         of("issues", "ECDSAP256", json!({"credentialBundlePath": "bundle.pem"})),
         of("issues", "ECDSAP384", pair("p384")),
         of("issues", "ED25519", pair("ed")),
+        of("issues", "ECDSAP521", pair("p521")),
+        of("issues", "RSA3072", pair("rsa3072")),
+        of("issues", "RSA4096", pair("rsa4096")),
     ];
     bed.control.create(&pod("good", &sources)).unwrap();
     let denied = of("denies", "ED25519", json!({"credentialBundlePath": "b"}));
@@ -136,7 +142,7 @@ fn pods_get_certificates_for_keys_of_their_own() {
     let object = bed.control.get(["pod", "good"]).unwrap();
     let own: Vec<&Value> =
         (requests.iter()).filter(|r| r["spec"]["podUID"] == object["metadata"]["uid"]).collect();
-    assert_eq!(own.len(), 3);
+    assert_eq!(own.len(), 6);
     for request in own {
         assert!(request["metadata"]["name"].as_str().unwrap().starts_with("req-"));
         assert_eq!(request["metadata"]["ownerReferences"][0]["name"], "good");
@@ -147,11 +153,22 @@ fn pods_get_certificates_for_keys_of_their_own() {
     // What the pod sees.
     let container = bed.node.wait_running("c", PATIENCE).unwrap();
     let listed = bed.inside(&container, "cd /v; stat -L -c '%a %u %n' *");
-    let modes = "600 1234 bundle.pem\n600 1234 ed.crt\n600 1234 ed.key\n600 1234 p384.crt\n600 1234 p384.key";
-    assert_eq!(listed.trim(), modes);
+    let pairs = ["ed", "p384", "p521", "rsa3072", "rsa4096"];
+    let files = pairs.into_iter().flat_map(|name| [format!("{name}.crt"), format!("{name}.key")]);
+    let modes: Vec<String> = std::iter::once("bundle.pem".to_owned())
+        .chain(files)
+        .map(|name| format!("600 1234 {name}"))
+        .collect();
+    assert_eq!(listed.trim(), modes.join("\n"));
     let scratch = bed.control.folder("looked-at").unwrap();
     let authority = bed.signer.authority();
-    for (name, algorithm) in [("p384", "secp384r1"), ("ed", "ED25519 Private-Key")] {
+    for (name, algorithm) in [
+        ("p384", "secp384r1"),
+        ("p521", "secp521r1"),
+        ("ed", "ED25519 Private-Key"),
+        ("rsa3072", "Private-Key: (3072 bit, 2 primes)"),
+        ("rsa4096", "Private-Key: (4096 bit, 2 primes)"),
+    ] {
         let key = bed.inside(&container, &format!("cat /v/{name}.key"));
         let chain = bed.inside(&container, &format!("cat /v/{name}.crt"));
         check_pair(&scratch, &authority, &key, &chain, algorithm);
@@ -193,7 +210,7 @@ fn pods_get_certificates_for_keys_of_their_own() {
     };
     let expected = "kubelet_podcertificate_states{signer_name=\"signer.test/denies\",state=\"denied\"} 1\n\
         kubelet_podcertificate_states{signer_name=\"signer.test/fails\",state=\"failed\"} 1\n\
-        kubelet_podcertificate_states{signer_name=\"signer.test/issues\",state=\"fresh\"} 3";
+        kubelet_podcertificate_states{signer_name=\"signer.test/issues\",state=\"fresh\"} 6";
     eventually_some(PATIENCE, "the metric counts each", || {
         let (_, page) = bed.node.kubelet_get("/metrics").ok()?;
         (states(&page) == expected).then_some(())

@@ -1,22 +1,20 @@
 //! Certificates of `podCertificate` sources: requested for each pod of the node, kept in memory only,
 //! and renewed while the pod lives (upstream: `podcertificate.IssuingManager`).
-//!
-//! Deliberately absent: RSA and P-521 keys, which our cryptography cannot make; a source that wants one
-//! is told so.
+
+mod key;
 
 use crate::env::{Env, StepError};
 use api::certificates::v1beta1::{PodCertificateRequest, PodCertificateRequestSpec};
 use api::core::v1::{Pod, PodCertificateProjection};
 use api::machinery::apis::meta::v1::{ObjectMeta, OwnerReference};
 use base64::Engine;
-use engine::volumes::{CertificateStep, KeyPem, PodCertificate, Requested};
+use engine::volumes::{CertificateStep, PodCertificate, Requested};
 use futures::future::join_all;
 use ports::{ObjectError, PodsSnapshot};
-use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -48,11 +46,13 @@ pub(crate) struct Certificates {
     records: Mutex<BTreeMap<Source, Record>>,
     /// Counts certificates that came or were refused.
     changes: watch::Sender<u64>,
+    /// Keys are made one after the other: those of RSA keep a processor busy for seconds.
+    turn: Semaphore,
 }
 
 impl Certificates {
     pub(crate) fn new() -> Self {
-        Self { records: Mutex::default(), changes: watch::channel(0).0 }
+        Self { records: Mutex::default(), changes: watch::channel(0).0, turn: Semaphore::new(1) }
     }
 
     /// Says when a volume should look again.
@@ -194,7 +194,11 @@ async fn request(
         .map_err(|e| format!("while fetching service account: {e}"))?;
     let node = env.node.borrow().node.as_ref().and_then(|n| n.metadata.uid.clone());
     let node_uid = node.ok_or("while getting node object from local cache: not found")?;
-    let (key, stub) = generate(&wish.key_type).map_err(|e| {
+    let kind = wish.key_type.clone();
+    let turn = env.certificates.turn.acquire().await.map_err(|e| e.to_string())?;
+    let made = sys::blocking::run(move || key::generate(&kind)).await;
+    drop(turn);
+    let (key, stub) = made.map_err(|e| e.to_string()).flatten().map_err(|e| {
         format!("while creating initial PodCertificateRequest: while generating keypair: {e}")
     })?;
     let request = PodCertificateRequest {
@@ -279,72 +283,5 @@ fn count(env: &Env, wanted: &[Wanted]) {
     gauge.clear();
     for ((signer, state), total) in totals {
         gauge.set(&[&signer, state], total as f64);
-    }
-}
-
-/// A new key as PKCS#8 in PEM, and a request that proves its possession and says nothing else.
-fn generate(key_type: &str) -> Result<(KeyPem, Vec<u8>), String> {
-    let algorithm = match key_type {
-        "ECDSAP256" => &rcgen::PKCS_ECDSA_P256_SHA256,
-        "ECDSAP384" => &rcgen::PKCS_ECDSA_P384_SHA384,
-        "ED25519" => &rcgen::PKCS_ED25519,
-        "RSA3072" | "RSA4096" | "ECDSAP521" => {
-            return Err(format!("key type {key_type:?} is not supported on this node"));
-        }
-        other => return Err(format!("unknown key type {}", units::strconv::quote(other))),
-    };
-    let key = KeyPair::generate_for(algorithm).map_err(|e| e.to_string())?;
-    let mut params = CertificateParams::default();
-    params.distinguished_name = DistinguishedName::new();
-    let stub = params.serialize_request(&key).map_err(|e| e.to_string())?;
-    let mut der = key.serialize_der();
-    if key_type == "ED25519" {
-        der = plain_ed25519(&der).ok_or("an Ed25519 key of an unknown form was made")?;
-    }
-    Ok((KeyPem(pem("PRIVATE KEY", &der)), stub.der().to_vec()))
-}
-
-/// The first version of PKCS#8, without the public key, as Go writes it.
-fn plain_ed25519(der: &[u8]) -> Option<Vec<u8>> {
-    const HEAD: [u8; 16] = [
-        0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04,
-        0x20,
-    ];
-    // Both versions have the algorithm and the wrapped seed at the same place.
-    let seed = der.get(HEAD.len()..HEAD.len() + 32)?;
-    (der.get(5..HEAD.len())? == HEAD.get(5..)?).then(|| [&HEAD, seed].concat())
-}
-
-fn pem(label: &str, der: &[u8]) -> String {
-    let body = base64::prelude::BASE64_STANDARD.encode(der);
-    let mut text = format!("-----BEGIN {label}-----\n");
-    let mut rest = body.as_str();
-    while !rest.is_empty() {
-        let (line, more) = rest.split_at(rest.len().min(64));
-        text.push_str(line);
-        text.push('\n');
-        rest = more;
-    }
-    text.push_str(&format!("-----END {label}-----\n"));
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_are_made_for_each_type_we_can_make() {
-        for (kind, length) in [("ECDSAP256", 138), ("ECDSAP384", 185), ("ED25519", 48)] {
-            let (key, stub) = generate(kind).unwrap();
-            let body: String = key.0.lines().filter(|line| !line.starts_with('-')).collect();
-            let der = base64::prelude::BASE64_STANDARD.decode(body).unwrap();
-            assert_eq!(der.len(), length, "{kind}");
-            assert!(KeyPair::from_pem(&key.0).is_ok(), "{kind}");
-            assert!(stub.len() > 100, "{kind}");
-            assert_eq!(format!("{key:?}"), "KeyPem(…)");
-        }
-        assert_eq!(generate("DSA").unwrap_err(), "unknown key type \"DSA\"");
-        assert!(generate("RSA3072").unwrap_err().contains("not supported"));
     }
 }
