@@ -16,6 +16,7 @@
 //!
 //! Deliberately absent: retries. The callers own their back-off.
 
+mod act_as;
 mod bearer;
 mod dial;
 mod exec;
@@ -82,8 +83,11 @@ pub enum ConnectionError {
     #[error("server address {0:?} is not a URL")]
     Server(String),
     /// The proxy cannot be used.
-    #[error("proxy {0:?} is not supported: use http or socks5")]
+    #[error("proxy {0:?} is not supported: use http, https or socks5")]
     Proxy(String),
+    /// Whom to act for cannot be said in a header.
+    #[error("{0} of the kubeconfig's user cannot be sent: it has a control character")]
+    ActAs(String),
     /// The trusted certificates cannot be used.
     #[error("certificate authority: {0}")]
     Authority(String),

@@ -10,12 +10,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use testkit::fake_api::FakeApi;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-/// An address that ends TLS and hands on to the fake.
-async fn over_tls(api: &FakeApi, tasks: &Tasks) -> String {
+fn acceptor() -> TlsAcceptor {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -25,7 +24,12 @@ async fn over_tls(api: &FakeApi, tasks: &Tasks) -> String {
         .with_no_client_auth()
         .with_single_cert(vec![made.cert.der().clone()], key)
         .unwrap();
-    let acceptor = TlsAcceptor::from(Arc::new(config));
+    TlsAcceptor::from(Arc::new(config))
+}
+
+/// An address that ends TLS and hands on to the fake.
+async fn over_tls(api: &FakeApi, tasks: &Tasks) -> String {
+    let acceptor = acceptor();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     let target = api.url().replace("http://", "");
@@ -159,29 +163,66 @@ async fn client_certificate_files_that_are_none_yet_do_not_keep_a_connection_fro
     sys::fs::remove_dir(&folder).unwrap();
 }
 
+/// Hands the one connection that asks for it on to wherever it wants to go.
+async fn serve_tunnel<S: AsyncRead + AsyncWrite + Unpin>(stream: S) {
+    let mut client = BufReader::new(stream);
+    let mut request = String::new();
+    client.read_line(&mut request).await.unwrap();
+    let target = request.split(' ').nth(1).unwrap().to_owned();
+    assert!(request.starts_with("CONNECT "), "{request}");
+    let mut line = String::new();
+    while client.read_line(&mut line).await.unwrap() > 2 {
+        line.clear();
+    }
+    let mut server = TcpStream::connect(target).await.unwrap();
+    let mut client = client.into_inner();
+    client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+    // Ends when either side does.
+    let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+}
+
 #[tokio::test]
 async fn requests_go_through_the_proxy_of_the_kubeconfig() {
+    for scheme in ["http", "https"] {
+        let api = FakeApi::start().await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let proxy = format!("{scheme}://{}", listener.local_addr().unwrap());
+        let tasks = Tasks::new();
+        let server = over_tls(&api, &tasks).await;
+        tasks.spawn("proxy", OnExit::Fine, async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            match scheme {
+                "https" => serve_tunnel(acceptor().accept(stream).await.unwrap()).await,
+                _ => serve_tunnel(stream).await,
+            }
+        });
+        ask(&kubeconfig(&server, json!({"token": "t"}), Some(proxy)), 2).await;
+        assert_eq!(api.requests().len(), 2, "both over one tunnel: {:?}", api.requests());
+        assert_eq!(api.authorizations(), ["Bearer t", "Bearer t"], "{scheme}");
+    }
+}
+
+#[tokio::test]
+async fn a_kubeconfig_may_act_for_somebody_else() {
     let api = FakeApi::start().await.unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let proxy = format!("http://{}", listener.local_addr().unwrap());
     let tasks = Tasks::new();
-    tasks.spawn("proxy", OnExit::Fine, async move {
-        let (stream, _) = listener.accept().await.unwrap();
-        let mut client = BufReader::new(stream);
-        let mut request = String::new();
-        client.read_line(&mut request).await.unwrap();
-        let target = request.split(' ').nth(1).unwrap().to_owned();
-        assert!(request.starts_with("CONNECT "), "{request}");
-        let mut line = String::new();
-        while client.read_line(&mut line).await.unwrap() > 2 {
-            line.clear();
+    let user = json!({"token": "t", "as": "jane", "as-uid": "7", "as-groups": ["a", "b"],
+        "as-user-extra": {"example.com/Why": ["x", "y"]}});
+    let said = |api: &FakeApi| {
+        let mut said = Vec::new();
+        for name in ["user", "uid", "group", "extra-example.com%2fwhy"] {
+            said.extend(api.headers(&format!("impersonate-{name}")));
         }
-        let mut server = TcpStream::connect(target).await.unwrap();
-        let mut client = client.into_inner();
-        client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
-        // Ends when either side does.
-        let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
-    });
-    ask(&kubeconfig(&api.url(), json!({"token": "t"}), Some(proxy)), 2).await;
-    assert_eq!(api.requests().len(), 2, "both over one tunnel: {:?}", api.requests());
+        said
+    };
+    let secure = kubeconfig(&over_tls(&api, &tasks).await, user.clone(), None);
+    ask(&secure, 1).await;
+    assert_eq!(said(&api), ["jane", "7", "a", "b", "x", "y"]);
+    assert_eq!(api.authorizations(), ["Bearer t"]);
+    // Nobody is secret: an open line is told too. A certificate that changes speaks for itself.
+    ask(&kubeconfig(&api.url(), user, None), 1).await;
+    assert_eq!(said(&api).len(), 12);
+    ask(&secure.without_credentials(), 1).await;
+    assert_eq!(said(&api).len(), 12);
+    assert_eq!(api.requests().len(), 3);
 }

@@ -13,7 +13,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
-use http::{Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use path::{Query, Target};
 use ports::{OnExit, Tasks};
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ struct Inner {
     store: Store,
     faults: Vec<Fault>,
     requests: Vec<String>,
-    authorizations: Vec<String>,
+    headers: Vec<HeaderMap>,
 }
 
 #[derive(Debug, Clone)]
@@ -145,7 +145,18 @@ impl FakeApi {
 
     /// The `Authorization` headers of the requests so far, empty where there was none.
     pub fn authorizations(&self) -> Vec<String> {
-        self.shared.lock().authorizations.clone()
+        let credential = |headers: &HeaderMap| {
+            let value = headers.get(http::header::AUTHORIZATION);
+            value.and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned()
+        };
+        self.shared.lock().headers.iter().map(credential).collect()
+    }
+
+    /// The values of this header in the requests so far.
+    pub fn headers(&self, name: &str) -> Vec<String> {
+        let inner = self.shared.lock();
+        let values = inner.headers.iter().flat_map(|headers| headers.get_all(name));
+        values.filter_map(|v| v.to_str().ok().map(str::to_owned)).collect()
     }
 
     /// The next `times` requests of this method whose path contains `path_part` are refused.
@@ -183,9 +194,7 @@ impl Drop for FakeApi {
 async fn answer(State(shared): State<Shared>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path().to_owned();
-    let credential = parts.headers.get(http::header::AUTHORIZATION);
-    let credential = credential.and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
-    shared.lock().authorizations.push(credential);
+    shared.lock().headers.push(parts.headers.clone());
     if let Some(status) = note(&shared, &parts.method, &path) {
         return match status {
             Some(status) => refusal(&Refused::injected(status)),

@@ -96,6 +96,15 @@ pub(crate) struct ExecSettings {
     pub(crate) provide_cluster_info: bool,
 }
 
+/// Whom the server is asked to take us for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ActAs {
+    pub(crate) user: String,
+    pub(crate) uid: String,
+    pub(crate) groups: Vec<String>,
+    pub(crate) extra: BTreeMap<String, Vec<String>>,
+}
+
 /// The current context of a kubeconfig file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kubeconfig {
@@ -114,6 +123,7 @@ pub struct Kubeconfig {
     pub(crate) token_file: Option<PathBuf>,
     pub(crate) basic: Option<(String, SecretText)>,
     pub(crate) exec: Option<ExecSettings>,
+    pub(crate) act_as: Option<ActAs>,
 }
 
 impl Kubeconfig {
@@ -144,6 +154,13 @@ impl Kubeconfig {
         // A user that is not there is nobody, as everywhere in Kubernetes.
         let wanted = context.user.unwrap_or_default();
         let user = users.into_iter().find(|u| u.name == wanted).map(|u| u.user).unwrap_or_default();
+        // Not a secret: asked for over an open line too.
+        let act_as = (!user.act_as.is_empty()).then(|| ActAs {
+            user: user.act_as.clone(),
+            uid: user.act_as_uid.clone(),
+            groups: user.act_as_groups.clone(),
+            extra: user.act_as_extra.clone(),
+        });
         let server = cluster.server.clone().unwrap_or_else(|| "http://localhost:8080".into());
         let secure = units::gourl::of_server(&server).is_ok_and(|url| url.scheme == "https");
         // Nothing secret goes over an open line, and nobody is to be trusted there.
@@ -190,6 +207,7 @@ impl Kubeconfig {
             token_file: user.token_file.filter(|p| !p.is_empty()).map(place),
             basic: user.username.filter(|u| !u.is_empty()).zip(user.password),
             exec,
+            act_as,
         })
     }
 
@@ -228,6 +246,7 @@ impl Kubeconfig {
             token_file: None,
             basic: None,
             exec: None,
+            act_as: None,
             ..self.clone()
         }
     }
@@ -362,6 +381,14 @@ struct User {
     client_key: Option<String>,
     client_key_data: Option<SecretText>,
     exec: Option<Exec>,
+    #[serde(default, rename = "as")]
+    act_as: String,
+    #[serde(default, rename = "as-uid")]
+    act_as_uid: String,
+    #[serde(default, rename = "as-groups")]
+    act_as_groups: Vec<String>,
+    #[serde(default, rename = "as-user-extra")]
+    act_as_extra: BTreeMap<String, Vec<String>>,
 }
 
 #[derive(Deserialize, Default)]

@@ -1,6 +1,7 @@
 //! One request on its way: turn in the rate limit, address, credentials, wire, deadline, log line.
 
 use super::ConnectionError;
+use super::act_as;
 use super::bearer::Bearer;
 use super::dial::Dial;
 use super::identity::ClientIdentity;
@@ -11,12 +12,14 @@ use crate::error::ApiError;
 use crate::metrics::RequestMetrics;
 use arc_swap::ArcSwap;
 use futures::future::BoxFuture;
-use http::header::{AUTHORIZATION, HeaderValue, USER_AGENT};
+use http::header::{AUTHORIZATION, HeaderMap, HeaderValue, USER_AGENT};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{Request, Response, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
-use hyper_rustls::{FixedServerNameResolver, HttpsConnector};
+use hyper_rustls::{
+    DefaultServerNameResolver, FixedServerNameResolver, HttpsConnector, ResolveServerName,
+};
 use hyper_util::client::legacy::Client as HyperClient;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::Body;
@@ -45,6 +48,7 @@ pub(crate) struct Peer {
     authority: Authority,
     base_path: String,
     user_agent: HeaderValue,
+    act_as: HeaderMap,
     bearer: Bearer,
     identity: Arc<ClientIdentity>,
 }
@@ -73,6 +77,7 @@ impl Peer {
             base_path: base_path.unwrap_or_default(),
             user_agent: HeaderValue::from_str(user_agent)
                 .unwrap_or(HeaderValue::from_static("kubelet")),
+            act_as: kubeconfig.act_as.as_ref().map_or(Ok(HeaderMap::new()), act_as::headers)?,
             bearer,
             identity,
         })
@@ -95,19 +100,22 @@ impl Peer {
         let target = self
             .uri(&Uri::default())
             .map_err(|_| ConnectionError::Server(self.kubeconfig.server.clone()))?;
-        let dial = Dial::new(&target, self.kubeconfig.proxy_url.as_deref())?;
-        let tls = tls::client_config(&self.kubeconfig, Arc::clone(&self.identity))?;
-        let builder =
-            hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
-        let builder = match self.kubeconfig.tls_server_name.clone() {
+        let mut tls = tls::client_config(&self.kubeconfig, Arc::clone(&self.identity))?;
+        let names: Arc<dyn ResolveServerName + Send + Sync> = match &self.kubeconfig.tls_server_name
+        {
             Some(name) => {
                 let bad = |_| ConnectionError::Server(format!("{name} (tls-server-name)"));
                 let name = ServerName::try_from(name.clone()).map_err(bad)?;
-                builder.with_server_name_resolver(FixedServerNameResolver::new(name))
+                Arc::new(FixedServerNameResolver::new(name))
             }
-            None => builder,
+            None => Arc::new(DefaultServerNameResolver::default()),
         };
-        let connector = builder.enable_http1().enable_http2().wrap_connector(dial);
+        // A proxy has to show what the server has to: Go knows one set of TLS settings.
+        let dial = Dial::new(&target, self.kubeconfig.proxy_url.as_deref(), |tcp| {
+            HttpsConnector::new(tcp, tls.clone(), true, Arc::clone(&names))
+        })?;
+        tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let connector = HttpsConnector::new(dial, tls, false, names);
         Ok(HyperClient::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .timer(TokioTimer::new())
@@ -175,6 +183,9 @@ impl Transport {
         }
         *request.uri_mut() = self.peer.uri(request.uri())?;
         request.headers_mut().insert(USER_AGENT, self.peer.user_agent.clone());
+        for (name, value) in &self.peer.act_as {
+            request.headers_mut().append(name, value.clone());
+        }
         if let Some(value) = self.peer.bearer.header().await? {
             request.headers_mut().insert(AUTHORIZATION, value);
         }
