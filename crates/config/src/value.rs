@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use units::strconv::quote;
-use units::{GoDuration, Quantity};
+use units::{GoDuration, Quantity, SpelledQuantity};
 
 /// A configuration value that knows Go's rules for decoding it and leaving it out.
 pub(crate) trait GoValue: Default + Serialize {
@@ -348,7 +348,7 @@ impl GoValue for GoDuration {
     }
 }
 
-impl GoValue for Quantity {
+impl GoValue for SpelledQuantity {
     fn decode(&mut self, value: &Value, _: &str, decoder: &mut Decoder) {
         let text = match value {
             Value::Null => return,
@@ -359,6 +359,14 @@ impl GoValue for Quantity {
             Ok(quantity) => *self = quantity,
             Err(error) => decoder.fail(error.to_string()),
         }
+    }
+}
+
+impl GoValue for Quantity {
+    fn decode(&mut self, value: &Value, go_type: &str, decoder: &mut Decoder) {
+        let mut spelled = SpelledQuantity { amount: *self, whole: None };
+        spelled.decode(value, go_type, decoder);
+        *self = spelled.amount;
     }
 }
 

@@ -26,4 +26,4 @@ pub use cpuset::{CpuSet, CpuSetError};
 pub use duration::{DurationError, GoDuration};
 pub use hash::{container_hash, crc32_ieee, fnv1a_32, fnv1a_64, fnv1a_128, string_checksum};
 pub use percentage::{Percentage, PercentageError};
-pub use quantity::{Format, HeldQuantity, Quantity, QuantityError};
+pub use quantity::{Format, HeldQuantity, Quantity, QuantityError, SpelledQuantity};

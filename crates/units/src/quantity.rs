@@ -11,8 +11,10 @@
 //! ([`HeldQuantity`] has the other).
 
 mod held;
+mod spelled;
 
 pub use held::HeldQuantity;
+pub use spelled::SpelledQuantity;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::cmp::Ordering;

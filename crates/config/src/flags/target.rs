@@ -7,7 +7,7 @@ use crate::validate::names::{is_huge_page_name, label_value_faults, qualified_na
 use crate::version;
 use std::collections::BTreeMap;
 use units::strconv::{self, NumError, NumFault, parse_ip, quote};
-use units::{GoDuration, Quantity};
+use units::{GoDuration, Quantity, SpelledQuantity};
 
 /// How a value is to be taken.
 #[derive(Debug, Clone, Copy)]
@@ -322,7 +322,8 @@ impl FlagTarget for Vec<MemoryReservation> {
 
     fn show(&self, _: Kind) -> String {
         let limits = |r: &MemoryReservation| {
-            let limits: Vec<String> = r.limits.iter().map(|(k, q)| format!("{k}={q}")).collect();
+            let limits: Vec<String> =
+                r.limits.iter().map(|(k, q)| format!("{k}={}", q.amount)).collect();
             format!("{}:{}", r.numa_node, limits.join(","))
         };
         let mut nodes: Vec<String> = self.iter().map(limits).collect();
@@ -379,7 +380,7 @@ fn memory_reservation(text: &str) -> Result<MemoryReservation, String> {
         if *kind != "memory" && !is_huge_page_name(kind) {
             return Err(format!("memory type conversion error, unknown type: {}", quote(kind)));
         }
-        let amount: Quantity =
+        let amount: SpelledQuantity =
             amount.parse().map_err(|_| format!("failed to parse the quantity: {amount}"))?;
         reservation.limits.insert((*kind).to_owned(), amount);
     }

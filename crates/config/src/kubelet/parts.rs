@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use units::duration;
 use units::strconv::quote;
-use units::{GoDuration, Quantity};
+use units::{GoDuration, Quantity, SpelledQuantity};
 
 go_struct! {
     /// Who may ask.
@@ -98,7 +98,7 @@ go_struct! {
         /// The NUMA node.
         numa_node: i32, "numaNode", "int32", always;
         /// Amount per kind of memory.
-        limits: BTreeMap<String, Quantity>, "limits", "v1.ResourceList", always;
+        limits: BTreeMap<String, SpelledQuantity>, "limits", "v1.ResourceList", always;
     }
 }
 

@@ -17,7 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 use units::strconv::{parse_ip, quote};
-use units::{CpuSet, Format, HeldQuantity, Quantity};
+use units::{CpuSet, HeldQuantity, Quantity, SpelledQuantity};
 
 fn path(text: &str) -> Option<PathBuf> {
     (!text.is_empty()).then(|| text.into())
@@ -337,12 +337,9 @@ pub(super) fn resources(
 ) -> Resources {
     let cpus: CpuSet = k.reserved_system_cpus.parse().unwrap_or_default();
     let qos = qos_percent(&k.qos_reserved).unwrap_or_default();
-    let mut memory: BTreeMap<i32, BTreeMap<String, Quantity>> = BTreeMap::new();
+    let mut memory: BTreeMap<i32, BTreeMap<String, SpelledQuantity>> = BTreeMap::new();
     for reservation in &k.reserved_memory {
-        let limits = reservation.limits.iter();
-        let amounts =
-            limits.map(|(kind, amount)| (kind.clone(), amount.with_format(Format::BinarySi)));
-        memory.entry(reservation.numa_node).or_default().extend(amounts);
+        memory.entry(reservation.numa_node).or_default().extend(reservation.limits.clone());
     }
     let levels = k.enforce_node_allocatable.as_deref().unwrap_or_default();
     let has = |level: &str| levels.iter().any(|l| l == level);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use units::{CpuSet, GoDuration, Quantity};
+use units::{CpuSet, GoDuration, Quantity, SpelledQuantity};
 
 /// Places on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -360,7 +360,7 @@ pub struct Reservations {
     /// CPUs for both; replaces their cpu amounts.
     pub cpus: CpuSet,
     /// Memory per NUMA node and kind.
-    pub memory: BTreeMap<i32, BTreeMap<String, Quantity>>,
+    pub memory: BTreeMap<i32, BTreeMap<String, SpelledQuantity>>,
     /// Share of memory requests, in percent, that lower QoS classes cannot use; `None` when the
     /// gate is off or nothing is set.
     pub qos_memory_percent: Option<i64>,

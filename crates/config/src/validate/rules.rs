@@ -433,7 +433,7 @@ impl Rules<'_> {
                     ),
                 );
                 self.fault_if(
-                    amount.is_zero(),
+                    amount.amount.is_zero(),
                     format!(
                         "reserved memory may not be zero for NUMA node {node} and resource {quoted}"
                     ),

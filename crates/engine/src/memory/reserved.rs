@@ -3,10 +3,10 @@
 use super::{MemoryFault, NodeFacts, is_memory};
 use crate::resources::Amounts;
 use std::collections::{BTreeMap, BTreeSet};
-use units::{Quantity, strconv};
+use units::{SpelledQuantity, strconv};
 
 /// `reservedMemory`: amounts by NUMA node.
-pub type NodeReservations = BTreeMap<i32, BTreeMap<String, Quantity>>;
+pub type NodeReservations = BTreeMap<i32, BTreeMap<String, SpelledQuantity>>;
 
 /// Bytes by node and resource, if they add up to what the node keeps from pods as a whole (upstream:
 /// `getSystemReservedMemory`).
@@ -24,7 +24,7 @@ pub fn system_reserved(
                  this machine"
             )));
         }
-        for (kind, amount) in limits {
+        for (kind, SpelledQuantity { amount, .. }) in limits {
             let before = totals.get(kind).copied();
             let sum = before.map_or(*amount, |before| amount.saturating_add(before));
             totals.insert(kind.clone(), sum);
@@ -50,7 +50,8 @@ pub fn system_reserved(
     for (id, limits) in reservations {
         let Ok(id) = u32::try_from(*id) else { continue };
         for (kind, amount) in limits {
-            let Some(value) = amount.as_i64() else {
+            // Go asks for a whole number without reducing the fraction it holds.
+            let Some(value) = amount.whole else {
                 return Err(MemoryFault(
                     "could not covert a variable of type Quantity to int64".to_owned(),
                 ));
@@ -65,6 +66,7 @@ pub fn system_reserved(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use units::Quantity;
 
     #[test]
     fn reservations_must_add_up_on_nodes_that_exist() {
@@ -78,7 +80,7 @@ mod tests {
         let reserve = |pairs: &[(i32, &str)]| -> NodeReservations {
             pairs
                 .iter()
-                .map(|(id, text)| (*id, BTreeMap::from([("memory".into(), amount(text))])))
+                .map(|(id, text)| (*id, BTreeMap::from([("memory".into(), text.parse().unwrap())])))
                 .collect()
         };
         let good =
@@ -88,6 +90,12 @@ mod tests {
         assert_eq!(
             fault.to_string(),
             r#"the total amount "512Mi" of type "memory" is not equal to the value "1Gi" determined by Node Allocatable feature"#
+        );
+        // As much as is wanted, but Go sees no whole number in the second.
+        let fault = system_reserved(&nodes, &of_node, &reserve(&[(0, "512Mi"), (1, "0.5Gi")]));
+        assert_eq!(
+            fault.unwrap_err().to_string(),
+            "could not covert a variable of type Quantity to int64"
         );
         let fault = system_reserved(&nodes, &of_node, &reserve(&[(2, "1Gi")])).unwrap_err();
         assert_eq!(
