@@ -4,6 +4,7 @@ use crate::head;
 use crate::reply::Reply;
 use crate::serve::{Caller, Service};
 use crate::target::{BadTarget, Target};
+use crate::tls::ServerTls;
 use axum::body::{Body, HttpBody};
 use http::header::CONTENT_LENGTH;
 use http::{Method, Request, StatusCode};
@@ -12,7 +13,6 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use ports::{OnExit, Tasks};
-use rustls::ServerConfig;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
@@ -22,7 +22,6 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio_rustls::TlsAcceptor;
 
 /// Connections at a time; more wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 10_000;
@@ -58,13 +57,12 @@ fn plain(address: SocketAddr) -> SocketAddr {
 /// Serves a listener until the tasks are cancelled.
 pub(crate) async fn run(
     listener: TcpListener,
-    tls: Option<Arc<ServerConfig>>,
+    tls: Option<Arc<ServerTls>>,
     service: Arc<Service>,
     tasks: Tasks,
 ) {
     let cancel = tasks.token();
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let acceptor = tls.map(TlsAcceptor::from);
     loop {
         let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
         let accepted = tokio::select! {
@@ -81,13 +79,13 @@ pub(crate) async fn run(
                 continue;
             }
         };
-        let (service, acceptor, cancel) = (Arc::clone(&service), acceptor.clone(), cancel.clone());
+        let (service, tls, cancel) = (Arc::clone(&service), tls.clone(), cancel.clone());
         tasks.spawn("connection", OnExit::Fine, async move {
             tokio::select! {
                 // Cancel-safe: the connection is dropped with the process.
                 () = cancel.cancelled() => {}
                 // Runs to its end.
-                () = connection(stream, address, acceptor, service) => {}
+                () = connection(stream, address, tls, service) => {}
             }
             drop(slot);
         });
@@ -117,12 +115,12 @@ async fn told_to_use_tls(stream: &mut TcpStream) -> io::Result<bool> {
 async fn connection(
     mut stream: TcpStream,
     address: SocketAddr,
-    acceptor: Option<TlsAcceptor>,
+    tls: Option<Arc<ServerTls>>,
     service: Arc<Service>,
 ) {
     // A failure only costs latency.
     let _ = stream.set_nodelay(true);
-    let Some(acceptor) = acceptor else {
+    let Some(tls) = tls else {
         let caller = Caller { address, certificates: Vec::new() };
         return serve(stream, Protocol::Http1, caller, service).await;
     };
@@ -130,7 +128,7 @@ async fn connection(
     if !matches!(clear, Ok(Ok(false))) {
         return;
     }
-    match tokio::time::timeout(HANDSHAKE_DEADLINE, acceptor.accept(stream)).await {
+    match tokio::time::timeout(HANDSHAKE_DEADLINE, tls.accept(stream)).await {
         Ok(Ok(stream)) => {
             let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
             let certificates = chain.iter().map(|c| c.clone().into_owned()).collect();

@@ -6,7 +6,7 @@ use crate::listen;
 use crate::request_metrics::RequestMetrics;
 use crate::route::Switches;
 use crate::serve::{Counts, ServerDeps, Service};
-use crate::tls::{ServingCertificate, TlsError, TlsSettings, server_config};
+use crate::tls::{ServingCertificate, TlsError, TlsSettings, server_tls};
 use ports::{OnExit, Reviews, Tasks};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -81,7 +81,7 @@ pub async fn start(
         Queues::new(&deps.metrics, authorities.is_some(), settings.certificate_files.is_some());
     let deps = Arc::new(deps);
     if let Some(address) = settings.https {
-        let tls = Arc::new(server_config(&settings.tls, Arc::clone(&certificate))?);
+        let tls = Arc::new(server_tls(&settings.tls, &certificate)?);
         let guard = {
             let metrics = AuthMetrics::new(&deps.metrics);
             Guard::new(settings.auth.clone(), authorities.clone(), reviews, metrics)

@@ -4,8 +4,13 @@
 //! certificate is used at once; a client certificate is asked for but judged by `auth`, as
 //! upstream does, so that a bad one never breaks the handshake itself.
 
+mod order;
+
+pub use order::ServerTls;
+
 use crate::auth::{is_modern, proves_its_key};
 use arc_swap::ArcSwapOption;
+use order::First;
 use rustls::crypto::CryptoProvider;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -158,11 +163,11 @@ fn known_to_go(name: &str) -> bool {
         || name.contains("_3DES_")
 }
 
-/// The server's TLS configuration.
-pub fn server_config(
+/// The server's TLS.
+pub fn server_tls(
     settings: &TlsSettings,
-    certificate: Arc<ServingCertificate>,
-) -> Result<ServerConfig, TlsError> {
+    certificate: &Arc<ServingCertificate>,
+) -> Result<ServerTls, TlsError> {
     let versions: &[&rustls::SupportedProtocolVersion] = match settings.min_version.as_str() {
         "" | "VersionTLS12" | "VersionTLS11" | "VersionTLS10" => {
             &[&rustls::version::TLS12, &rustls::version::TLS13]
@@ -188,20 +193,29 @@ pub fn server_config(
             return Err(TlsError::NotOffered(settings.cipher_suites.join(",")));
         }
     }
-    let builder =
-        ServerConfig::builder_with_provider(Arc::new(crypto)).with_protocol_versions(versions)?;
-    let mut config = if settings.ask_client {
-        builder.with_client_cert_verifier(Arc::new(AskOnly(provider())))
-    } else {
-        builder.with_no_client_auth()
-    }
-    .with_cert_resolver(certificate);
-    config.alpn_protocols = if settings.ask_client {
-        vec![b"http/1.1".to_vec()]
-    } else {
-        vec![b"h2".to_vec(), b"http/1.1".to_vec()]
+    let config = |first| -> Result<ServerConfig, TlsError> {
+        let mut crypto = crypto.clone();
+        order::sort(&mut crypto.cipher_suites, first);
+        let builder = ServerConfig::builder_with_provider(Arc::new(crypto))
+            .with_protocol_versions(versions)?;
+        let builder = if settings.ask_client {
+            builder.with_client_cert_verifier(Arc::new(AskOnly(provider())))
+        } else {
+            builder.with_no_client_auth()
+        };
+        let keeper: Arc<ServingCertificate> = Arc::clone(certificate);
+        let mut config = builder.with_cert_resolver(keeper);
+        config.ignore_client_order = true;
+        config.alpn_protocols = if settings.ask_client {
+            vec![b"http/1.1".to_vec()]
+        } else {
+            vec![b"h2".to_vec(), b"http/1.1".to_vec()]
+        };
+        Ok(config)
     };
-    Ok(config)
+    let (aes, mut chacha) = (config(First::Aes)?, config(First::ChaCha)?);
+    chacha.session_storage = Arc::clone(&aes.session_storage);
+    Ok(ServerTls::new(aes, chacha))
 }
 
 /// What is wrong with a PEM pair, as Go says it; `None` for one that can be served with.
@@ -386,7 +400,7 @@ mod tests {
                 cipher_suites: suites.iter().map(|s| (*s).to_owned()).collect(),
                 ask_client: false,
             };
-            server_config(&settings, Arc::default()).map(|_| ()).map_err(|e| e.to_string())
+            server_tls(&settings, &Arc::default()).map(|_| ()).map_err(|e| e.to_string())
         };
         assert_eq!(config("", &[]), Ok(()));
         assert_eq!(config("VersionTLS13", &["TLS_RSA_WITH_AES_128_CBC_SHA"]), Ok(()));

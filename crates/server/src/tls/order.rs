@@ -1,0 +1,226 @@
+//! Which cipher suite is taken of those a client offers: the first of an order of ours, as in Go
+//! (upstream: `cipherSuitesPreferenceOrder`, `isAESGCMPreferred`).
+//!
+//! Deliberately absent: an order of curves. rustls takes the first of the client's that it knows.
+
+use rustls::{CipherSuite, ServerConfig, SupportedCipherSuite};
+use std::io;
+use std::sync::Arc;
+use tokio::net::TcpStream;
+use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::server::TlsStream;
+
+/// Which cipher comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum First {
+    Aes,
+    ChaCha,
+}
+
+/// The order where AES comes first.
+const ORDER: [CipherSuite; 9] = [
+    CipherSuite::TLS13_AES_128_GCM_SHA256,
+    CipherSuite::TLS13_AES_256_GCM_SHA384,
+    CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
+    CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+    CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+    CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+    CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+    CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+    CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+];
+
+/// Every suite that Go has an implementation of, by number: what a client names before the first of
+/// these says nothing about it.
+const KNOWN_TO_GO: [u16; 25] = [
+    0x0005, 0x000a, 0x002f, 0x0035, 0x003c, 0x009c, 0x009d, 0x1301, 0x1302, 0x1303, 0xc007, 0xc009,
+    0xc00a, 0xc011, 0xc012, 0xc013, 0xc014, 0xc023, 0xc027, 0xc02b, 0xc02c, 0xc02f, 0xc030, 0xcca8,
+    0xcca9,
+];
+/// Those among them that are AES-GCM with an exchange of keys.
+const AES_GCM: [u16; 6] = [0x1301, 0x1302, 0xc02b, 0xc02c, 0xc02f, 0xc030];
+/// Those that are ChaCha20.
+const CHACHA: [u16; 3] = [0x1303, 0xcca8, 0xcca9];
+
+/// Puts suites into our order.
+pub(super) fn sort(suites: &mut [SupportedCipherSuite], first: First) {
+    suites.sort_by_key(|suite| {
+        let late = first == First::ChaCha && !CHACHA.contains(&u16::from(suite.suite()));
+        (late, ORDER.iter().position(|known| *known == suite.suite()).unwrap_or(ORDER.len()))
+    });
+}
+
+/// What comes first for a client: AES if this machine is made for it and the client shows by its own
+/// order that it is too.
+fn first_for(offered: &[CipherSuite], hardware: bool) -> First {
+    let known = offered.iter().map(|suite| u16::from(*suite)).find(|id| KNOWN_TO_GO.contains(id));
+    match known {
+        Some(id) if hardware && AES_GCM.contains(&id) => First::Aes,
+        _ => First::ChaCha,
+    }
+}
+
+/// Whether the processor has instructions for AES-GCM.
+fn has_aes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        std::is_x86_feature_detected!("aes")
+            && std::is_x86_feature_detected!("pclmulqdq")
+            && std::is_x86_feature_detected!("sse4.1")
+            && std::is_x86_feature_detected!("ssse3")
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        std::arch::is_aarch64_feature_detected!("aes")
+            && std::arch::is_aarch64_feature_detected!("pmull")
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    {
+        false
+    }
+}
+
+/// The server's TLS settings, once in each order.
+#[derive(Debug)]
+pub struct ServerTls {
+    aes: Arc<ServerConfig>,
+    chacha: Arc<ServerConfig>,
+    hardware: bool,
+}
+
+impl ServerTls {
+    pub(super) fn new(aes: ServerConfig, chacha: ServerConfig) -> Self {
+        Self { aes: Arc::new(aes), chacha: Arc::new(chacha), hardware: has_aes() }
+    }
+
+    /// The whole handshake with a client.
+    pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        let acceptor = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream);
+        let start = acceptor.await?;
+        let config = match first_for(start.client_hello().cipher_suites(), self.hardware) {
+            First::Aes => &self.aes,
+            First::ChaCha => &self.chacha,
+        };
+        start.into_stream(Arc::clone(config)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::{ServingCertificate, TlsSettings, self_signed_pair, server_tls};
+    use rustls::client::danger::HandshakeSignatureValid;
+    use tokio::net::TcpListener;
+
+    const AES_128: CipherSuite = CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256;
+    const AES_256: CipherSuite = CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384;
+    const CHACHA_12: CipherSuite = CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256;
+
+    #[test]
+    fn a_client_that_puts_aes_first_gets_it_on_a_machine_made_for_it() {
+        let grease = CipherSuite::from(0x0a0a);
+        for (offered, first) in [
+            (vec![AES_256, CHACHA_12], First::Aes),
+            (vec![grease, AES_128], First::Aes),
+            (vec![CHACHA_12, AES_128], First::ChaCha),
+            // Known, though we do not have it.
+            (vec![CipherSuite::TLS_RSA_WITH_AES_128_CBC_SHA, AES_128], First::ChaCha),
+            (vec![CipherSuite::TLS_RSA_WITH_AES_128_GCM_SHA256, AES_128], First::ChaCha),
+            (vec![grease], First::ChaCha),
+        ] {
+            assert_eq!(first_for(&offered, true), first, "{offered:?}");
+            assert_eq!(first_for(&offered, false), First::ChaCha, "{offered:?}");
+        }
+    }
+
+    #[test]
+    fn the_smaller_aes_comes_before_the_larger() {
+        let order = |first| {
+            let mut suites = rustls::crypto::ring::default_provider().cipher_suites;
+            sort(&mut suites, first);
+            suites.iter().map(SupportedCipherSuite::suite).collect::<Vec<_>>()
+        };
+        assert_eq!(order(First::Aes), ORDER);
+        let chacha = order(First::ChaCha);
+        assert_eq!(chacha[..3], [ORDER[2], ORDER[7], ORDER[8]]);
+        assert_eq!(chacha[3..], [ORDER[0], ORDER[1], ORDER[3], ORDER[4], ORDER[5], ORDER[6]]);
+    }
+
+    #[derive(Debug)]
+    struct Anyone;
+
+    impl rustls::client::danger::ServerCertVerifier for Anyone {
+        fn verify_server_cert(
+            &self,
+            _: &rustls_pki_types::CertificateDer<'_>,
+            _: &[rustls_pki_types::CertificateDer<'_>],
+            _: &rustls_pki_types::ServerName<'_>,
+            _: &[u8],
+            _: rustls_pki_types::UnixTime,
+        ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
+            Ok(rustls::client::danger::ServerCertVerified::assertion())
+        }
+
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &rustls_pki_types::CertificateDer<'_>,
+            _: &rustls::DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            Ok(HandshakeSignatureValid::assertion())
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            _: &[u8],
+            _: &rustls_pki_types::CertificateDer<'_>,
+            _: &rustls::DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            Ok(HandshakeSignatureValid::assertion())
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+            vec![rustls::SignatureScheme::ECDSA_NISTP256_SHA256]
+        }
+    }
+
+    /// What server and client agree on if the client offers these, in this order.
+    async fn agreed(server: &ServerTls, offered: &[CipherSuite]) -> CipherSuite {
+        let mut crypto = rustls::crypto::ring::default_provider();
+        let all = crypto.cipher_suites.clone();
+        let named = |wanted: &CipherSuite| *all.iter().find(|s| s.suite() == *wanted).unwrap();
+        crypto.cipher_suites = offered.iter().map(named).collect();
+        let config = rustls::ClientConfig::builder_with_provider(Arc::new(crypto))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Anyone))
+            .with_no_client_auth();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (accepted, _) = listener.accept().await.unwrap();
+        let name = "node".try_into().unwrap();
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        let (served, client) =
+            tokio::join!(server.accept(accepted), connector.connect(name, stream));
+        client.unwrap();
+        served.unwrap().get_ref().1.negotiated_cipher_suite().unwrap().suite()
+    }
+
+    #[tokio::test]
+    async fn the_servers_order_counts() {
+        let certificate = Arc::new(ServingCertificate::default());
+        let (chain, key) = self_signed_pair("node", 1_700_000_000).unwrap();
+        certificate.install(chain.as_bytes(), key.as_bytes()).unwrap();
+        let mut server = server_tls(&TlsSettings::default(), &certificate).unwrap();
+        let in_13 = [ORDER[1], ORDER[2], ORDER[0]];
+        let in_12 = [AES_256, CHACHA_12, AES_128];
+        server.hardware = true;
+        assert_eq!(agreed(&server, &in_13).await, ORDER[0]);
+        assert_eq!(agreed(&server, &in_12).await, AES_128);
+        assert_eq!(agreed(&server, &[CHACHA_12, AES_128]).await, CHACHA_12);
+        server.hardware = false;
+        assert_eq!(agreed(&server, &in_13).await, ORDER[2]);
+        assert_eq!(agreed(&server, &in_12).await, CHACHA_12);
+    }
+}
