@@ -11,6 +11,8 @@ use crate::target::Target;
 use api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
 use axum::body::Body;
 use bytes::Bytes;
+use cri::CriError;
+use cri::api::ContainerStatusResponse;
 use http::{StatusCode, Version};
 use ports::OnExit;
 use std::convert::Infallible;
@@ -187,20 +189,24 @@ async fn follow(
     let runtime = deps.runtime.clone();
     let alive = move || {
         let (runtime, bare) = (runtime.clone(), bare.clone());
-        async move {
-            match runtime.container_status(&bare, false).await {
-                Ok(answer) => {
-                    let running = cri::api::ContainerState::ContainerRunning as i32;
-                    Ok(answer.status.is_some_and(|s| s.state == running))
-                }
-                Err(error) if error.is_unavailable() => Ok(true),
-                Err(error) if error.is_not_found() => Ok(false),
-                Err(error) => Err(error.to_string()),
-            }
-        }
+        async move { still_runs(runtime.container_status(&bare, false).await) }
     };
     let path = PathBuf::from(log_path);
     read_log(&path, wanted.query, alive, sink).await.map_err(|e| e.to_string())
+}
+
+/// Whether more is to be expected of a container. A runtime that is away says nothing about it; what
+/// else goes wrong ends the log, with its text as the last of it (cri-client: `isContainerRunning`):
+/// also that the container has been removed.
+fn still_runs(answer: Result<ContainerStatusResponse, CriError>) -> Result<bool, String> {
+    match answer {
+        Ok(answer) => {
+            let status = answer.status.ok_or("container status is nil")?;
+            Ok(status.state() == cri::api::ContainerState::ContainerRunning)
+        }
+        Err(error) if error.is_unavailable() => Ok(true),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 pub(crate) fn parse(text: &str) -> Result<Wanted, Box<Reply>> {
@@ -376,6 +382,29 @@ mod tests {
             let want = (status, kind.map(str::to_owned), body.to_owned());
             assert_eq!(told(pieces, fault, how).await, want, "{pieces:?} {fault:?} {how:?}");
         }
+    }
+
+    #[test]
+    fn a_removed_container_ends_its_log_with_the_runtimes_words() {
+        use cri::api::{ContainerState, ContainerStatus};
+        let state = |state: ContainerState| {
+            let status = Some(ContainerStatus { state: state.into(), ..Default::default() });
+            still_runs(Ok(ContainerStatusResponse { status, ..Default::default() }))
+        };
+        assert_eq!(state(ContainerState::ContainerRunning), Ok(true));
+        assert_eq!(state(ContainerState::ContainerExited), Ok(false));
+        let failed = |code, text: &str| {
+            let message = text.to_owned();
+            still_runs(Err(CriError::Rpc { call: cri::Call::ContainerStatus, code, message }))
+        };
+        assert_eq!(failed(tonic::Code::Unavailable, "away"), Ok(true));
+        let gone = "an error occurred when try to find container \"x\": not found";
+        let told = format!("rpc error: code = NotFound desc = {gone}");
+        assert_eq!(failed(tonic::Code::NotFound, gone), Err(told));
+        assert_eq!(
+            still_runs(Ok(ContainerStatusResponse::default())),
+            Err("container status is nil".to_owned())
+        );
     }
 
     #[test]
