@@ -5,7 +5,8 @@
 
 use crate::effects;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::ops::ControlFlow;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -41,6 +42,25 @@ pub fn read(path: impl AsRef<Path>) -> Result<Vec<u8>, FsError> {
 /// Reads a whole UTF-8 file.
 pub fn read_to_string(path: impl AsRef<Path>) -> Result<String, FsError> {
     named("read", path.as_ref(), fs::read_to_string(path.as_ref()))
+}
+
+/// Shows the lines of a file, with their ends, until told to stop. Of a line that is longer than
+/// `longest` its beginning is shown, which is longer too; what follows it is then shown as a line.
+pub fn each_line(
+    file: fs::File,
+    longest: usize,
+    mut each: impl FnMut(&[u8]) -> ControlFlow<()>,
+) -> io::Result<()> {
+    let mut reader = BufReader::new(file);
+    let most = u64::try_from(longest).unwrap_or(u64::MAX).saturating_add(1);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let got = reader.by_ref().take(most).read_until(b'\n', &mut line)?;
+        if got == 0 || each(&line).is_break() {
+            return Ok(());
+        }
+    }
 }
 
 /// Writes a file in place (pseudo files; for state use [`write_atomic`]).
@@ -187,6 +207,28 @@ mod tests {
         assert_eq!(dangling_links(&dir).unwrap(), [(dir.join("bad"), dir.join("gone"))]);
         assert_eq!(dangling_links(dir.join("nowhere")).unwrap(), []);
         fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn lines_are_shown_until_enough_was_seen() {
+        let path = std::env::temp_dir().join(format!("rubelet-lines-{}", std::process::id()));
+        write(&path, "one\n\nlonger\nend").unwrap();
+        let shown = |longest: usize, enough: usize| {
+            let mut lines = Vec::new();
+            each_line(fs::File::open(&path).unwrap(), longest, |line| {
+                lines.push(String::from_utf8_lossy(line).into_owned());
+                match lines.len() == enough {
+                    true => ControlFlow::Break(()),
+                    false => ControlFlow::Continue(()),
+                }
+            })
+            .unwrap();
+            lines
+        };
+        assert_eq!(shown(6, 9), ["one\n", "\n", "longer\n", "end"]);
+        assert_eq!(shown(5, 3), ["one\n", "\n", "longer"]);
+        assert_eq!(shown(5, 1), ["one\n"]);
+        fs::remove_file(&path).unwrap();
     }
 
     #[test]

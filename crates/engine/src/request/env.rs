@@ -4,10 +4,11 @@
 //! the container's own, service variables that the container does not set itself; upstream
 //! leaves the order within a group open, ours is by name.
 
+use super::RequestError;
 use super::downward::{NodeFacts, field_value, resource_value};
+use super::env_file::EnvValues;
 use super::expand::{expand, unresolved};
 use super::services::service_env;
-use super::{RequestError, env_file};
 use api::core::v1::{ConfigMap, Container, EnvVarSource, Pod, Secret, Service};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -50,8 +51,8 @@ impl From<ObjectMiss> for RequestError {
 pub struct EnvFile {
     /// Its path on the host, for messages.
     pub host_path: String,
-    /// Its bytes; `None` when it could not be read.
-    pub content: Option<Vec<u8>>,
+    /// The variables that were looked for in it.
+    pub values: EnvValues,
 }
 
 /// Everything a container's environment refers to, fetched beforehand: see [`references`].
@@ -72,8 +73,8 @@ pub struct EnvReferences {
     pub config_maps: BTreeSet<String>,
     /// Secrets.
     pub secrets: BTreeSet<String>,
-    /// Volume name and path of environment files.
-    pub files: BTreeSet<(String, String)>,
+    /// Variables that are looked for, by volume name and path of an environment file.
+    pub files: BTreeMap<(String, String), BTreeSet<String>>,
 }
 
 /// What must be fetched before the environment can be built.
@@ -90,7 +91,10 @@ pub fn references(container: &Container) -> EnvReferences {
         let Some(from) = &variable.value_from else { continue };
         all.config_maps.extend(from.config_map_key_ref.iter().map(|r| r.name.clone()));
         all.secrets.extend(from.secret_key_ref.iter().map(|r| r.name.clone()));
-        all.files.extend(from.file_key_ref.iter().map(|r| (r.volume_name.clone(), r.path.clone())));
+        if let Some(r) = &from.file_key_ref {
+            let file = (r.volume_name.clone(), r.path.clone());
+            all.files.entry(file).or_default().insert(r.key.clone());
+        }
     }
     all
 }
@@ -207,10 +211,8 @@ fn source_value(
             .files
             .get(&(r.volume_name.clone(), r.path.clone()))
             .ok_or_else(|| RequestError::EnvFileVolume(r.volume_name.clone()))?;
-        let content = file.content.as_deref().ok_or(RequestError::EnvFile(None))?;
-        let value =
-            env_file::lookup(content, &r.key).map_err(|e| RequestError::EnvFile(Some(e)))?;
-        let value = Some(value).filter(|v| !v.is_empty());
+        let value = file.values.get(&r.key).map_err(RequestError::EnvFile)?;
+        let value = Some(value.to_vec()).filter(|v| !v.is_empty());
         return required(value, r.optional, || RequestError::EnvFileKey {
             key: r.key.clone(),
             file: file.host_path.clone(),

@@ -3,6 +3,9 @@
 //! Upstream: `pkg/kubelet/util/env.ParseEnv`. The error's text stays in our log; users see a
 //! general one, because the file may belong to somebody else.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+
 /// Why an environment file cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EnvFileError {
@@ -27,20 +30,104 @@ pub enum EnvFileError {
     /// A line does not fit into the reader's buffer.
     #[error("line {0}: too long")]
     TooLong(usize),
+    /// A value that began at this line is larger than any runtime takes.
+    #[error("line {0}: value too large")]
+    TooLarge(usize),
+    /// It could not be opened, or read to the end of what was looked for.
+    #[error("cannot be read")]
+    Unreadable,
 }
 
 /// Longest line that upstream's scanner takes, in bytes.
-const MAX_LINE: usize = 65_535;
+pub const MAX_LINE: usize = 65_535;
+/// Upstream has no limit of its own; requests to the runtime have this one.
+const MAX_VALUE: usize = 16 << 20;
 
-/// The value of `key`, or nothing when it is not there. Lines after the first match are not
-/// looked at.
-pub fn lookup(content: &[u8], key: &str) -> Result<Vec<u8>, EnvFileError> {
-    let mut lines = content.split_inclusive(|b| *b == b'\n').enumerate();
-    while let Some((index, line)) = lines.next() {
-        let number = index + 1;
-        let line = trimmed(whole(line, number)?);
+/// What was found in a file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EnvValues {
+    values: BTreeMap<String, Vec<u8>>,
+    /// What ended the reading too early.
+    fault: Option<EnvFileError>,
+}
+
+impl EnvValues {
+    /// Nothing, because the file cannot be read.
+    pub fn unreadable() -> Self {
+        Self { values: BTreeMap::new(), fault: Some(EnvFileError::Unreadable) }
+    }
+
+    /// The value of `key`, empty when it is not there. What is wrong behind the first match does not
+    /// matter for it.
+    pub fn get(&self, key: &str) -> Result<&[u8], EnvFileError> {
+        match (self.values.get(key), &self.fault) {
+            (Some(value), _) => Ok(value),
+            (None, Some(fault)) => Err(fault.clone()),
+            (None, None) => Ok(&[]),
+        }
+    }
+}
+
+/// Looks for variables in a file that is shown to it line by line: it may be of any size.
+#[derive(Debug)]
+pub struct EnvSearch {
+    wanted: BTreeSet<String>,
+    number: usize,
+    open: Option<Open>,
+    found: EnvValues,
+}
+
+/// A value whose closing quote was not seen yet.
+#[derive(Debug)]
+struct Open {
+    /// The variable, if it is wanted.
+    name: Option<String>,
+    began: usize,
+    text: Vec<u8>,
+}
+
+impl EnvSearch {
+    /// Looks for these.
+    pub fn new(wanted: BTreeSet<String>) -> Self {
+        Self { wanted, number: 0, open: None, found: EnvValues::default() }
+    }
+
+    /// Takes the next line, with or without its end; of one that is too long its beginning will do.
+    /// Breaks when nothing more is to be found.
+    pub fn line(&mut self, line: &[u8]) -> ControlFlow<()> {
+        self.number += 1;
+        if let Err(fault) = self.take(line) {
+            self.found.fault = Some(fault);
+            return ControlFlow::Break(());
+        }
+        match self.wanted.is_empty() && self.open.is_none() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    }
+
+    /// The reader cannot go on.
+    pub fn failed(&mut self) {
+        self.found.fault.get_or_insert(EnvFileError::Unreadable);
+    }
+
+    /// What was found; no more lines follow.
+    pub fn end(mut self) -> EnvValues {
+        if let Some(open) = &self.open {
+            self.found.fault.get_or_insert(EnvFileError::Unclosed(open.began));
+        }
+        self.found
+    }
+
+    fn take(&mut self, line: &[u8]) -> Result<(), EnvFileError> {
+        let number = self.number;
+        let line = whole(line, number)?;
+        if let Some(open) = self.open.take() {
+            return self.go_on(open, line);
+        }
+        let line = trimmed(line);
         if line.is_empty() || line.starts_with(b"#") {
-            continue;
+            return Ok(());
         }
         let (name, value) = split_at(line, b'=').ok_or(EnvFileError::NoAssignment(number))?;
         match name.last() {
@@ -48,36 +135,41 @@ pub fn lookup(content: &[u8], key: &str) -> Result<Vec<u8>, EnvFileError> {
             Some(b' ' | b'\t') => return Err(EnvFileError::SpaceBeforeEquals(number)),
             Some(_) => {}
         }
-        let wanted = name == key.as_bytes();
+        let name = std::str::from_utf8(name).ok().and_then(|name| self.wanted.take(name));
         if value.starts_with(b" ") || value.starts_with(b"\t") {
-            if wanted {
-                return Ok(Vec::new());
+            if let Some(name) = name {
+                self.found.values.insert(name, Vec::new());
             }
-            continue;
+            return Ok(());
         }
-        let mut rest = value.strip_prefix(b"'").ok_or(EnvFileError::NotQuoted(number))?;
-        let mut last = number;
-        let mut text = Vec::new();
-        loop {
-            if let Some((inside, after)) = split_at(rest, b'\'') {
-                text.extend_from_slice(inside);
-                let after = trimmed(after);
-                if !after.is_empty() && !after.starts_with(b"#") {
-                    return Err(EnvFileError::AfterQuote(last));
-                }
-                break;
-            }
-            text.extend_from_slice(rest);
-            text.push(b'\n');
-            let (index, next) = lines.next().ok_or(EnvFileError::Unclosed(number))?;
-            last = index + 1;
-            rest = whole(next, last)?;
-        }
-        if wanted {
-            return Ok(text);
-        }
+        let rest = value.strip_prefix(b"'").ok_or(EnvFileError::NotQuoted(number))?;
+        self.go_on(Open { name, began: number, text: Vec::new() }, rest)
     }
-    Ok(Vec::new())
+
+    /// More of a value, up to its closing quote if that is here.
+    fn go_on(&mut self, mut open: Open, rest: &[u8]) -> Result<(), EnvFileError> {
+        let closed = split_at(rest, b'\'');
+        let inside = closed.map_or(rest, |(inside, _)| inside);
+        if open.name.is_some() {
+            open.text.extend_from_slice(inside);
+            if open.text.len() > MAX_VALUE {
+                return Err(EnvFileError::TooLarge(open.began));
+            }
+        }
+        let Some((_, after)) = closed else {
+            open.text.extend(open.name.is_some().then_some(b'\n'));
+            self.open = Some(open);
+            return Ok(());
+        };
+        let after = trimmed(after);
+        if !after.is_empty() && !after.starts_with(b"#") {
+            return Err(EnvFileError::AfterQuote(self.number));
+        }
+        if let Some(name) = open.name {
+            self.found.values.insert(name, open.text);
+        }
+        Ok(())
+    }
 }
 
 /// A line without its end, if it is not too long.
@@ -102,6 +194,50 @@ fn split_at(bytes: &[u8], at: u8) -> Option<(&[u8], &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn lookup(content: &[u8], key: &str) -> Result<Vec<u8>, EnvFileError> {
+        search(content, &[key]).get(key).map(<[u8]>::to_vec)
+    }
+
+    fn search(content: &[u8], keys: &[&str]) -> EnvValues {
+        let mut search = EnvSearch::new(keys.iter().map(|key| (*key).to_owned()).collect());
+        for line in content.split_inclusive(|b| *b == b'\n') {
+            if search.line(line).is_break() {
+                break;
+            }
+        }
+        search.end()
+    }
+
+    #[test]
+    fn each_variable_is_found_by_itself() {
+        let found = search(b"A='1'\nB='2\n", &["A", "B", "C"]);
+        assert_eq!(found.get("A"), Ok(&b"1"[..]));
+        assert_eq!(found.get("B"), Err(EnvFileError::Unclosed(2)));
+        assert_eq!(found.get("C"), Err(EnvFileError::Unclosed(2)));
+        assert_eq!(EnvValues::unreadable().get("A"), Err(EnvFileError::Unreadable));
+        let mut search = EnvSearch::new(["A".to_owned(), "B".to_owned()].into());
+        assert!(search.line(b"A='1'").is_continue());
+        search.failed();
+        let found = search.end();
+        assert_eq!(found.get("A"), Ok(&b"1"[..]));
+        assert_eq!(found.get("B"), Err(EnvFileError::Unreadable));
+    }
+
+    #[test]
+    fn only_what_is_wanted_is_kept_and_no_more_of_it_than_can_be_used() {
+        let mut search = EnvSearch::new(["A".to_owned()].into());
+        let line = vec![b'x'; MAX_LINE];
+        assert!(search.line(b"B='").is_continue());
+        for _ in 0..MAX_VALUE / MAX_LINE + 2 {
+            assert!(search.line(&line).is_continue());
+        }
+        assert!(search.line(b"'").is_continue());
+        assert!(search.line(b"A='").is_continue());
+        while search.line(&line).is_continue() {}
+        let began = MAX_VALUE / MAX_LINE + 5;
+        assert_eq!(search.end().get("A"), Err(EnvFileError::TooLarge(began)));
+    }
 
     #[test]
     fn finds_the_first_assignment_of_a_name() {

@@ -80,7 +80,7 @@ pub enum RequestError {
     EnvFileVolume(String),
     /// An environment file is missing or malformed.
     #[error("couldn't parse env file")]
-    EnvFile(#[source] Option<EnvFileError>),
+    EnvFile(#[source] EnvFileError),
     /// An environment file lacks the variable.
     #[error("environment variable key {key:?} not found in file {file:?}")]
     EnvFileKey {

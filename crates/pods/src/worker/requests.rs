@@ -9,6 +9,7 @@ use engine::request::container::{all_variables, container_config};
 use engine::request::dns::{DnsInput, DnsWarning, ResolvConf, pod_dns};
 use engine::request::downward::NodeFacts;
 use engine::request::env::{self, EnvFile, EnvInput, EnvObjects, ObjectMiss, environment};
+use engine::request::env_file::{EnvSearch, EnvValues, MAX_LINE};
 use engine::request::mounts::{MountInput, PlacementExtras, VolumeView, sub_paths};
 use engine::request::resources::CpuQuota;
 use engine::request::security::{UserNamespaceRange, groups_of_volumes};
@@ -18,12 +19,10 @@ use ports::{
     ContainerExtras, EventSeverity, EventTarget, NodeEvent, ObjectError, PodMounts, SubPathRequest,
 };
 use proto::cri_v1::{ContainerConfig, DnsConfig, ImageSpec, PodSandboxConfig};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Largest environment file that is read.
-const MAX_ENV_FILE: u64 = 1 << 20;
 
 /// Reason of an image that is not waited for because the pod is to end; it is what the container shows
 /// anyway.
@@ -287,9 +286,9 @@ impl PodWorker {
             let found = self.shared.objects.secret(namespace, &name).await;
             objects.secrets.insert(name, found.map_err(miss));
         }
-        for (volume, path) in wanted.files {
+        for ((volume, path), keys) in wanted.files {
             if let Some(mounted) = ground.mounts.get(&volume) {
-                let file = self.env_file(&mounted.host_path, &path).await;
+                let file = env_file(&mounted.host_path, &path, keys).await;
                 objects.files.insert((volume, path), file);
             }
         }
@@ -325,19 +324,6 @@ impl PodWorker {
         environment(&input).map_err(|error| error.to_string())
     }
 
-    /// Links in the volume are followed as far as they stay inside, and the file is named by where it is.
-    async fn env_file(&self, volume: &std::path::Path, path: &str) -> EnvFile {
-        let (root, below) = (volume.to_owned(), std::path::PathBuf::from(path));
-        let read = sys::blocking::run(move || {
-            sys::beneath::Dir::open(&root)?.read_in_root(&below, MAX_ENV_FILE)
-        });
-        let (found, content) = match read.await {
-            Ok(Ok((found, bytes))) => (found, Some(bytes)),
-            _ => (std::path::PathBuf::from(path), None),
-        };
-        EnvFile { host_path: volume.join(found).to_string_lossy().into_owned(), content }
-    }
-
     async fn bind_sub_paths(
         &self,
         ground: &Ground<'_>,
@@ -363,6 +349,24 @@ impl PodWorker {
         }
         Ok(bound)
     }
+}
+
+/// Links in the volume are followed as far as they stay inside, and the file is named by where it is.
+async fn env_file(volume: &Path, path: &str, keys: BTreeSet<String>) -> EnvFile {
+    let (root, below) = (volume.to_owned(), PathBuf::from(path));
+    let read = sys::blocking::run(move || {
+        let (found, file) = sys::beneath::Dir::open(&root)?.open_in_root(&below)?;
+        let mut search = EnvSearch::new(keys);
+        if sys::fs::each_line(file, MAX_LINE, |line| search.line(line)).is_err() {
+            search.failed();
+        }
+        Ok::<_, sys::fs::FsError>((found, search.end()))
+    });
+    let (found, values) = match read.await {
+        Ok(Ok((found, values))) => (found, values),
+        _ => (PathBuf::from(path), EnvValues::unreadable()),
+    };
+    EnvFile { host_path: volume.join(found).to_string_lossy().into_owned(), values }
 }
 
 fn miss(error: ObjectError) -> ObjectMiss {
@@ -408,5 +412,32 @@ fn placement_extras(extras: ContainerExtras) -> PlacementExtras {
         cdi_devices: extras.cdi_devices,
         cpuset_cpus: extras.cpuset_cpus,
         cpuset_mems: extras.cpuset_mems,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_environment_file_may_be_of_any_size() {
+        let name = format!("rubelet-env-file-{}", std::process::id());
+        let volume = std::env::temp_dir().join(name);
+        sys::fs::create_dir_all(&volume, 0o755).unwrap();
+        let mut text = "FIRST='1'\n".to_owned();
+        while text.len() < 3 << 20 {
+            text.push_str("# a remark that nobody reads\nOTHER='another value'\n");
+        }
+        text.push_str("LAST='2'\n");
+        sys::fs::write(volume.join("env"), text).unwrap();
+        let keys = || ["FIRST", "LAST"].map(str::to_owned).into();
+        let file = env_file(&volume, "env", keys()).await;
+        assert_eq!(file.host_path, volume.join("env").to_string_lossy());
+        assert_eq!(file.values.get("FIRST"), Ok(&b"1"[..]));
+        assert_eq!(file.values.get("LAST"), Ok(&b"2"[..]));
+        let missing = env_file(&volume, "none", keys()).await;
+        assert!(missing.values.get("FIRST").is_err());
+        sys::fs::remove_file(volume.join("env")).unwrap();
+        sys::fs::remove_dir(&volume).unwrap();
     }
 }

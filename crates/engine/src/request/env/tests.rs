@@ -1,6 +1,7 @@
 //! The environment's order of precedence.
 
 use super::*;
+use crate::request::env_file::EnvSearch;
 use api::core::v1::{
     ConfigMapEnvSource, ConfigMapKeySelector, EnvFromSource, EnvVar, FileKeySelector, PodSpec,
     SecretEnvSource, SecretKeySelector, ServicePort, ServiceSpec,
@@ -45,9 +46,12 @@ impl Case {
         objects.secrets.insert("s".into(), Ok(Arc::new(secret)));
         let gone = ObjectMiss::NotFound("configmap \"gone\" not found".into());
         objects.config_maps.insert("gone".into(), Err(gone));
+        let keys = ["F", "G", "missing"].map(str::to_owned);
+        let mut search = EnvSearch::new(keys.into());
+        assert!(search.line(b"F='file'\n").is_continue());
         objects.files.insert(
             ("vol".into(), "env".into()),
-            EnvFile { host_path: "/host/env".into(), content: Some("F='file'\n".into()) },
+            EnvFile { host_path: "/host/env".into(), values: search.end() },
         );
         Self {
             pod,
@@ -234,5 +238,6 @@ fn references_name_what_must_be_fetched() {
     ]);
     let all = references(&case.container);
     assert_eq!(all.config_maps, ["cm".to_string()].into());
-    assert_eq!(all.files, [("vol".to_string(), "env".to_string())].into());
+    let file = ("vol".to_string(), "env".to_string());
+    assert_eq!(all.files, [(file, ["k".to_string()].into())].into());
 }
