@@ -2,11 +2,13 @@
 //!
 //! Owns: one entry per container definition that was restarted, with the delay that its *next* restart must
 //! respect. Same arithmetic as upstream (`flowcontrol.Backoff`): doubling up to a maximum, counted from the end
-//! of the last run, forgotten when a run lasted longer than ten minutes, whatever the maximum.
+//! of the last run, forgotten when a run lasted longer than ten minutes, whatever the maximum. And the pause
+//! after a start that failed and left its instance there, which no delay covers because it never ran.
 //!
 //! Deliberately absent: jitter and a clock.
 
 use api::core::v1::{Container, Pod};
+use api::ids::ContainerId;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -41,6 +43,10 @@ impl BackOffKey {
 /// containers alone, and does not derive it from the maximum).
 const GOOD_RUN: Duration = Duration::from_secs(600);
 
+/// Between a failed start and the next, where the runtime keeps what was made: the pause after any
+/// failed sync (upstream: `backOffPeriod`; what is merely made wakes nobody there).
+const FAILED_START_PAUSE: Duration = Duration::from_secs(10);
+
 /// First and largest delay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BackOffCurve {
@@ -73,12 +79,26 @@ struct Entry {
 pub struct BackOff {
     curve: BackOffCurve,
     entries: BTreeMap<BackOffKey, Entry>,
+    /// Instances that did not start, and when that was.
+    failed: BTreeMap<ContainerId, Timestamp>,
 }
 
 impl BackOff {
     /// An empty one with this curve.
     pub fn new(curve: BackOffCurve) -> Self {
-        Self { curve, entries: BTreeMap::new() }
+        Self { curve, entries: BTreeMap::new(), failed: BTreeMap::new() }
+    }
+
+    /// Notes that an instance was made and did not start.
+    pub fn start_failed(&mut self, id: ContainerId, now: Timestamp) {
+        self.failed.retain(|_, at| now < later(*at, FAILED_START_PAUSE));
+        self.failed.insert(id, now);
+    }
+
+    /// When an instance that did not start may be made anew, if not now.
+    pub fn paused(&self, id: &ContainerId, now: Timestamp) -> Option<Timestamp> {
+        let until = later(*self.failed.get(id)?, FAILED_START_PAUSE);
+        (now < until).then_some(until)
     }
 
     /// If a container whose last run ended at `finished` must still wait: the whole delay and when it is over.

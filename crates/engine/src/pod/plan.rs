@@ -45,6 +45,10 @@ pub fn plan(view: &PodView<'_>, now: Timestamp) -> PodPlan {
         let newest = view.runtime.newest(&start.name);
         let half_made = newest.filter(|c| c.state == ContainerRunState::Created);
         start.half_made = half_made.map(|c| c.id.clone());
+        let pause = start.half_made.as_ref().and_then(|id| view.back_off.paused(id, now));
+        if let (StartGate::Now { .. }, Some(until)) = (&start.gate, pause) {
+            start.gate = StartGate::Pause { until };
+        }
     }
     plan
 }

@@ -96,7 +96,7 @@ impl PodPlan {
             && self.remove.is_empty()
             && self.create_sandbox.is_none()
             && self.resize.is_empty()
-            && self.start.iter().all(|s| matches!(s.gate, StartGate::BackOff { .. }))
+            && self.start.iter().all(|s| !matches!(s.gate, StartGate::Now { .. }))
     }
 
     /// When the earliest back-off ends, if something waits for one.
@@ -104,7 +104,7 @@ impl PodPlan {
         self.start
             .iter()
             .filter_map(|s| match &s.gate {
-                StartGate::BackOff { until, .. } => Some(*until),
+                StartGate::BackOff { until, .. } | StartGate::Pause { until } => Some(*until),
                 StartGate::Now { .. } => None,
             })
             .min()
@@ -231,6 +231,11 @@ pub enum StartGate {
         message: String,
         /// Message of the Warning event `BackOff`.
         event: String,
+    },
+    /// Do not start it yet: the last start of its instance failed a moment ago.
+    Pause {
+        /// When it may start.
+        until: Timestamp,
     },
 }
 

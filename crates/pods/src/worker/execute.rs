@@ -214,7 +214,9 @@ impl PodWorker {
                 // What is up already is enough: the pod is to end.
                 break;
             }
-            if let StartGate::BackOff { until: at, .. } = &start.gate {
+            if let StartGate::BackOff { until: at, .. } | StartGate::Pause { until: at } =
+                &start.gate
+            {
                 until = Some(until.map_or(*at, |earliest| earliest.min(*at)));
             } else {
                 *acted = true;

@@ -14,6 +14,8 @@ use ports::EventSeverity;
 
 /// Waiting reason of a container whose configuration cannot be made.
 const CONFIG_ERROR: &str = "CreateContainerConfigError";
+/// Waiting reason of a container that was made and did not start.
+const RUN_ERROR: &str = "RunContainerError";
 
 impl PodWorker {
     pub(super) async fn start(
@@ -36,6 +38,11 @@ impl PodWorker {
                 self.back_off.advance(key, *finished, self.shared.clock.now());
             }
             StartGate::Now { previous: None } => {}
+            // What went wrong a moment ago is still the case.
+            StartGate::Pause { .. } => {
+                let known = self.faults.get(&start.name).cloned();
+                return Err(known.unwrap_or_else(|| fault(RUN_ERROR, String::new())));
+            }
         }
         let Some(container) = Self::definition(ground.pod, start) else {
             return Err(fault(
@@ -106,7 +113,8 @@ impl PodWorker {
             // Alike events must read alike; the status may name the container by its id.
             let told = format!("Error: {}", error.message.replace(&id, &container.name));
             self.container_event(ground.pod, start, EventSeverity::Warning, "Failed", told);
-            return Err(fault("RunContainerError", error.message));
+            self.back_off.start_failed(id.as_str().into(), self.shared.clock.now());
+            return Err(fault(RUN_ERROR, error.message));
         }
         self.start_event(ground, start, "Started", "Container started");
         self.timeline.note_container("started", &container.name, id.as_str());

@@ -2,7 +2,8 @@
 
 use crate::world::{Sources, World, pod, simple};
 use proto::cri_v1::{
-    StopContainerRequest, UpdateContainerResourcesRequest, UpdatePodSandboxResourcesRequest,
+    CreateContainerRequest, StopContainerRequest, UpdateContainerResourcesRequest,
+    UpdatePodSandboxResourcesRequest,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -138,7 +139,6 @@ async fn a_resize_of_memory_leaves_the_processors_share_alone() {
     world.api.put(pod("web", spec));
     let agent = world.start(Sources::Api).await;
     world.eventually("running", |w| w.api.phase("web").as_deref() == Some("Running")).await;
-    tokio::time::sleep(Duration::from_secs(2)).await;
     world.api.change("web", |pod| {
         let container = &mut pod.spec.as_mut().unwrap().containers[0];
         container.resources = serde_json::from_value(with_memory("48Mi")).unwrap();
@@ -352,8 +352,7 @@ async fn an_active_deadline_ends_the_pod_in_time() {
 #[tokio::test(start_paused = true)]
 async fn a_missing_pull_secret_is_told_although_nothing_can_be_pulled() {
     let world = World::new();
-    let broken = ("ErrImageNeverPull".to_owned(), "not present".to_owned());
-    world.images.broken.lock().unwrap().insert("i:1".into(), broken);
+    world.break_image("i:1", "ErrImageNeverPull", "not present");
     let spec = serde_json::json!({
         "imagePullSecrets": [{"name": "gone"}, {"name": ""}, {"name": "lost"}],
         "containers": [{"name": "one", "image": "i:1"}, {"name": "two", "image": "i:1"}]
@@ -380,8 +379,7 @@ fn waiting_of(world: &World, pod: &str) -> Option<(String, String)> {
 async fn every_image_volume_that_is_missing_is_told_and_the_last_one_shown() {
     let world = World::new();
     for (image, reason) in [("v:1", "ErrImagePull"), ("v:2", "ErrImageNeverPull")] {
-        let broken = (reason.to_owned(), format!("no {image}"));
-        world.images.broken.lock().unwrap().insert(image.into(), broken);
+        world.break_image(image, reason, &format!("no {image}"));
     }
     let spec = serde_json::json!({
         "volumes": [{"name": "a", "image": {"reference": "v:1"}}, {"name": "b", "image": {"reference": "v:2"}}],
@@ -406,9 +404,6 @@ async fn an_event_of_a_failed_start_names_the_container_and_the_status_its_id() 
     let text = format!("cannot start {id}: no");
     let fault = Fault::on(cri::Call::StartContainer).matching(&id);
     world.cri.inject(fault.fail(cri::Code::Unknown, &text));
-    // The second one is not made, so that what is shown of the first stays.
-    world.cri.inject(Fault::on(cri::Call::CreateContainer).delay(Duration::ZERO));
-    world.cri.inject(Fault::on(cri::Call::CreateContainer).always().hang());
     world.api.put(simple("web"));
     let agent = world.start(Sources::Api).await;
     world
@@ -422,10 +417,32 @@ async fn an_event_of_a_failed_start_names_the_container_and_the_status_its_id() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_container_that_the_runtime_keeps_after_a_failed_start_is_made_anew_after_a_pause() {
+    let world = World::new();
+    let fault = Fault::on(cri::Call::StartContainer).always();
+    world.cri.inject(fault.fail(cri::Code::Unknown, "no"));
+    world.api.put(simple("web"));
+    let agent = world.start(Sources::Api).await;
+    let made = |w: &World| w.cri.requests_of::<CreateContainerRequest>().len();
+    world.eventually("made once", |w| made(w) == 1).await;
+    let mut before = tokio::time::Instant::now();
+    for count in 2..5 {
+        world.eventually("made again", |w| made(w) >= count).await;
+        assert_eq!(made(&world), count);
+        let pause = before.elapsed();
+        let sensible = Duration::from_millis(9_900)..Duration::from_secs(17);
+        assert!(sensible.contains(&pause), "{pause:?}");
+        before = tokio::time::Instant::now();
+        assert_eq!(waiting_of(&world, "web").unwrap().0, "RunContainerError");
+    }
+    assert_eq!(world.instances("main"), 1, "what did not start is removed");
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_image_whose_user_is_not_known_is_told_with_the_cause() {
     let world = World::new();
-    let broken = ("CreateContainerConfigError".to_owned(), "rpc error: no".to_owned());
-    world.images.broken.lock().unwrap().insert("busybox:1".into(), broken);
+    world.break_image("busybox:1", "CreateContainerConfigError", "rpc error: no");
     world.api.put(simple("web"));
     let agent = world.start(Sources::Api).await;
     world.eventually("failed", |w| !w.messages("Failed").is_empty()).await;
@@ -443,7 +460,7 @@ async fn a_sandbox_that_is_there_is_not_said_to_have_failed() {
     sys::fs::write(&file, "nameserver\n").unwrap();
     let id = world.cri.containers()[0].id.clone();
     world.cri.exit(&id, 1);
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    world.eventually("tried twice", |_| agent.told("uid-web", "sandbox not described") >= 2).await;
     assert_eq!(world.running("main"), 0);
     assert_eq!(world.messages("FailedCreatePodSandBox"), [""; 0]);
     sys::fs::write(&file, "nameserver 192.0.2.53\n").unwrap();

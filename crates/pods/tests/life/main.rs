@@ -389,12 +389,7 @@ async fn a_refused_pod_is_failed_and_runs_nothing() {
 #[tokio::test(start_paused = true)]
 async fn an_image_that_cannot_be_pulled_is_the_waiting_reason() {
     let world = World::new();
-    world
-        .images
-        .broken
-        .lock()
-        .unwrap()
-        .insert("busybox:1".into(), ("ErrImagePull".into(), "no such host".into()));
+    world.break_image("busybox:1", "ErrImagePull", "no such host");
     world.api.put(simple("web"));
     let agent = world.start(Sources::Api).await;
     world

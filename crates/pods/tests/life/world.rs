@@ -215,6 +215,12 @@ impl World {
         self.cri.containers().iter().filter(|c| c.name() == name).count()
     }
 
+    /// Lets an image be missing, for this reason.
+    pub(crate) fn break_image(&self, image: &str, reason: &str, message: &str) {
+        let why = (reason.to_owned(), message.to_owned());
+        self.images.broken.lock().unwrap().insert(image.to_owned(), why);
+    }
+
     /// Reasons of events, in order.
     pub(crate) fn reasons(&self) -> Vec<&'static str> {
         self.events.all.lock().unwrap().iter().map(|e| e.reason).collect()
@@ -267,6 +273,13 @@ impl Agent {
 
     pub(crate) fn phase(&self, uid: &str) -> Option<String> {
         self.status(uid)?.phase.clone()
+    }
+
+    /// How often this step is in the pod's story.
+    pub(crate) fn told(&self, uid: &str, step: &str) -> u32 {
+        let story = self.pods.explain().into_iter().find(|pod| pod.uid == uid);
+        let steps = story.map(|pod| pod.steps).unwrap_or_default();
+        steps.iter().filter(|past| past.what == step).map(|past| past.times).sum()
     }
 
     pub(crate) fn is_ready(&self, uid: &str) -> bool {

@@ -122,8 +122,10 @@ impl Machine {
         }
         for start in &plan.start {
             match &start.gate {
-                StartGate::BackOff { .. } if start.on_failure == OnFailure::Abort => break,
-                StartGate::BackOff { .. } => continue,
+                StartGate::BackOff { .. } | StartGate::Pause { .. } => match start.on_failure {
+                    OnFailure::Abort => break,
+                    OnFailure::Continue => continue,
+                },
                 StartGate::Now { previous } => {
                     if let Some((key, finished)) = previous {
                         self.back_off.advance(key, *finished, self.now);

@@ -25,7 +25,7 @@ fn words(plan: &PodPlan) -> String {
         out.push(format!("sandbox{}", sandbox.attempt));
     }
     for start in &plan.start {
-        let wait = matches!(start.gate, StartGate::BackOff { .. });
+        let wait = !matches!(start.gate, StartGate::Now { .. });
         let half = if start.half_made.is_some() { "(anew)" } else { "" };
         out.push(format!("{}{half}{}", start.name, if wait { "(waits)" } else { "" }));
     }
@@ -327,6 +327,30 @@ fn a_crashing_container_waits_for_its_back_off() {
     assert!(soon.is_settled());
     let later = plan(&view, *until);
     assert_eq!(later.start[0].gate, StartGate::Now { previous: Some((key, finished)) });
+}
+
+#[test]
+fn what_did_not_start_is_made_anew_after_a_pause() {
+    let spec = pod("a b");
+    let state = runtime("ready a:created");
+    let mut back_off = BackOff::default();
+    back_off.start_failed(state.containers[0].id.clone(), at(1_000));
+    let view = PodView {
+        pod: &spec,
+        runtime: &state,
+        probes: &ProbeResults::default(),
+        actuated: &Actuated::default(),
+        back_off: &back_off,
+        restart_all: false,
+        gates: &PodGates::default(),
+    };
+    let soon = plan(&view, at(1_009));
+    assert_eq!(words(&soon), "a(anew)(waits) b", "others are not held up");
+    assert_eq!(soon.wake_at(), Some(at(1_010)));
+    assert_eq!(words(&plan(&view, at(1_010))), "a(anew) b");
+    let other = runtime("ready a:created b:exited0 a:created");
+    let view = PodView { runtime: &other, ..view };
+    assert_eq!(words(&plan(&view, at(1_009))), "a(anew) b", "another instance is another start");
 }
 
 fn resources(cpu: &str, memory: &str) -> ResourceRequirements {
