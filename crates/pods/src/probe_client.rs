@@ -8,6 +8,7 @@
 
 pub(crate) mod grpc;
 pub(crate) mod http;
+mod http2;
 pub(crate) mod tcp;
 mod texts;
 pub(crate) mod url;

@@ -2,7 +2,7 @@
 
 use super::ProbeAnswer;
 use super::url::HttpTarget;
-use super::{tcp, texts};
+use super::{http2, tcp, texts};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
@@ -63,12 +63,25 @@ pub(crate) struct HttpClient {
     tls: Arc<rustls::ClientConfig>,
 }
 
-static UNVERIFIED: LazyLock<Arc<rustls::ClientConfig>> = LazyLock::new(unverified_config);
+static UNVERIFIED: LazyLock<Arc<rustls::ClientConfig>> =
+    LazyLock::new(|| Arc::new(unverified_config()));
+static PROBES: LazyLock<Arc<rustls::ClientConfig>> = LazyLock::new(|| {
+    let mut config = unverified_config();
+    if std::env::var_os("DISABLE_HTTP2").is_none_or(|value| value.is_empty()) {
+        config.alpn_protocols = both_protocols();
+    }
+    Arc::new(config)
+});
 
 impl HttpClient {
-    /// A client that takes any certificate: for probes and hooks.
+    /// A client that takes any certificate: for hooks, which upstream makes over HTTP/1 alone.
     pub(crate) fn unverified() -> Self {
         Self { tls: Arc::clone(&UNVERIFIED) }
+    }
+
+    /// The same for probes, which take HTTP/2 from who offers it.
+    fn for_probes() -> Self {
+        Self { tls: Arc::clone(&PROBES) }
     }
 
     /// A client that checks certificates against the machine's authorities: for pods from a URL.
@@ -176,6 +189,9 @@ impl HttpClient {
             HttpError::Transport { url: target.to_string(), cause, plain_answer }
         })?;
         let about = (target, ends.as_str(), phase);
+        if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+            return http2::exchange(stream, request, about, max_body, excess).await;
+        }
         exchange(TokioIo::new(stream), request, about, max_body, excess).await
     }
 }
@@ -196,7 +212,7 @@ fn too_many(target: &HttpTarget) -> HttpError {
 
 /// How far a request is.
 #[derive(Debug, Default)]
-struct Phase {
+pub(super) struct Phase {
     reads_body: AtomicBool,
 }
 
@@ -205,16 +221,37 @@ impl Phase {
         self.reads_body.store(false, Ordering::Relaxed);
     }
 
-    fn reads_body(&self) {
+    pub(super) fn reads_body(&self) {
         self.reads_body.store(true, Ordering::Relaxed);
     }
 }
 
 /// What a body longer than the bound means.
 #[derive(Debug, Clone, Copy)]
-enum Excess {
+pub(super) enum Excess {
     Cut,
     Error,
+}
+
+impl Excess {
+    /// Adds a piece to what was read; whether that is all that is wanted.
+    pub(super) fn is_enough(
+        self,
+        read: &mut Vec<u8>,
+        piece: &[u8],
+        max_body: usize,
+    ) -> Result<bool, HttpError> {
+        let room = max_body.saturating_sub(read.len());
+        read.extend_from_slice(piece.get(..room).unwrap_or(piece));
+        match self {
+            // What comes after the bound is not waited for.
+            Self::Cut => Ok(read.len() >= max_body),
+            Self::Error if piece.len() > room => {
+                Err(HttpError::Body(format!("body exceeds {max_body} bytes")))
+            }
+            Self::Error => Ok(false),
+        }
+    }
 }
 
 /// One HTTP probe.
@@ -223,7 +260,7 @@ pub(crate) async fn probe(
     headers: &HeaderMap,
     timeout: Duration,
 ) -> ProbeAnswer {
-    let (client, phase) = (HttpClient::unverified(), Phase::default());
+    let (client, phase) = (HttpClient::for_probes(), Phase::default());
     let asked = client.follow_in_phases(target, headers, &phase);
     let answer = match tokio::time::timeout(timeout, asked).await {
         // Something answered, but what it would have said is not known.
@@ -333,15 +370,8 @@ where
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|e| HttpError::Body(texts::body(&e, ends)))?;
             let Ok(data) = frame.into_data() else { continue };
-            let room = max_body.saturating_sub(read.len());
-            read.extend_from_slice(data.get(..room).unwrap_or(&data));
-            match excess {
-                // What comes after the bound is not waited for.
-                Excess::Cut if read.len() >= max_body => break,
-                Excess::Error if data.len() > room => {
-                    return Err(HttpError::Body(format!("body exceeds {max_body} bytes")));
-                }
-                _ => {}
+            if excess.is_enough(&mut read, &data, max_body)? {
+                break;
             }
         }
         Ok((parts.status.as_u16(), parts.headers, read))
@@ -382,26 +412,28 @@ fn verified_config(etc: &std::path::Path) -> Arc<rustls::ClientConfig> {
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     #[expect(clippy::expect_used, reason = "ring supports the default versions")]
-    let config = rustls::ClientConfig::builder_with_provider(provider)
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("ring supports TLS 1.2 and 1.3")
         .with_root_certificates(roots)
         .with_no_client_auth();
+    config.alpn_protocols = both_protocols();
     Arc::new(config)
 }
 
-fn unverified_config() -> Arc<rustls::ClientConfig> {
+fn both_protocols() -> Vec<Vec<u8>> {
+    vec![b"h2".to_vec(), b"http/1.1".to_vec()]
+}
+
+fn unverified_config() -> rustls::ClientConfig {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let schemes = provider.signature_verification_algorithms.supported_schemes();
     let builder = rustls::ClientConfig::builder_with_provider(provider);
     #[expect(clippy::expect_used, reason = "ring supports the default versions")]
-    let config = builder
-        .with_safe_default_protocol_versions()
-        .expect("ring supports TLS 1.2 and 1.3")
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AnyCertificate { schemes }))
-        .with_no_client_auth();
-    Arc::new(config)
+    let builder =
+        builder.with_safe_default_protocol_versions().expect("ring supports TLS 1.2 and 1.3");
+    let anybody = Arc::new(AnyCertificate { schemes });
+    builder.dangerous().with_custom_certificate_verifier(anybody).with_no_client_auth()
 }
 
 /// Takes any certificate: a probe asks "do you answer", not "who are you".

@@ -68,6 +68,30 @@ pub(super) fn exchange(error: &hyper::Error, ends: &str) -> String {
     if text.contains("reset by peer") { reset(ends) } else { text }
 }
 
+/// What Go says of HTTP/2 that failed, of the one stream that each connection has.
+pub(super) fn http2(error: &h2::Error, ends: &str) -> String {
+    if let Some(io) = error.get_io() {
+        return match io.kind() {
+            std::io::ErrorKind::ConnectionReset => reset(ends),
+            std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::BrokenPipe => {
+                "unexpected EOF".to_owned()
+            }
+            _ => io.to_string(),
+        };
+    }
+    match error.reason() {
+        Some(reason) if error.is_reset() && error.is_remote() => {
+            format!("stream error: stream ID 1; {reason:?}; received from peer")
+        }
+        Some(reason) if error.is_reset() => format!("stream error: stream ID 1; {reason:?}"),
+        Some(reason) if error.is_go_away() && error.is_remote() => {
+            format!("http2: server sent GOAWAY and closed the connection; ErrCode={reason:?}")
+        }
+        Some(reason) => format!("connection error: {reason:?}"),
+        None => error.to_string(),
+    }
+}
+
 /// What Go says of an answer that broke off in its body.
 pub(super) fn body(error: &hyper::Error, ends: &str) -> String {
     let text = exchange(error, ends);
