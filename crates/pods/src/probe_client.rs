@@ -6,6 +6,7 @@
 //!
 //! Deliberately absent: exec, which goes through the runtime.
 
+mod ask_first;
 pub(crate) mod grpc;
 pub(crate) mod http;
 mod http2;

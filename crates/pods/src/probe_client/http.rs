@@ -1,6 +1,7 @@
 //! HTTP(S) for probes, hooks and the URL source.
 
 use super::ProbeAnswer;
+use super::ask_first::AskFirst;
 use super::url::HttpTarget;
 use super::{http2, tcp, texts};
 use bytes::Bytes;
@@ -174,7 +175,7 @@ impl HttpClient {
         let request = request(target, headers).map_err(HttpError::Request)?;
         if !target.is_tls() {
             let about = (target, ends.as_str(), phase);
-            return exchange(TokioIo::new(stream), request, about, max_body, excess).await;
+            return exchange(stream, request, about, max_body, excess).await;
         }
         let name = rustls_pki_types::ServerName::try_from(target.host.clone())
             .map_err(|e| failed(e.to_string()))?;
@@ -192,7 +193,7 @@ impl HttpClient {
         if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
             return http2::exchange(stream, request, about, max_body, excess).await;
         }
-        exchange(TokioIo::new(stream), request, about, max_body, excess).await
+        exchange(stream, request, about, max_body, excess).await
     }
 }
 
@@ -342,7 +343,7 @@ fn request(
 }
 
 async fn exchange<T>(
-    io: TokioIo<T>,
+    stream: T,
     request: hyper::Request<Empty<Bytes>>,
     (target, ends, phase): (&HttpTarget, &str, &Phase),
     max_body: usize,
@@ -358,7 +359,7 @@ where
     };
     let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
         .title_case_headers(true)
-        .handshake::<_, Empty<Bytes>>(io)
+        .handshake::<_, Empty<Bytes>>(TokioIo::new(AskFirst::new(stream)))
         .await
         .map_err(|e| failed(texts::exchange(&e, ends)))?;
     let talk = async {
@@ -645,6 +646,24 @@ mod tests {
         let answer = probe(&target(port, "/"), &headers, Duration::from_secs(60)).await;
         assert_eq!(answer, ProbeAnswer::Success);
         task.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_server_may_answer_before_it_is_asked() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target = target(listener.local_addr().unwrap().port(), "/");
+        #[expect(clippy::disallowed_methods, reason = "a test server")]
+        let task = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.unwrap();
+            let mut asked = String::new();
+            stream.read_to_string(&mut asked).await.unwrap();
+            asked
+        });
+        let headers = headers_with_defaults(&[], "x");
+        let answer = probe(&target, &headers, Duration::from_secs(60)).await;
+        assert_eq!(answer, ProbeAnswer::Success);
+        assert!(task.await.unwrap().starts_with("GET / HTTP/1.1\r\n"));
     }
 
     #[tokio::test]

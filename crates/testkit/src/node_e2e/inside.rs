@@ -154,7 +154,12 @@ fn own_places(slot: &Slot) -> anyhow::Result<()> {
     run("chmod", ["1777", "/tmp"])?;
     // Mount propagation between containers and the node is part of what is tested.
     run("mount", ["--make-rshared", "/"])?;
-    run("hostname", ["node1"]).map(drop)
+    run("hostname", ["node1"])?;
+    // Kubelets look their node up by name; nobody answers for it here, and 10 s of that at a time
+    // would keep the Go kubelet's node from getting ready.
+    let known = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
+    let hosts = slot.write("etc/hosts", format!("{known}\n10.200.0.2 node1\n"))?;
+    run("mount", [Path::new("--bind"), &hosts, Path::new("/etc/hosts")]).map(drop)
 }
 
 /// An interface with an address and a default route, as a node has. It leads nowhere.
