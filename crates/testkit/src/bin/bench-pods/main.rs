@@ -4,7 +4,7 @@
 //!
 //! `PODS=n` changes the number of pods, `IDLE=seconds` how long idleness is watched, `KUBELET=go` or
 //! `KUBELET=rubelet` measures one alone, `ONCE=1` takes one sample of the restart time
-//! and of a scrape instead of five and four.
+//! and of a later scrape instead of five and four.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "a command for people")]
 #![expect(clippy::disallowed_methods, reason = "measures real time on the real machine")]
