@@ -174,7 +174,14 @@ impl Bed {
     fn wait_for_failures(&self, golden: &Golden) -> anyhow::Result<()> {
         let pod = self.observer.pod(&golden.name).context("pod was never seen")?;
         let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
-        let failures = ["FailedCreatePodSandBox", "FailedMount", "Failed", "FailedPostStartHook"];
+        let failures = [
+            "FailedCreatePodSandBox",
+            "FailedMount",
+            "Failed",
+            "FailedPostStartHook",
+            "Unhealthy",
+            "ProbeWarning",
+        ];
         self.wait_for_events(golden, uid, Duration::from_secs(15), |r| failures.contains(&r));
         Ok(())
     }
