@@ -80,12 +80,12 @@ pub fn container_config(
     verify_non_root(pod, container, input.image_user)?;
     let values: BTreeMap<&str, &[u8]> =
         input.mounts.envs.iter().map(|e| (e.name.as_str(), e.value.as_slice())).collect();
-    let expanded = |texts: Option<&Vec<String>>| -> Vec<String> {
+    let expanded = |texts: Option<&Vec<String>>| -> Result<Vec<String>, RequestError> {
         let one = |text: &String| {
             let bytes = expand(text.as_bytes(), |name| {
                 values.get(name).map_or_else(|| unresolved(name), |v| v.to_vec())
             });
-            String::from_utf8_lossy(&bytes).into_owned()
+            String::from_utf8(bytes).map_err(|_| RequestError::NotText)
         };
         texts.into_iter().flatten().map(one).collect()
     };
@@ -97,8 +97,8 @@ pub fn container_config(
             user_specified_image: image,
             ..ImageSpec::default()
         }),
-        command: expanded(container.command.as_ref()),
-        args: expanded(container.args.as_ref()),
+        command: expanded(container.command.as_ref())?,
+        args: expanded(container.args.as_ref())?,
         working_dir: container.working_dir.clone().unwrap_or_default(),
         envs: input
             .mounts

@@ -154,6 +154,9 @@ pub enum RequestError {
         /// The container.
         container: String,
     },
+    /// A variable put something into a command that is no text.
+    #[error("grpc: error while marshaling: string field contains invalid UTF-8")]
+    NotText,
     /// `mountPropagation` has a value we do not know.
     #[error("invalid MountPropagation mode: {0:?}")]
     MountPropagation(String),
@@ -215,4 +218,16 @@ pub enum RequestError {
     /// An AppArmor profile has a type we do not know.
     #[error("unknown apparmor profile type: {0:?}")]
     AppArmorType(String),
+}
+
+impl RequestError {
+    /// The reason that a container which cannot be created shows.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            // The Go kubelet notices when it sends the request.
+            RequestError::NotText => "CreateContainerError",
+            _ => "CreateContainerConfigError",
+        }
+    }
 }

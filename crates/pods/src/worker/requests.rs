@@ -43,6 +43,20 @@ impl ImageVolumes {
     }
 }
 
+/// Why a container's configuration could not be made.
+pub(super) struct ConfigFault {
+    /// What its status says.
+    pub(super) reason: &'static str,
+    /// In detail.
+    pub(super) message: String,
+}
+
+impl From<String> for ConfigFault {
+    fn from(message: String) -> Self {
+        Self { reason: "CreateContainerConfigError", message }
+    }
+}
+
 impl PodWorker {
     /// The handler of the pod's RuntimeClass; empty for the default one.
     pub(super) async fn runtime_handler(&self, pod: &Pod) -> Result<String, String> {
@@ -209,7 +223,7 @@ impl PodWorker {
         container: &Container,
         attempt: u32,
         image: &EnsuredImage,
-    ) -> Result<ContainerConfig, String> {
+    ) -> Result<ContainerConfig, ConfigFault> {
         let pod = ground.pod;
         let extras = self.shared.placement.container_extras(pod, container).await;
         let extras = placement_extras(extras.map_err(|e| e.to_string())?);
@@ -244,7 +258,8 @@ impl PodWorker {
             extra_groups: &extra_groups(pod, ground.mounts),
             cpu_quota: self.quota(pod, Some(container)),
         };
-        container_config(&self.shared.config.request, &input).map_err(|error| error.to_string())
+        container_config(&self.shared.config.request, &input)
+            .map_err(|error| ConfigFault { reason: error.reason(), message: error.to_string() })
     }
 
     /// The container whose processes an ephemeral one joins.

@@ -84,7 +84,8 @@ impl PodWorker {
         let config = match self.container_config(ground, container, attempt, &image).await {
             Ok(config) => config,
             Err(error) => {
-                return Err(self.start_failed(ground, start, fault(CONFIG_ERROR, error)));
+                let fault = fault(error.reason, error.message);
+                return Err(self.start_failed(ground, start, fault));
             }
         };
         self.shared.actuated.record_container(&self.uid, container);

@@ -51,9 +51,13 @@ impl Case {
     }
 
     fn config(&self) -> ContainerConfig {
+        self.config_with(b"own").unwrap()
+    }
+
+    fn config_with(&self, value: &[u8]) -> Result<ContainerConfig, RequestError> {
         let envs = all_variables(
             &self.extras,
-            vec![EnvVariable { name: "E".into(), value: b"own".to_vec() }],
+            vec![EnvVariable { name: "E".into(), value: value.to_vec() }],
         );
         let (volumes, images) = (BTreeMap::<String, VolumeView>::new(), BTreeMap::new());
         let input = ContainerInput {
@@ -78,7 +82,7 @@ impl Case {
             extra_groups: &[],
             cpu_quota: CpuQuota::Enforced,
         };
-        container_config(&settings(), &input).unwrap()
+        container_config(&settings(), &input)
     }
 }
 
@@ -106,6 +110,20 @@ fn placement_comes_first_and_its_names_expand() {
     assert_eq!(got.annotations["a"], "b");
     let resources = got.linux.unwrap().resources.unwrap();
     assert_eq!((resources.cpuset_cpus.as_str(), resources.cpuset_mems.as_str()), ("0-1", "0"));
+}
+
+#[test]
+fn a_command_that_is_no_text_is_refused_but_a_variable_may_be_any_bytes() {
+    let mut case = Case::new();
+    let bytes = b"\xff\xfe";
+    assert_eq!(case.config_with(bytes).unwrap().envs[0].value, bytes);
+    case.container.args = Some(vec!["<$(E)>".into()]);
+    let error = case.config_with(bytes).unwrap_err();
+    assert_eq!((&error, error.reason()), (&RequestError::NotText, "CreateContainerError"));
+    assert_eq!(
+        error.to_string(),
+        "grpc: error while marshaling: string field contains invalid UTF-8"
+    );
 }
 
 #[test]
