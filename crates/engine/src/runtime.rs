@@ -157,6 +157,8 @@ pub struct SandboxView {
     pub created_at: Timestamp,
     /// Network namespace mode; the pod's own when the runtime does not say.
     pub network_mode: NamespaceMode,
+    /// PID namespace mode: `Pod` means that all containers end with the sandbox.
+    pub pid_mode: NamespaceMode,
     /// Addresses; `None` when the runtime reports no network status at all.
     pub network: Option<SandboxNetwork>,
     /// Runtime handler (RuntimeClass), empty for the default one.

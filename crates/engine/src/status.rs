@@ -119,6 +119,8 @@ pub struct StatusView<'a> {
     pub health: &'a BTreeMap<String, Vec<ResourceStatus>>,
     /// All containers were stopped for good.
     pub terminal: bool,
+    /// It was ended as failed, by an eviction or a preemption: so it is, however well its containers ended.
+    pub evicted: bool,
     /// The node.
     pub node: &'a NodeFacts,
     /// Feature gates.
@@ -171,7 +173,7 @@ pub fn generate(view: &StatusView<'_>, now: Timestamp) -> Generated {
     }
 
     // The phase still sees `started` as inherited; probes are looked at afterwards, as upstream does.
-    let computed = phase::of(view, spec, &status);
+    let computed = if view.evicted { "Failed" } else { phase::of(view, spec, &status) };
     let deadline_exceeded = set_phase(&mut status, view, spec, &api, computed, now);
 
     let probe_now = set_probe_flags(view, spec, &mut status);

@@ -135,6 +135,7 @@ fn world(pod: &Pod, status: &PodStatus) -> (RuntimePod, BTreeMap<String, StartEr
             state: if ready { SandboxState::Ready } else { SandboxState::NotReady },
             created_at: start(),
             network_mode: if host { NamespaceMode::Node } else { NamespaceMode::Pod },
+            pid_mode: NamespaceMode::Container,
             network: Some(SandboxNetwork { ip: POD_IP.to_owned(), additional_ips: Vec::new() }),
             runtime_handler: String::new(),
         });
@@ -251,6 +252,7 @@ fn computed(pod: &Pod, golden: &PodStatus) -> PodStatus {
         resize: &[],
         health: &BTreeMap::new(),
         terminal: false,
+        evicted: false,
         node: &node,
         gates: &gates,
     };

@@ -110,6 +110,7 @@ pub(crate) fn runtime(words: &str) -> RuntimePod {
             state: if word == "notready" { SandboxState::NotReady } else { SandboxState::Ready },
             created_at,
             network_mode: if word == "host" { NamespaceMode::Node } else { NamespaceMode::Pod },
+            pid_mode: NamespaceMode::Container,
             network: Some(SandboxNetwork { ip: ip.to_owned(), additional_ips: Vec::new() }),
             runtime_handler: String::new(),
         });

@@ -148,7 +148,9 @@ pub fn final_status(pod: &Pod, old: &PodStatus) -> PodStatus {
     let lost = || Some(terminated(137, CONTAINER_STATUS_UNKNOWN, NOT_LOCATED));
     let ended =
         |entry: &ContainerStatus| entry.state.as_ref().is_some_and(|s| s.terminated.is_some());
-    if was_initialised(pod) {
+    // Who began is known here first; whether all init containers are done counts as the API server knows it.
+    let began = || old.container_statuses.iter().flatten().any(has_started);
+    if was_initialised(pod) || began() {
         for entry in status.container_statuses.iter_mut().flatten().filter(|e| !ended(e)) {
             entry.state = lost();
         }

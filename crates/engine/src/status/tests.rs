@@ -24,6 +24,7 @@ struct Scene {
     start_errors: BTreeMap<String, StartError>,
     actuated: Actuated,
     terminal: bool,
+    evicted: bool,
     node: NodeFacts,
 }
 
@@ -37,6 +38,7 @@ impl Scene {
             start_errors: BTreeMap::new(),
             actuated: Actuated::default(),
             terminal: false,
+            evicted: false,
             node: node(),
         }
     }
@@ -53,6 +55,7 @@ impl Scene {
             resize: &[],
             health: &BTreeMap::new(),
             terminal: self.terminal,
+            evicted: self.evicted,
             node: &self.node,
             gates: &StatusGates::default(),
         };
@@ -118,6 +121,20 @@ fn static_pods_keep_running_in_a_terminal_run() {
     scene.pod.metadata.annotations =
         Some([(crate::pod::SOURCE_ANNOTATION.to_owned(), "file".to_owned())].into());
     assert_eq!(scene.phase(), "Running");
+}
+
+#[test]
+fn an_evicted_pod_has_failed_even_if_its_containers_ended_well() {
+    let mut scene =
+        Scene { terminal: true, evicted: true, ..Scene::new("a", "notready a:exited0") };
+    scene.old.phase = Some("Failed".to_owned());
+    scene.old.reason = Some("Evicted".to_owned());
+    let status = scene.generate().status;
+    assert_eq!(status.phase.as_deref(), Some("Failed"));
+    assert_eq!(status.reason.as_deref(), Some("Evicted"));
+    assert_eq!(condition(&status, "Ready").1, "PodFailed");
+    assert_eq!(condition(&status, "Initialized").1, "");
+    assert_eq!(terminated_code(entry(&status, "a")), Some(0), "and shows how they ended");
 }
 
 #[test]

@@ -447,8 +447,26 @@ fn states_of(pod: &RuntimePod) -> BTreeMap<String, i32> {
     sandboxes.chain(containers).collect()
 }
 
-/// Reads one pod (`kubelet: GetPodStatus`).
+/// Reads one pod, again for as long as its sandbox may just be ending.
 async fn look(
+    runtime: &Runtime,
+    cgroups: &dyn PodCgroups,
+    blank: RuntimePod,
+    before: Option<Arc<RuntimePod>>,
+) -> Result<RuntimePod, RuntimeFault> {
+    let end = Instant::now() + settle::SANDBOX_LIMIT;
+    loop {
+        let pod = look_once(runtime, cgroups, blank.clone(), before.clone()).await?;
+        let may_end = settle::sandbox_may_end(&pod, before.as_deref());
+        if !may_end || Instant::now() >= end {
+            return Ok(pod);
+        }
+        tokio::time::sleep(settle::PAUSE).await;
+    }
+}
+
+/// Reads one pod (`kubelet: GetPodStatus`).
+async fn look_once(
     runtime: &Runtime,
     cgroups: &dyn PodCgroups,
     mut pod: RuntimePod,

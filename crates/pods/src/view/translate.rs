@@ -44,11 +44,9 @@ pub(crate) fn container_owner(container: &cri::Container) -> Option<(PodUid, Str
 
 /// A sandbox from its status.
 pub(crate) fn sandbox(status: &cri::PodSandboxStatus) -> SandboxView {
-    let network_mode = status
-        .linux
-        .as_ref()
-        .and_then(|l| l.namespaces.as_ref()?.options.as_ref())
-        .map_or(NamespaceMode::Pod, |o| namespace_mode(o.network));
+    let options = status.linux.as_ref().and_then(|l| l.namespaces.as_ref()?.options.as_ref());
+    let network_mode = options.map_or(NamespaceMode::Pod, |o| namespace_mode(o.network));
+    let pid_mode = options.map_or(NamespaceMode::Container, |o| namespace_mode(o.pid));
     SandboxView {
         id: SandboxId::from(status.id.as_str()),
         attempt: status.metadata.as_ref().map_or(0, |m| m.attempt),
@@ -59,6 +57,7 @@ pub(crate) fn sandbox(status: &cri::PodSandboxStatus) -> SandboxView {
         },
         created_at: time(status.created_at),
         network_mode,
+        pid_mode,
         network: status.network.as_ref().map(|n| SandboxNetwork {
             ip: n.ip.clone(),
             additional_ips: n.additional_ips.iter().map(|ip| ip.ip.clone()).collect(),

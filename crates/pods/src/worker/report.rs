@@ -16,6 +16,18 @@ pub(super) enum Run {
     Alive,
     /// All were stopped for good.
     Over,
+    /// And so that the pod has failed.
+    Evicted,
+}
+
+impl Run {
+    /// How a pod that is stopped ends.
+    pub(super) fn end_of(work: &Work) -> Run {
+        match &work.status {
+            Some(wish) if !wish.keep_succeeded => Run::Evicted,
+            _ => Run::Over,
+        }
+    }
 }
 
 impl PodWorker {
@@ -57,7 +69,8 @@ impl PodWorker {
                 cgroup: None,
                 resize: &shared.resizes.conditions(&self.uid),
                 health: &shared.placement.health(pod),
-                terminal: run == Run::Over,
+                terminal: run != Run::Alive,
+                evicted: run == Run::Evicted,
                 node: &node,
                 gates: &shared.config.status_gates,
             },

@@ -53,7 +53,7 @@ impl PodWorker {
             self.timeline.note("dynamic resources not released", error.to_string());
             return failed();
         }
-        let status = self.generate_status(pod, mirror, &after, Run::Over).status;
+        let status = self.generate_status(pod, mirror, &after, Run::end_of(work)).status;
         self.publish(work, status);
         self.timeline.note("containers stopped", "");
         Outcome::Done { terminal: false }
@@ -80,7 +80,8 @@ impl PodWorker {
     /// Releases what the pod held (`kubelet: SyncTerminatedPod`).
     pub(super) async fn terminated(&mut self, work: &Work, runtime: Arc<RuntimePod>) -> Outcome {
         let pod = &work.pod;
-        let status = self.generate_status(pod, work.mirror.as_ref(), &runtime, Run::Over).status;
+        let run = Run::end_of(work);
+        let status = self.generate_status(pod, work.mirror.as_ref(), &runtime, run).status;
         self.publish(work, status);
         if let Err(error) = self.shared.volumes.wait_released(pod).await {
             self.timeline.note("volumes are not released", error.to_string());

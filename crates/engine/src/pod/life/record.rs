@@ -195,7 +195,7 @@ impl Record {
             pod: Arc::clone(&pending.pod),
             mirror: pending.mirror.clone(),
             grace_seconds: pending.grace_seconds,
-            status: self.status_override.clone().filter(|_| call == Call::Terminating),
+            status: self.status_override.clone().filter(|_| call != Call::Sync),
             newer_than: self.last_call_ended,
             first,
             seen_at: pending.seen_at,

@@ -98,6 +98,18 @@ fn the_last_status_is_final() {
 }
 
 #[test]
+fn what_began_before_all_were_restarted_has_ended_in_the_last_status() {
+    let scene = Scene::new("i:x a", "ready");
+    let mut old = scene.generate().status;
+    for entry in old.container_statuses.iter_mut().flatten() {
+        entry.last_state = Some(containers::terminated(137, "x", ""));
+    }
+    assert_eq!(scene.pod.status, None, "the API server knows nothing of it yet");
+    let status = final_status(&scene.pod, &old);
+    assert_eq!(terminated_code(entry(&status, "a")), Some(137));
+}
+
+#[test]
 fn a_terminal_phase_waits_until_nothing_can_run() {
     let done = Scene { terminal: true, ..Scene::new("Never a", "notready a:exited1") };
     let ours = done.generate().status;
