@@ -211,6 +211,31 @@ pub fn objects() -> Vec<Value> {
         secret("s1", json!({ "user": "bob", "pw": "hunter2" })),
         secret("s2", json!({ "password": "hunter2" })),
         secret("s3", json!({ "token": "t" })),
+        config(
+            "odd-keys",
+            json!({ "-x": "1", ".dot": "2", "1": "3", "UP_low": "4", "_": "5", "a.b": "6" }),
+        ),
+        json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": "mixed", "namespace": NAMESPACE },
+            "data": { "plain": "text" }, "binaryData": { "raw": "//54" },
+        }),
+        // Two bytes that are no text, and a letter.
+        json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": { "name": "binary", "namespace": NAMESPACE },
+            "data": { "bytes": "//54", "text": "dGV4dA==" },
+        }),
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/dockerconfigjson",
+            "metadata": { "name": "pull-empty", "namespace": NAMESPACE },
+            "stringData": { ".dockerconfigjson": "{\"auths\":{}}" },
+        }),
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/dockerconfigjson",
+            "metadata": { "name": "pull-odd", "namespace": NAMESPACE },
+            "stringData": { ".dockerconfigjson": "{\"auths\":{\"registry.k8s.io\":{\"auth\":\"!!\"}}}" },
+        }),
         claim("unbound"),
         // Has the name of the claim behind a volume `data` of that pod, but is not the pod's.
         claim("volume-ephemeral-foreign-data"),

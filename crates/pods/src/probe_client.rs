@@ -6,13 +6,14 @@
 //!
 //! Deliberately absent: exec, which goes through the runtime.
 
-mod ask_first;
+pub(crate) mod action;
 pub(crate) mod grpc;
 pub(crate) mod http;
 mod http2;
 pub(crate) mod tcp;
 mod texts;
 pub(crate) mod url;
+pub(crate) mod wire;
 
 /// How one probe run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,42 +2,41 @@
 //!
 //! Deliberately absent: keeping the connection. Each request has its own, as over HTTP/1.
 
-use super::http::{Excess, HttpError, Phase};
+use super::http::{HttpError, Phase};
 use super::texts;
-use super::url::HttpTarget;
+use super::url::Url;
+use super::wire::{Framing, Head, Headers};
 use bytes::Bytes;
-use http_body_util::Empty;
 use hyper::Request;
-use hyper::header::{self, HeaderMap, HeaderName};
+use hyper::header::{HeaderName, HeaderValue};
 use hyper::http::uri::{Parts, Scheme, Uri};
 
-/// Headers that only mean something to HTTP/1.
-const NOT_SENT: [HeaderName; 5] = [
-    header::CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
+/// Headers that only mean something to HTTP/1, and those that are sent otherwise.
+const NOT_SENT: [&str; 8] = [
+    "Connection",
+    "Content-Length",
+    "Host",
+    "Keep-Alive",
+    "Proxy-Connection",
+    "Trailer",
+    "Transfer-Encoding",
+    "Upgrade",
 ];
 
+/// The answer with as much of its body as is wanted.
 pub(super) async fn exchange<T>(
     io: T,
-    request: Request<Empty<Bytes>>,
-    (target, ends, phase): (&HttpTarget, &str, &Phase),
-    max_body: usize,
-    excess: Excess,
-) -> Result<(u16, HeaderMap, Vec<u8>), HttpError>
+    (host, headers): (&str, &Headers),
+    (url, ends, phase): (&Url, &str, &Phase),
+    max: usize,
+) -> Result<(Head, Vec<u8>), HttpError>
 where
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
 {
-    let failed = |cause: String| HttpError::Transport {
-        url: target.to_string(),
-        cause,
-        plain_answer: false,
-    };
+    let failed = |cause: String| HttpError::transport(url, cause);
     let broken = |error: h2::Error| failed(texts::http2(&error, ends));
-    let request =
-        converted(request).ok_or_else(|| failed("http2: invalid Host header".to_owned()))?;
+    let request = request(url, host, headers)
+        .ok_or_else(|| failed("http2: invalid Host header".to_owned()))?;
     let handshake = h2::client::Builder::new().enable_push(false).handshake::<_, Bytes>(io);
     let (sender, connection) = handshake.await.map_err(broken)?;
     let talk = async {
@@ -50,11 +49,21 @@ where
             let data = data.map_err(|e| HttpError::Body(texts::http2(&e, ends)))?;
             // What cannot be given back belongs to a stream that is over.
             let _ = body.flow_control().release_capacity(data.len());
-            if excess.is_enough(&mut read, &data, max_body)? {
+            let room = max.saturating_sub(read.len());
+            read.extend_from_slice(data.get(..room).unwrap_or(&data));
+            // What comes after the bound is not waited for.
+            if read.len() >= max {
                 break;
             }
         }
-        Ok((parts.status.as_u16(), parts.headers, read))
+        let given = parts.headers.iter().map(|(name, value)| {
+            let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
+            (name.as_str().to_owned(), value)
+        });
+        let headers = Headers::new(&given.collect::<Vec<_>>());
+        let length = u64::try_from(read.len()).unwrap_or(u64::MAX);
+        let head = Head { status: parts.status.as_u16(), headers, body: Framing::Length(length) };
+        Ok((head, read))
     };
     // Driven here, so that it dies with the request; its end is told to the request too.
     let drive = async {
@@ -67,20 +76,23 @@ where
     }
 }
 
-/// The same request as HTTP/2 has it: the host is part of the address.
-fn converted(request: Request<Empty<Bytes>>) -> Option<Request<()>> {
-    let (mut head, _) = request.into_parts();
-    let host = head.headers.remove(header::HOST)?;
+/// The request as HTTP/2 has it: the host is part of the address.
+fn request(url: &Url, host: &str, headers: &Headers) -> Option<Request<()>> {
     let mut parts = Parts::default();
     parts.scheme = Some(Scheme::HTTPS);
-    parts.authority = Some(host.as_bytes().try_into().ok()?);
-    parts.path_and_query = head.uri.path_and_query().cloned();
-    head.uri = Uri::from_parts(parts).ok()?;
-    head.version = hyper::Version::HTTP_2;
-    for name in NOT_SENT {
-        head.headers.remove(name);
+    parts.authority = Some(host.parse().ok()?);
+    parts.path_and_query = Some(url.request_uri().parse().ok()?);
+    let mut request =
+        Request::get(Uri::from_parts(parts).ok()?).version(hyper::Version::HTTP_2).body(()).ok()?;
+    for (name, value) in headers.iter().filter(|(name, _)| !NOT_SENT.contains(name)) {
+        // An empty name of the program means that none is sent.
+        if name == "User-Agent" && value.is_empty() {
+            continue;
+        }
+        let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
+        request.headers_mut().append(name, HeaderValue::from_bytes(value.as_bytes()).ok()?);
     }
-    Some(Request::from_parts(head, ()))
+    Some(request)
 }
 
 #[cfg(test)]
@@ -98,10 +110,10 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    async fn listener() -> (TcpListener, HttpTarget) {
+    async fn listener() -> (TcpListener, Url) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("https://{}/h?q=1", listener.local_addr().unwrap());
-        (listener, HttpTarget::parse(&url).unwrap())
+        (listener, Url::parse(&url).unwrap())
     }
 
     fn acceptor(protocols: &[&str]) -> TlsAcceptor {

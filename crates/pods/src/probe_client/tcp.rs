@@ -12,6 +12,10 @@ const LINGER: Duration = Duration::from_secs(1);
 pub(crate) async fn dial(host: &str, port: u16) -> Result<TcpStream, String> {
     let shown =
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    // The system would take `1.2.3` for an address.
+    if host.parse::<std::net::IpAddr>().is_err() && !host.contains(':') && !is_domain_name(host) {
+        return Err(format!("dial tcp: lookup {host}: no such host"));
+    }
     match TcpStream::connect((host, port)).await {
         Ok(stream) => {
             // A probe never waits for more than one small write.
@@ -37,6 +41,23 @@ pub(crate) async fn probe(host: &str, port: u16, timeout: Duration) -> ProbeAnsw
         Ok(Err(text)) => ProbeAnswer::Failure(text),
         Err(_) => ProbeAnswer::Failure(format!("dial tcp {shown}: i/o timeout")),
     }
+}
+
+/// Whether a name is one that could be looked up (`net: isDomainName`).
+fn is_domain_name(name: &str) -> bool {
+    if name == "." {
+        return true;
+    }
+    let labels = name.strip_suffix('.').unwrap_or(name);
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(fits)
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    let is_number = |byte: u8| byte.is_ascii_digit() || byte == b'.';
+    labels.len() <= 253 && labels.split('.').all(is_label) && !labels.bytes().all(is_number)
 }
 
 /// What Go says of a name that could not be looked up.
@@ -66,6 +87,19 @@ mod tests {
             probe("127.0.0.1", port, second).await,
             ProbeAnswer::Failure(format!("dial tcp 127.0.0.1:{port}: connect: connection refused"))
         );
+    }
+
+    #[tokio::test]
+    async fn what_is_neither_address_nor_name_is_not_dialled() {
+        for host in ["1.2.3", "127.1", "2130706433", "a b", "-x", "a..b", ""] {
+            let told = dial(host, 9).await.unwrap_err();
+            assert_eq!(told, format!("dial tcp: lookup {host}: no such host"));
+        }
+        let long = format!("{}.x", "a".repeat(64));
+        assert!(!is_domain_name(&long));
+        for host in ["a", "1.a", "x_y.example.", "0x7f.1", "."] {
+            assert!(is_domain_name(host), "{host}");
+        }
     }
 
     #[test]

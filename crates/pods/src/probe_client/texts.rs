@@ -8,7 +8,8 @@ pub(super) fn ends_of(stream: &tokio::net::TcpStream) -> String {
     }
 }
 
-fn reset(ends: &str) -> String {
+/// What Go says of a connection that the other side threw away.
+pub(super) fn reset(ends: &str) -> String {
     format!("read {ends}: read: connection reset by peer")
 }
 
@@ -54,20 +55,6 @@ fn go_alert(alert: rustls::AlertDescription) -> String {
     text.to_owned()
 }
 
-/// What Go says of a request that failed.
-pub(super) fn exchange(error: &hyper::Error, ends: &str) -> String {
-    if error.is_incomplete_message() || error.is_closed() {
-        return "EOF".to_owned();
-    }
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text = cause.to_string();
-        source = cause.source();
-    }
-    if text.contains("reset by peer") { reset(ends) } else { text }
-}
-
 /// What Go says of HTTP/2 that failed, of the one stream that each connection has.
 pub(super) fn http2(error: &h2::Error, ends: &str) -> String {
     if let Some(io) = error.get_io() {
@@ -90,10 +77,4 @@ pub(super) fn http2(error: &h2::Error, ends: &str) -> String {
         Some(reason) => format!("connection error: {reason:?}"),
         None => error.to_string(),
     }
-}
-
-/// What Go says of an answer that broke off in its body.
-pub(super) fn body(error: &hyper::Error, ends: &str) -> String {
-    let text = exchange(error, ends);
-    if text == reset(ends) { text } else { "unexpected EOF".to_owned() }
 }

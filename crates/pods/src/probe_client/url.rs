@@ -1,201 +1,438 @@
-//! URLs of probes and hooks, put together as the Go kubelet does it.
+//! URLs as Go's `net/url` takes them apart and puts them together, errors included: probes, hooks and
+//! redirects show them in events, and what a server is asked for depends on them.
+//!
+//! Deliberately absent: decoding. A path is kept as it is sent, so that nothing is escaped twice.
 
-use api::core::v1::{Container, HTTPGetAction};
-use api::machinery::util::intstr::IntOrString;
+use units::strconv::quote;
 
-/// Where an HTTP request goes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct HttpTarget {
-    /// `http` or `https`.
+/// A URL or a reference.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Url {
+    /// In lower case; empty in a reference.
     pub(crate) scheme: String,
-    /// Name or address, without brackets.
+    /// What follows a scheme without a slash.
+    opaque: String,
+    /// Name and password, decoded.
+    user: Option<(String, Option<String>)>,
+    /// Host and port as in the URL, but decoded.
     pub(crate) host: String,
-    /// Port; `None` means the scheme's own.
-    pub(crate) port: Option<u16>,
-    /// Path and query, always beginning with `/`.
-    pub(crate) path: String,
+    /// As it is sent.
+    path: String,
+    /// What follows a `?`, if there is one.
+    query: Option<String>,
+    /// What follows a `#`, escaped.
+    fragment: String,
+    /// `scheme:/path`.
+    omits_host: bool,
 }
 
-impl HttpTarget {
-    /// The URL of an `httpGet` action; the pod's IP stands in for a missing host.
-    pub(crate) fn of_action(
-        action: &HTTPGetAction,
-        container: &Container,
-        pod_ip: &str,
-    ) -> Result<Self, String> {
-        let scheme = action.scheme.as_deref().unwrap_or("HTTP").to_lowercase();
-        let host = action.host.as_deref().filter(|h| !h.is_empty()).unwrap_or(pod_ip).to_owned();
-        let port = resolve_port(&action.port, container)?;
-        let path = normal_path(action.path.as_deref().unwrap_or("/"));
-        Ok(Self { scheme, host, port: Some(port), path })
+/// A part of a URL, by what it may contain unescaped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Path,
+    Host,
+    Zone,
+    User,
+    Fragment,
+}
+
+impl Part {
+    /// Whether a byte stands for itself there.
+    fn has(self, byte: u8) -> bool {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            return true;
+        }
+        match self {
+            Part::Path => b"$&+,/:;=@".contains(&byte),
+            Part::Host | Part::Zone => b"!$&'()*+,;=:[]<>\"".contains(&byte),
+            Part::User => b"$&+,;=".contains(&byte),
+            Part::Fragment => b"$&+,/:;=?@!()*".contains(&byte),
+        }
+    }
+}
+
+impl Url {
+    /// Takes a text apart (`net/url: Parse`).
+    pub(crate) fn parse(text: &str) -> Result<Url, String> {
+        let (front, fragment) = text.split_once('#').unwrap_or((text, ""));
+        let failed = |about: &str, error: String| format!("parse {}: {error}", quote(about));
+        let mut url = Url::parse_front(front).map_err(|error| failed(front, error))?;
+        url.fragment = encoded(fragment, Part::Fragment).map_err(|error| failed(text, error))?;
+        Ok(url)
     }
 
-    /// Parses an absolute URL.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let (scheme, rest) = text.split_once("://")?;
-        let split = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-        let (authority, path) = rest.split_at(split);
-        let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-        let (host, port) = split_authority(authority)?;
-        let path = normal_path(path);
-        Some(Self { scheme: scheme.to_lowercase(), host, port, path })
+    /// What has only a path, which may contain anything.
+    pub(crate) fn of_path(path: &str) -> Url {
+        let path = if path == "*" { path.to_owned() } else { escape(path.as_bytes(), Part::Path) };
+        Url { path, ..Url::default() }
     }
 
-    /// Follows a `Location` header.
-    pub(crate) fn join(&self, location: &str) -> Option<Self> {
-        if location.contains("://") {
-            return Self::parse(location);
+    fn parse_front(text: &str) -> Result<Url, String> {
+        if text.bytes().any(|byte| byte.is_ascii_control()) {
+            return Err("net/url: invalid control character in URL".to_owned());
         }
-        if let Some(rest) = location.strip_prefix("//") {
-            return Self::parse(&format!("{}://{rest}", self.scheme));
+        if text == "*" {
+            return Ok(Url::of_path(text));
         }
-        let path = if location.starts_with('/') || location.is_empty() {
-            normal_path(location)
-        } else if location.starts_with('?') {
-            let base = self.path.split('?').next().unwrap_or("/");
-            normal_path(&format!("{base}{location}"))
-        } else {
-            let base = self.path.split('?').next().unwrap_or("/");
-            let folder = base.rsplit_once('/').map_or("", |(folder, _)| folder);
-            normal_path(&format!("{folder}/{location}"))
+        let (scheme, rest) = split_scheme(text)?;
+        let (rest, query) = match rest.split_once('?') {
+            Some((rest, query)) => (rest, Some(query.to_owned())),
+            None => (rest, None),
         };
-        Some(Self { path, ..self.clone() })
-    }
-
-    /// `host:port` as it stands in the URL and the Host header.
-    pub(crate) fn authority(&self) -> String {
-        let host =
-            if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
-        match self.port {
-            Some(port) => format!("{host}:{port}"),
-            None => host,
+        let mut url = Url { scheme: scheme.to_ascii_lowercase(), query, ..Url::default() };
+        if !rest.starts_with('/') {
+            if !url.scheme.is_empty() {
+                rest.clone_into(&mut url.opaque);
+                return Ok(url);
+            }
+            if rest.split('/').next().is_some_and(|segment| segment.contains(':')) {
+                return Err("first path segment in URL cannot contain colon".to_owned());
+            }
         }
+        let mut path = rest;
+        let has_authority = !url.scheme.is_empty() || !rest.starts_with("///");
+        if let Some(after) = rest.strip_prefix("//").filter(|_| has_authority) {
+            let (authority, rest) = after.split_at(after.find('/').unwrap_or(after.len()));
+            url.set_authority(authority)?;
+            path = rest;
+        } else {
+            url.omits_host = !url.scheme.is_empty() && rest.starts_with('/');
+        }
+        url.path = encoded(path, Part::Path)?;
+        Ok(url)
     }
 
-    /// The port to dial.
-    pub(crate) fn dial_port(&self) -> u16 {
-        self.port.unwrap_or(if self.is_tls() { 443 } else { 80 })
+    fn set_authority(&mut self, authority: &str) -> Result<(), String> {
+        let (user, host) = match authority.rsplit_once('@') {
+            Some((user, host)) => (Some(user), host),
+            None => (None, authority),
+        };
+        self.host = parse_host(&self.scheme, host)?;
+        let Some(user) = user else { return Ok(()) };
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:~!$&'()*+,;=%@".contains(&byte);
+        if !user.bytes().all(fits) {
+            return Err("net/url: invalid userinfo".to_owned());
+        }
+        let text = |part: &str| unescape(part, Part::User).map(lossy);
+        self.user = Some(match user.split_once(':') {
+            Some((name, password)) => (text(name)?, Some(text(password)?)),
+            None => (text(user)?, None),
+        });
+        Ok(())
+    }
+
+    /// Where a reference that was found at this URL leads.
+    pub(crate) fn resolve(&self, reference: &Url) -> Url {
+        let mut url = reference.clone();
+        if reference.scheme.is_empty() {
+            self.scheme.clone_into(&mut url.scheme);
+        }
+        if reference.is_absolute() || !reference.host.is_empty() || reference.user.is_some() {
+            url.path = resolve_path(&reference.path, "");
+            return url;
+        }
+        if reference.path.is_empty() && reference.query.is_none() {
+            url.query.clone_from(&self.query);
+            if reference.fragment.is_empty() {
+                self.fragment.clone_into(&mut url.fragment);
+            }
+        }
+        if reference.path.is_empty() && !self.opaque.is_empty() {
+            self.opaque.clone_into(&mut url.opaque);
+            return url;
+        }
+        self.host.clone_into(&mut url.host);
+        url.user.clone_from(&self.user);
+        url.path = resolve_path(&self.path, &reference.path);
+        url
+    }
+
+    /// Whether it says how it is to be asked for.
+    pub(crate) fn is_absolute(&self) -> bool {
+        !self.scheme.is_empty()
     }
 
     /// Whether TLS is spoken.
     pub(crate) fn is_tls(&self) -> bool {
         self.scheme == "https"
     }
-}
 
-impl std::fmt::Display for HttpTarget {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}://{}{}", self.scheme, self.authority(), self.path)
+    /// The host without its port and brackets.
+    pub(crate) fn hostname(&self) -> &str {
+        let host = self.split_host().0;
+        host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
     }
-}
 
-fn split_authority(authority: &str) -> Option<(String, Option<u16>)> {
-    if let Some(rest) = authority.strip_prefix('[') {
-        let (host, rest) = rest.split_once(']')?;
-        let port = match rest.strip_prefix(':') {
-            Some(port) => Some(port.parse().ok()?),
-            None => None,
+    /// The port to dial; a text, for what is no port is told of by whoever dials.
+    pub(crate) fn port(&self) -> &str {
+        match self.split_host().1 {
+            "" if self.is_tls() => "443",
+            "" => "80",
+            port => port,
+        }
+    }
+
+    fn split_host(&self) -> (&str, &str) {
+        match self.host.rsplit_once(':') {
+            Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => (host, port),
+            _ => (&self.host, ""),
+        }
+    }
+
+    /// What a server is asked for.
+    pub(crate) fn request_uri(&self) -> String {
+        let mut uri = match (self.opaque.as_str(), self.path.as_str()) {
+            ("", "") => "/".to_owned(),
+            ("", path) => path.to_owned(),
+            (opaque, _) if opaque.starts_with("//") => format!("{}:{opaque}", self.scheme),
+            (opaque, _) => opaque.to_owned(),
         };
-        return Some((host.to_owned(), port));
-    }
-    match authority.rsplit_once(':') {
-        Some((host, port)) => Some((host.to_owned(), Some(port.parse().ok()?))),
-        None => Some((authority.to_owned(), None)),
-    }
-}
-
-/// A path as sent: scheme, authority and fragment dropped, leading `/` added, bytes that may not
-/// stand in a request line percent-encoded.
-fn normal_path(path: &str) -> String {
-    let path = match path.split_once("://") {
-        Some((scheme, rest)) if scheme.chars().all(|c| c.is_ascii_alphanumeric()) => {
-            rest.find('/').map_or("/", |at| &rest[at..])
+        if let Some(query) = &self.query {
+            uri.push('?');
+            uri.push_str(query);
         }
-        _ => path,
-    };
-    let path = path.split('#').next().unwrap_or_default();
-    let mut sent = String::with_capacity(path.len() + 1);
-    if !path.starts_with('/') {
-        sent.push('/');
+        uri
     }
-    let mut query = false;
-    for byte in path.bytes() {
-        query |= byte == b'?';
-        let plain = byte.is_ascii_graphic()
-            && !matches!(byte, b'"' | b'<' | b'>' | b'`')
-            && (query || !matches!(byte, b'^' | b'{' | b'}' | b'|' | b'\\'));
-        if plain {
-            sent.push(char::from(byte));
+
+    /// `name:password` of the URL itself, for basic authentication.
+    pub(crate) fn credentials(&self) -> Option<String> {
+        let (name, password) = self.user.as_ref()?;
+        Some(format!("{name}:{}", password.as_deref().unwrap_or_default()))
+    }
+
+    /// Without the password, as errors show it.
+    pub(crate) fn redacted(&self) -> String {
+        match &self.user {
+            Some((name, Some(_))) => self.with_user(Some(&format!("{name}:***"))),
+            _ => self.to_string(),
+        }
+    }
+
+    /// As a server learns where its reader comes from.
+    pub(crate) fn as_referer(&self) -> String {
+        self.with_user(None)
+    }
+
+    fn with_user(&self, user: Option<&str>) -> String {
+        let mut text = String::new();
+        if !self.scheme.is_empty() {
+            text.push_str(&self.scheme);
+            text.push(':');
+        }
+        if self.opaque.is_empty() {
+            let anywhere = !self.scheme.is_empty() || !self.host.is_empty() || user.is_some();
+            let nowhere = self.host.is_empty() && user.is_none();
+            if anywhere && !(self.omits_host && nowhere) {
+                if !nowhere || !self.path.is_empty() {
+                    text.push_str("//");
+                }
+                if let Some(user) = user {
+                    text.push_str(user);
+                    text.push('@');
+                }
+                text.push_str(&escape(self.host.as_bytes(), Part::Host));
+            }
+            if !self.path.is_empty() && !self.path.starts_with('/') && !self.host.is_empty() {
+                text.push('/');
+            }
+            let first = self.path.split('/').next().unwrap_or_default();
+            if text.is_empty() && first.contains(':') {
+                text.push_str("./");
+            }
+            text.push_str(&self.path);
         } else {
-            sent.push_str(&format!("%{byte:02X}"));
+            text.push_str(&self.opaque);
         }
+        if let Some(query) = &self.query {
+            text.push('?');
+            text.push_str(query);
+        }
+        if !self.fragment.is_empty() {
+            text.push('#');
+            text.push_str(&self.fragment);
+        }
+        text
     }
-    sent
 }
 
-/// A port given as number, numeric text or name of a port of this container.
-pub(crate) fn resolve_port(port: &IntOrString, container: &Container) -> Result<u16, String> {
-    let number = match port {
-        IntOrString::Int(number) => i64::from(*number),
-        IntOrString::String(name) => {
-            let named = container.ports.iter().flatten().find(|p| p.name.as_ref() == Some(name));
-            match named {
-                Some(port) => i64::from(port.container_port),
-                None => name
-                    .parse()
-                    .map_err(|_| format!("strconv.Atoi: parsing {name:?}: invalid syntax"))?,
+impl std::fmt::Display for Url {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let user = self.user.as_ref().map(|(name, password)| {
+            let mut text = escape(name.as_bytes(), Part::User);
+            if let Some(password) = password {
+                text.push(':');
+                text.push_str(&escape(password.as_bytes(), Part::User));
+            }
+            text
+        });
+        f.write_str(&self.with_user(user.as_deref()))
+    }
+}
+
+fn split_scheme(text: &str) -> Result<(&str, &str), String> {
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' => {}
+            b'0'..=b'9' | b'+' | b'-' | b'.' if at > 0 => {}
+            b':' if at == 0 => return Err("missing protocol scheme".to_owned()),
+            b':' => {
+                let (scheme, rest) = text.split_at(at);
+                return Ok((scheme, rest.strip_prefix(':').unwrap_or(rest)));
+            }
+            _ => break,
+        }
+    }
+    Ok(("", text))
+}
+
+fn parse_host(scheme: &str, host: &str) -> Result<String, String> {
+    let port_fits = |port: &str| {
+        let digits = port.strip_prefix(':');
+        port.is_empty() || digits.is_some_and(|d| d.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let bad_port = |port: &str| format!("invalid port {} after host", quote(port));
+    match host.rfind('[') {
+        Some(0) => {
+            let Some((literal, port)) = host.rsplit_once(']') else {
+                return Err("missing ']' in host".to_owned());
+            };
+            if !port_fits(port) {
+                return Err(bad_port(port));
+            }
+            return Ok(format!("[{}]{port}", parse_literal(literal.get(1..).unwrap_or_default())?));
+        }
+        Some(_) => return Err("invalid IP-literal".to_owned()),
+        None => {}
+    }
+    // Lists of hosts are left to other schemes.
+    let strict = scheme == "http" || scheme == "https";
+    let colon = if strict { host.find(':') } else { host.rfind(':') };
+    if let Some(port) = colon.and_then(|at| host.get(at..)).filter(|port| !port_fits(port)) {
+        return Err(bad_port(port));
+    }
+    unescape(host, Part::Host).map(lossy)
+}
+
+/// What stands between brackets: an IPv6 address, perhaps with a zone.
+fn parse_literal(text: &str) -> Result<String, String> {
+    let (host, zone) = text.split_at(text.find("%25").unwrap_or(text.len()));
+    let mut literal = lossy(unescape(host, Part::Host)?);
+    literal.push_str(&lossy(unescape(zone, Part::Zone)?));
+    let (address, zone) = match literal.split_once('%') {
+        Some((address, zone)) => (address, Some(zone)),
+        None => (literal.as_str(), None),
+    };
+    match address.parse::<std::net::IpAddr>() {
+        Ok(std::net::IpAddr::V6(_)) if zone != Some("") => Ok(literal),
+        Ok(std::net::IpAddr::V4(_)) if zone.is_none() => Err("invalid IP-literal".to_owned()),
+        _ => Err(format!("invalid host: ParseAddr({}): unable to parse IP", quote(&literal))),
+    }
+}
+
+/// A path or fragment as it is sent: as it was given if that will do.
+fn encoded(text: &str, part: Part) -> Result<String, String> {
+    let bytes = unescape(text, part)?;
+    let fits = |byte: u8| part.has(byte) || b"!$&'()*+,;=:@[]%".contains(&byte);
+    Ok(if text.bytes().all(fits) { text.to_owned() } else { escape(&bytes, part) })
+}
+
+fn escape(bytes: &[u8], part: Part) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for byte in bytes {
+        if part.has(*byte) {
+            text.push(char::from(*byte));
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    text
+}
+
+fn unescape(text: &str, part: Part) -> Result<Vec<u8>, String> {
+    let bad =
+        |escape: &[u8]| Err(format!("invalid URL escape {}", units::strconv::quote_bytes(escape)));
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [byte, after @ ..] = rest {
+        if *byte != b'%' {
+            if matches!(part, Part::Host | Part::Zone) && byte.is_ascii() && !part.has(*byte) {
+                let shown = quote(&char::from(*byte).to_string());
+                return Err(format!("invalid character {shown} in host name"));
+            }
+            bytes.push(*byte);
+            rest = after;
+            continue;
+        }
+        let value = match after {
+            [high, low, ..] => hex(*high).zip(hex(*low)).map(|(high, low)| high << 4 | low),
+            _ => None,
+        };
+        let escape = rest.get(..3).unwrap_or(rest);
+        let Some(value) = value else { return bad(escape) };
+        // Only a percent sign and what is no ASCII may be written so in a host.
+        let odd = match part {
+            Part::Host => value.is_ascii() && value != b'%',
+            Part::Zone => value != b'%' && value != b' ' && !Part::Host.has(value),
+            _ => false,
+        };
+        if odd {
+            return bad(escape);
+        }
+        bytes.push(value);
+        rest = rest.get(3..).unwrap_or_default();
+    }
+    Ok(bytes)
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
+}
+
+fn lossy(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
+/// Both escaped; `.` and `..` are gone afterwards.
+fn resolve_path(base: &str, reference: &str) -> String {
+    let full = if reference.is_empty() {
+        base.to_owned()
+    } else if reference.starts_with('/') {
+        reference.to_owned()
+    } else {
+        let folder = base.rfind('/').and_then(|at| base.get(..=at)).unwrap_or_default();
+        format!("{folder}{reference}")
+    };
+    if full.is_empty() {
+        return full;
+    }
+    let (mut path, mut at_start, mut last) = ("/".to_owned(), true, "");
+    for segment in full.split('/') {
+        last = segment;
+        match segment {
+            "." => at_start = false,
+            ".." => {
+                path.truncate(path.rfind('/').filter(|at| *at > 0).unwrap_or(1));
+                at_start = path.len() == 1;
+            }
+            segment => {
+                if !at_start {
+                    path.push('/');
+                }
+                path.push_str(segment);
+                at_start = false;
             }
         }
-    };
-    match u16::try_from(number) {
-        Ok(number) if number > 0 => Ok(number),
-        _ => Err(format!("invalid port number: {number}")),
+    }
+    if last == "." || last == ".." {
+        path.push('/');
+    }
+    // What began with a slash has two by now.
+    match path.strip_prefix('/') {
+        Some(rest) if rest.starts_with('/') => rest.to_owned(),
+        _ => path,
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use api::core::v1::ContainerPort;
-
-    fn action(path: &str, port: IntOrString) -> HTTPGetAction {
-        HTTPGetAction { path: Some(path.to_owned()), port, ..Default::default() }
-    }
-
-    #[test]
-    fn builds_urls_as_the_go_kubelet_does() {
-        let container = Container {
-            ports: Some(vec![ContainerPort {
-                name: Some("web".into()),
-                container_port: 8080,
-                ..Default::default()
-            }]),
-            ..Default::default()
-        };
-        let url = |path: &str, port: IntOrString, ip: &str| {
-            HttpTarget::of_action(&action(path, port), &container, ip).map(|t| t.to_string())
-        };
-        assert_eq!(
-            url("healthz?a=b#c", IntOrString::Int(80), "10.0.0.5").unwrap(),
-            "http://10.0.0.5:80/healthz?a=b"
-        );
-        assert_eq!(
-            url("/a b", IntOrString::String("web".into()), "fd00::1").unwrap(),
-            "http://[fd00::1]:8080/a%20b"
-        );
-        assert_eq!(url("/", IntOrString::String("81".into()), "h").unwrap(), "http://h:81/");
-        assert_eq!(
-            url("/", IntOrString::String("x".into()), "h").unwrap_err(),
-            "strconv.Atoi: parsing \"x\": invalid syntax"
-        );
-    }
-
-    #[test]
-    fn follows_locations_relative_and_absolute() {
-        let base = HttpTarget::parse("http://10.0.0.5:80/a/b?c").unwrap();
-        assert_eq!(base.join("/x").unwrap().to_string(), "http://10.0.0.5:80/x");
-        assert_eq!(base.join("x").unwrap().to_string(), "http://10.0.0.5:80/a/x");
-        assert_eq!(base.join("https://other/y").unwrap().to_string(), "https://other/y");
-        assert_eq!(base.join("//other:8/y").unwrap().to_string(), "http://other:8/y");
-    }
-}
+mod tests;

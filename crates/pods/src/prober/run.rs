@@ -2,8 +2,8 @@
 
 use super::{ProbeKey, ProberHandle, ProberParts};
 use crate::probe_client::ProbeAnswer;
+use crate::probe_client::action::{self, resolve_port};
 use crate::probe_client::http::{self, headers_with_defaults};
-use crate::probe_client::url::{HttpTarget, resolve_port};
 use crate::probe_client::{grpc, tcp};
 use api::core::v1::{Container, Pod, PodStatus, Probe};
 use api::ids::ContainerId;
@@ -186,7 +186,7 @@ impl ProbeRun {
             return self.exec(id, exec.command.as_deref().unwrap_or_default(), limit).await;
         }
         if let Some(get) = &self.probe.http_get {
-            let target = match HttpTarget::of_action(get, &self.container, ip) {
+            let target = match action::target(get, &self.container, ip) {
                 Ok(target) => target,
                 Err(error) => return ProbeAnswer::error(error),
             };

@@ -3,8 +3,8 @@
 //! Promises: failure texts are upstream's; a hook is bounded by its caller (preStop by the grace
 //! period, postStart by the pod's end); output of a hook never reaches an event.
 
+use crate::probe_client::action;
 use crate::probe_client::http::{HttpClient, HttpError, headers_with_defaults};
-use crate::probe_client::url::HttpTarget;
 use crate::shared::Shared;
 use api::core::v1::{Container, LifecycleHandler, Pod};
 use api::machinery::util::intstr::IntOrString;
@@ -91,7 +91,7 @@ async fn run_http(
             target.pod.metadata.name.as_deref().unwrap_or_default()
         ));
     }
-    let url = HttpTarget::of_action(get, target.container, target.pod_ip)?;
+    let url = action::target(get, target.container, target.pod_ip)?;
     let given: Vec<(String, String)> = get
         .http_headers
         .iter()
@@ -99,15 +99,19 @@ async fn run_http(
         .map(|header| (header.name.clone(), header.value.clone()))
         .collect();
     let mut headers = headers_with_defaults(&given, &shared.config.user_agent("kube-lifecycle"));
-    match HttpClient::unverified().follow(&url, &headers).await {
-        Ok(_) | Err(HttpError::Body(_)) => Ok(()),
-        Err(HttpError::Transport { plain_answer: true, .. }) => {
-            let plain = HttpTarget { scheme: "http".to_owned(), ..url.clone() };
-            headers.remove("authorization");
-            HttpClient::unverified()
-                .follow(&plain, &headers)
-                .await
-                .map_err(|error| error.to_string())?;
+    let client = HttpClient::for_hooks();
+    let failure = match client.follow(&url, &headers).await {
+        Ok(_) | Err(HttpError::Body(_)) => return Ok(()),
+        Err(error) => error,
+    };
+    if !matches!(failure, HttpError::Transport { plain_answer: true, .. }) {
+        return Err(failure.to_string());
+    }
+    let mut plain = url.clone();
+    "http".clone_into(&mut plain.scheme);
+    headers.remove("Authorization");
+    match client.follow(&plain, &headers).await {
+        Ok(_) | Err(HttpError::Body(_)) => {
             shared.metrics.starts.http_fallbacks.inc(&[]);
             shared.events.emit(NodeEvent {
                 target: EventTarget::Pod { pod: Arc::clone(target.pod), field_path: None },
@@ -115,12 +119,13 @@ async fn run_http(
                 reason: "LifecycleHTTPFallback",
                 message: format!(
                     "request to HTTPS lifecycle hook {} got HTTP response, retry with HTTP succeeded",
-                    url.authority()
+                    url.host
                 ),
             });
             Ok(())
         }
-        Err(error) => Err(error.to_string()),
+        // What was asked for failed; that the other way did too is no news.
+        Err(_) => Err(failure.to_string()),
     }
 }
 
