@@ -1,0 +1,120 @@
+//! Small files of the host that several programs change: locked while they are read and replaced.
+//!
+//! A lock is on the file, and a change puts another file in its place; so who waited for the lock looks whether
+//! what he locked is still the file of that name.
+
+use crate::fs::{FsError, write_atomic};
+use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+/// How often others may be before us with a change.
+const TRIES: usize = 1000;
+
+/// A file that nobody else changes until this is dropped.
+#[derive(Debug)]
+pub struct LockedFile {
+    path: PathBuf,
+    file: File,
+    mode: u32,
+}
+
+fn named<T>(
+    operation: &'static str,
+    path: &Path,
+    result: Result<T, impl Into<io::Error>>,
+) -> Result<T, FsError> {
+    result.map_err(|e| FsError { operation, path: path.to_owned(), source: e.into() })
+}
+
+impl LockedFile {
+    /// Waits for the lock; a missing file is made with `mode`. Anything but a plain file is refused with
+    /// `EINVAL`, a link too.
+    pub fn open(path: &Path, mode: u32) -> Result<Self, FsError> {
+        for _ in 0..TRIES {
+            let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+            let opened = rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::from_raw_mode(mode));
+            let file = match opened {
+                Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => Err(Errno::INVAL),
+                other => other,
+            };
+            let file = File::from(named("open", path, file)?);
+            let stat = named("stat", path, rustix::fs::fstat(&file))?;
+            if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+                return named("open", path, Err(Errno::INVAL));
+            }
+            named("lock", path, rustix::fs::flock(&file, FlockOperation::LockExclusive))?;
+            match rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(now) if (now.st_dev, now.st_ino) == (stat.st_dev, stat.st_ino) => {
+                    return Ok(Self { path: path.to_owned(), file, mode: stat.st_mode & 0o777 });
+                }
+                Ok(_) | Err(Errno::NOENT) => {}
+                Err(e) => return named("stat", path, Err(e)),
+            }
+        }
+        named("lock", path, Err(Errno::AGAIN))
+    }
+
+    /// Its content.
+    pub fn read(&self) -> Result<Vec<u8>, FsError> {
+        let mut bytes = Vec::new();
+        named("read", &self.path, (&self.file).read_to_end(&mut bytes))?;
+        Ok(bytes)
+    }
+
+    /// Puts other content in its place; readers see the one or the other. Whoever waits for the lock gets it on
+    /// the new file.
+    pub fn replace(self, bytes: &[u8]) -> Result<(), FsError> {
+        write_atomic(&self.path, bytes, self.mode)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn scratch(name: &str) -> PathBuf {
+        let dir =
+            std::env::temp_dir().join(format!("rubelet-locked-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+
+    #[test]
+    fn no_change_of_many_is_lost() {
+        let dir = scratch("many");
+        let path = dir.join("file");
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..20 {
+                        let file = LockedFile::open(&path, 0o640).unwrap();
+                        let mut bytes = file.read().unwrap();
+                        bytes.push(b'x');
+                        file.replace(&bytes).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(std::fs::read(&path).unwrap().len(), 160);
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn only_a_plain_file_will_do() {
+        let dir = scratch("plain");
+        std::fs::write(dir.join("data"), "precious").unwrap();
+        symlink(dir.join("data"), dir.join("link")).unwrap();
+        std::fs::create_dir(dir.join("folder")).unwrap();
+        for name in ["link", "folder"] {
+            let refused = LockedFile::open(&dir.join(name), 0o644).unwrap_err();
+            assert_eq!(refused.source.raw_os_error(), Some(libc::EINVAL), "{name}");
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}
