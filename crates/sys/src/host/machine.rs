@@ -69,8 +69,9 @@ pub fn os_image(etc: &Path) -> String {
     let text = fs::read_to_string(etc.join("os-release"))
         .or_else(|_| fs::read_to_string(etc.join("../usr/lib/os-release")));
     let Ok(text) = text else { return "Unknown".into() };
-    let name = text.lines().find_map(|line| line.trim().strip_prefix("PRETTY_NAME="));
-    name.map_or("Linux", |name| name.trim().trim_matches('"')).to_owned()
+    // As upstream's expression finds it: the first anywhere, up to the end of its line.
+    let name = text.split_once("PRETTY_NAME=").and_then(|(_, rest)| rest.split('\n').next());
+    name.map_or("Linux", |name| name.trim_matches('"')).to_owned()
 }
 
 /// When the machine was started, from its uptime.
@@ -190,6 +191,10 @@ mod tests {
             [HugePages { page_kib: 2048, count: 3 }, HugePages { page_kib: 1_048_576, count: 0 }]
         );
         assert_eq!(os_image(&etc), "Some Linux 12");
+        write("etc/os-release", "#PRETTY_NAME='Other Linux' \nPRETTY_NAME=\"Some Linux 12\"\n");
+        assert_eq!(os_image(&etc), "'Other Linux' ");
+        write("etc/os-release", "NAME=x\n");
+        assert_eq!(os_image(&etc), "Linux");
         std::fs::remove_dir_all(&root).unwrap();
     }
 }
