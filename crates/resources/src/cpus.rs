@@ -110,7 +110,7 @@ impl Cpus {
             metrics.aligned.with(&["container", "physical_cpu"]).add(0.0);
             metrics.not_aligned.with(&["container", "physical_cpu"]).add(0.0);
             metrics.aligned.with(&["container", "uncore_cache"]).add(0.0);
-            show(&metrics, cpus);
+            show(&metrics, cpus, &CpuState::default());
         }
         let inner = Inner {
             file,
@@ -168,7 +168,7 @@ impl Cpus {
             let result = change(cpus, &inner.metrics);
             if *cpus.state() != before {
                 inner.file.write(&checkpoint::encode("static", cpus.state(), inner.entries));
-                show(&inner.metrics, cpus);
+                show(&inner.metrics, cpus, &before);
             }
             Some(result)
         };
@@ -209,22 +209,23 @@ impl Inner {
     }
 }
 
-/// Brings the gauges up to date.
+/// Brings the gauges up to date. A NUMA node is shown once somebody has had CPUs of it.
 #[expect(clippy::cast_precision_loss, reason = "numbers of CPUs")]
-fn show(metrics: &PlacementMetrics, cpus: &StaticCpus) {
+fn show(metrics: &PlacementMetrics, cpus: &StaticCpus, before: &CpuState) {
     let exclusive = cpus.state().exclusive();
     metrics.cpu_shared.set(&[], cpus.available().len() as f64 * 1000.0);
     metrics.cpu_exclusive.set(&[], exclusive.len() as f64);
-    let mut per_numa: BTreeMap<u32, usize> = BTreeMap::new();
-    for node in exclusive.iter().filter_map(|cpu| cpus.topology().numa_of(cpu)) {
+    let nodes_of = |held: &CpuSet| -> Vec<u32> {
+        held.iter().filter_map(|cpu| cpus.topology().numa_of(cpu)).collect()
+    };
+    // Upstream never takes a node back to 0; a gauge that stays up would be wrong.
+    let left = nodes_of(&before.exclusive()).into_iter().map(|node| (node, 0));
+    let mut per_numa: BTreeMap<u32, usize> = left.collect();
+    for node in nodes_of(&exclusive) {
         *per_numa.entry(node).or_default() += 1;
     }
-    // Upstream never takes a node back to 0; a gauge that stays up would be wrong.
-    for node in cpus.topology().numa_nodes() {
-        let count = per_numa.get(&node).copied().unwrap_or_default();
-        if count > 0 || metrics.cpu_per_numa.with(&[&node.to_string()]).get() > 0.0 {
-            metrics.cpu_per_numa.set(&[&node.to_string()], count as f64);
-        }
+    for (node, count) in per_numa {
+        metrics.cpu_per_numa.set(&[&node.to_string()], count as f64);
     }
 }
 

@@ -87,6 +87,7 @@ async fn an_allocation_is_on_disk_and_survives_a_restart() {
     let (dir, registry) = (Dir::new("restart"), Registry::new());
     let cpus = start(&dir, policy(), &registry).unwrap();
     assert_eq!(dir.text(), r#"{"policyName":"static","defaultCpuSet":"0-3","checksum":611748604}"#);
+    assert!(!registry.render().contains("allocation_per_numa{"), "nobody has had any");
     assert_eq!(place(&cpus, &pod("own", "2")).await.unwrap(), "1-2");
     assert_eq!(place(&cpus, &pod("shared", "100m")).await.unwrap(), "0,3");
     let before = dir.text();
@@ -119,6 +120,7 @@ async fn an_allocation_is_on_disk_and_survives_a_restart() {
     }
     again.forget_all_but(&BTreeSet::new()).await;
     assert_eq!(dir.text(), r#"{"policyName":"static","defaultCpuSet":"0-3","checksum":611748604}"#);
+    assert!(registry.render().contains(r#"allocation_per_numa{numa_node="0"} 0"#));
 }
 
 #[tokio::test]
