@@ -31,7 +31,7 @@ pub fn set_kernel_tunables(proc: &Path, rule: TunableRule) -> Result<(), String>
         let actual = match sys::fs::read_to_string(&path) {
             Ok(text) => text.trim().parse::<i64>().ok(),
             Err(error) => {
-                faults.push(format!("{error}: {}", error.source));
+                faults.push(opening(&path, &error));
                 continue;
             }
         };
@@ -51,7 +51,7 @@ pub fn set_kernel_tunables(proc: &Path, rule: TunableRule) -> Result<(), String>
             Err(error) if rule == TunableRule::TryToChange => {
                 tracing::info!(flag = name, err = %error.source, "Updating kernel flag failed (running in UserNS, ignoring)");
             }
-            Err(error) => faults.push(format!("{error}: {}", error.source)),
+            Err(error) => faults.push(opening(&path, &error)),
         }
     }
     match faults.as_slice() {
@@ -59,6 +59,11 @@ pub fn set_kernel_tunables(proc: &Path, rule: TunableRule) -> Result<(), String>
         [one] => Err(one.clone()),
         several => Err(format!("[{}]", several.join(", "))),
     }
+}
+
+/// Why a setting could not be read or written, as Go says it.
+fn opening(path: &Path, error: &sys::fs::FsError) -> String {
+    format!("open {}: {}", path.display(), units::errno::go_text(&error.source))
 }
 
 #[cfg(test)]
@@ -90,7 +95,15 @@ mod tests {
         std::fs::write(proc.join("sys/kernel/panic"), "0\n").unwrap();
         std::fs::remove_file(proc.join("sys/kernel/panic_on_oops")).unwrap();
         let both = set_kernel_tunables(&proc, TunableRule::Refuse).unwrap_err();
-        assert!(both.starts_with("[invalid kernel flag: kernel/panic, "), "{both}");
+        let missing = proc.join("sys/kernel/panic_on_oops");
+        assert_eq!(
+            both,
+            format!(
+                "[invalid kernel flag: kernel/panic, expected value: 10, actual value: 0, open {}: no \
+                 such file or directory]",
+                missing.display()
+            )
+        );
         std::fs::remove_dir_all(proc).unwrap();
     }
 }
