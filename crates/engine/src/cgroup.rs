@@ -122,6 +122,13 @@ impl CgroupName {
     }
 }
 
+/// As Go prints a list.
+impl std::fmt::Display for CgroupName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "[{}]", self.0.join(" "))
+    }
+}
+
 /// The agent's part of the tree below the configured root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree {
@@ -260,7 +267,7 @@ fn v1_writes(limits: &Limits) -> Vec<FileWrite> {
     if let Some(cpus) = &limits.cpuset_cpus {
         writes.push(write("cpuset", "cpuset.cpus", cpus.clone()));
     }
-    if let Some(bytes) = limits.memory_bytes {
+    if let Some(bytes) = limits.memory_bytes.filter(|bytes| *bytes != 0) {
         writes.push(write("memory", "memory.limit_in_bytes", bytes.to_string()));
     }
     if let Some(shares) = limits.cpu_shares {
@@ -283,7 +290,7 @@ fn v2_writes(limits: &Limits) -> Vec<FileWrite> {
     if let Some(cpus) = &limits.cpuset_cpus {
         writes.push(write("cpuset", "cpuset.cpus", cpus.clone()));
     }
-    if let Some(bytes) = limits.memory_bytes {
+    if let Some(bytes) = limits.memory_bytes.filter(|bytes| *bytes != 0) {
         writes.push(write("memory", "memory.max", or_max(bytes)));
     }
     if let Some(shares) = limits.cpu_shares {
@@ -319,6 +326,7 @@ mod tests {
         assert_eq!(CgroupName::parse(Driver::Systemd, &pod.path(Driver::Systemd)), pod);
         assert_eq!(CgroupName::parse(Driver::Cgroupfs, &pod.path(Driver::Cgroupfs)), pod);
         assert_eq!(pod.pod_uid(), Some("1-2"));
+        assert_eq!(pod.to_string(), "[kubepods burstable pod1-2]");
         assert_eq!(tree.level(QosClass::Burstable).pod_uid(), None);
         assert_eq!(CgroupName::root().path(Driver::Systemd), "/");
     }
@@ -389,5 +397,8 @@ mod tests {
             texts(true),
             ["memory.max=1048576", "cpu.weight=39", "cpu.max=100000 100000", "pids.max=max"]
         );
+        // Upstream's library takes no memory at all for no limit.
+        let nothing = Limits { memory_bytes: Some(0), ..Limits::default() };
+        assert!([false, true].iter().all(|v2| file_writes(&nothing, *v2, &[]).is_empty()));
     }
 }

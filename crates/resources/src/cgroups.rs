@@ -20,7 +20,7 @@ use crate::cpus::Cpus;
 use api::core::v1::Pod;
 use api::ids::PodUid;
 use async_trait::async_trait;
-use driver::chain;
+use driver::{chain, making};
 use engine::cgroup::{
     CgroupName, Limits, PodAsk, PodLimitPolicy, QosPolicy, Tree, pod_ask, pod_limits,
     pod_protection, protected_memory, qos_limits, starved,
@@ -76,14 +76,8 @@ impl CgroupTree {
         driver: CgroupDriver,
         config: CgroupTreeConfig,
     ) -> Result<Self, CgroupSetupError> {
-        let missing = driver.missing(&config.root).await;
-        if !missing.is_empty() {
-            let what = if driver.host().is_v2() { "controllers" } else { "paths" };
-            return Err(CgroupSetupError::RootIncomplete {
-                root: config.root.quoted(),
-                what,
-                missing: missing.join(", "),
-            });
+        if let Some(fault) = driver.fault(&config.root).await {
+            return Err(CgroupSetupError::RootIncomplete(fault));
         }
         let tree = Tree::new(&config.root);
         let this = Self {
@@ -216,15 +210,8 @@ impl CgroupTree {
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupSetupError {
     /// `cgroupRoot` is not usable.
-    #[error("invalid configuration: cgroup {root} has some missing {what}: {missing}")]
-    RootIncomplete {
-        /// The root.
-        root: String,
-        /// `controllers` or `paths`.
-        what: &'static str,
-        /// What is missing.
-        missing: String,
-    },
+    #[error("invalid configuration: {0}")]
+    RootIncomplete(String),
     /// `kubepods` or a level could not be made.
     #[error("failed to create top level QOS cgroups")]
     Levels(#[source] DriverError),
@@ -257,7 +244,9 @@ impl PodCgroups for CgroupTree {
             return Ok(());
         }
         let driver = &self.inner.driver;
-        driver.create(&name, &limits).await.map_err(|e| error("failed to create pod cgroup", &e))
+        driver.create(&name, &limits).await.map_err(|error| CgroupError {
+            message: format!("failed to create container for {name} : {}", making(&error)),
+        })
     }
 
     async fn resize(&self, pod: &Pod) -> Result<(), CgroupError> {

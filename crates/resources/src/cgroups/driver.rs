@@ -106,6 +106,27 @@ impl CgroupDriver {
         sys::blocking::run(move || host.missing(&path)).await.unwrap_or(fallback)
     }
 
+    /// Why the cgroup does not count as existing, in upstream's words (kubelet: `Validate`).
+    pub async fn fault(&self, name: &CgroupName) -> Option<String> {
+        let mut missing = self.missing(name).await;
+        if missing.is_empty() {
+            return None;
+        }
+        missing.sort_unstable();
+        let cgroup = name.quoted();
+        if !self.host.is_v2() {
+            return Some(format!("cgroup {cgroup} has some missing paths: {}", missing.join(", ")));
+        }
+        let folder = self.host.dir("", &self.path(name)).filter(|folder| !folder.is_dir());
+        Some(match folder {
+            Some(folder) => format!(
+                "could not read controllers for cgroup {cgroup}: open {}: no such file or directory",
+                folder.join("cgroup.controllers").display()
+            ),
+            None => format!("cgroup {cgroup} has some missing controllers: {}", missing.join(", ")),
+        })
+    }
+
     /// Makes the cgroup with all its parents and writes its limits; that some limits were not taken is
     /// only logged, as upstream has it.
     pub async fn create(&self, name: &CgroupName, limits: &Limits) -> Result<(), DriverError> {
@@ -213,6 +234,17 @@ impl CgroupDriver {
     }
 }
 
+/// Why a cgroup could not be made, as Go says it.
+pub(super) fn making(error: &DriverError) -> String {
+    match error {
+        DriverError::File(error) => {
+            let verb = if error.operation == "create cgroup" { "mkdir" } else { "open" };
+            format!("{verb} {}: {}", error.path.display(), units::errno::go_text(&error.source))
+        }
+        other => chain(other),
+    }
+}
+
 /// The error with what caused it.
 pub(super) fn chain(error: &DriverError) -> String {
     let mut message = error.to_string();
@@ -296,6 +328,32 @@ fn or_infinity(value: i64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_cgroup_that_is_not_there_cannot_be_read_one_without_controllers_lacks_them() {
+        let root = std::env::temp_dir().join(format!("rubelet-fault-{}", std::process::id()));
+        sys::fs::create_dir_all(root.join("bare"), 0o755).unwrap();
+        sys::fs::write(root.join("cgroup.controllers"), "cpu io hugetlb memory pids\n").unwrap();
+        sys::fs::write(root.join("bare/cgroup.controllers"), "pids\n").unwrap();
+        let host = Arc::new(Cgroups::V2 { root: root.clone() });
+        let driver = CgroupDriver::new(Driver::Cgroupfs, host, Vec::new());
+        let fault = async |path: &str| {
+            driver.fault(&CgroupName::parse(Driver::Cgroupfs, path)).await.unwrap()
+        };
+        assert_eq!(
+            fault("/absent/one").await,
+            format!(
+                "could not read controllers for cgroup [\"absent\" \"one\"]: open \
+                 {}/absent/one/cgroup.controllers: no such file or directory",
+                root.display()
+            )
+        );
+        let bare = "cgroup [\"bare\"] has some missing controllers: cpu, hugetlb, memory";
+        assert_eq!(fault("/bare").await, bare);
+        assert_eq!(driver.fault(&CgroupName::root()).await, None);
+        let all = sys::removal::Contents::Everything;
+        sys::removal::remove_tree(std::path::Path::new("/proc"), &root, all).unwrap();
+    }
 
     #[test]
     fn unit_properties_say_the_same_as_the_files() {

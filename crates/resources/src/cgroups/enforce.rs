@@ -84,11 +84,8 @@ impl CgroupTree {
         let Some(limits) = &one.limits else {
             return Err(format!("{} cgroup is not configured properly", name.quoted()));
         };
-        let missing = driver.missing(&name).await;
-        if !missing.is_empty() {
-            let what = if driver.host().is_v2() { "controllers" } else { "paths" };
-            let missing = missing.join(", ");
-            return Err(format!("cgroup {} has some missing {what}: {missing}", name.quoted()));
+        if let Some(fault) = driver.fault(&name).await {
+            return Err(fault);
         }
         driver.apply(&name, limits).await.map_err(|error| chain(&error))
     }
