@@ -173,24 +173,20 @@ impl Collector {
         if let Some((_, images)) = known {
             return images.clone();
         }
-        if !self.health.borrow().answers {
-            return self.images.clone().map(|(_, images)| images).unwrap_or_default();
-        }
-        match tokio::time::timeout(CALL_DEADLINE, self.runtime.images()).await {
-            Ok(Ok(images)) => {
-                let images: Vec<ImageFacts> = images.into_iter().map(image_facts).collect();
-                self.images = Some((Instant::now(), images.clone()));
-                images
-            }
-            Ok(Err(err)) => {
-                tracing::error!(err, "error getting image list");
-                Vec::new()
-            }
-            Err(_) => {
-                tracing::error!("no image list in time");
-                Vec::new()
+        if self.health.borrow().answers {
+            match tokio::time::timeout(CALL_DEADLINE, self.runtime.images()).await {
+                Ok(Ok(images)) => {
+                    let images = images.into_iter().map(image_facts).collect();
+                    self.images = Some((Instant::now(), images));
+                }
+                Ok(Err(err)) => tracing::info!(err, "Failed to update image list"),
+                Err(_) => {
+                    tracing::info!(err = "no answer in time", "Failed to update image list");
+                }
             }
         }
+        // A list that cannot be had says nothing about the images: the last one counts.
+        self.images.clone().map(|(_, images)| images).unwrap_or_default()
     }
 
     async fn addresses(&mut self) -> AddressFacts {
@@ -311,4 +307,54 @@ fn is_global(ip: IpAddr) -> bool {
         IpAddr::V6(v6) => v6.is_unicast_link_local(),
     };
     !(ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() || link_local)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use async_trait::async_trait;
+    use cri::api::{Image, StatusResponse, VersionResponse};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// A runtime that can be made to forget its images.
+    #[derive(Debug, Default)]
+    struct Runtime {
+        broken: AtomicBool,
+    }
+
+    #[async_trait]
+    impl RuntimeProbe for Runtime {
+        async fn status(&self) -> Result<StatusResponse, String> {
+            Ok(StatusResponse::default())
+        }
+
+        async fn version(&self) -> Result<VersionResponse, String> {
+            Ok(VersionResponse::default())
+        }
+
+        async fn images(&self) -> Result<Vec<Image>, String> {
+            match self.broken.load(Ordering::SeqCst) {
+                true => Err("broken".into()),
+                false => Ok(vec![Image { id: "a".into(), ..Image::default() }]),
+            }
+        }
+
+        async fn set_pod_cidr(&self, _cidr: &str) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn images_stay_while_the_runtime_does_not_list_them() {
+        let runtime = Arc::new(Runtime::default());
+        let answers = RuntimeHealth { answers: true, ..RuntimeHealth::default() };
+        let config = CollectorConfig { settings: NodeSettings::default(), roots: Roots::default() };
+        let probe = Arc::clone(&runtime) as Arc<dyn RuntimeProbe>;
+        let inputs = NodeInputs::default();
+        let mut collector = Collector::new(config, probe, watch::channel(answers).1, inputs);
+        assert_eq!(collector.images().await.len(), 1);
+        runtime.broken.store(true, Ordering::SeqCst);
+        tokio::time::advance(IMAGES_PERIOD * 2).await;
+        assert_eq!(collector.images().await.len(), 1);
+    }
 }
