@@ -389,7 +389,7 @@ pub(crate) fn node(config: &Config, host: &Host, roots: &Roots) -> NodeConfig {
             },
             update_frequency: node.status_update_frequency,
             report_frequency: node.status_report_frequency,
-            ..HeartbeatConfig::default()
+            get_on_exists_only: config.gates.enabled("KubeletRegistrationGetOnExistsOnly"),
         },
         lease: LeaseConfig {
             duration_seconds: i32::try_from(node.lease_duration.as_secs()).unwrap_or(i32::MAX),

@@ -23,6 +23,10 @@ struct Running {
 }
 
 async fn start(api: Option<&FakeApi>) -> Running {
+    start_with(api, HeartbeatConfig::default()).await
+}
+
+async fn start_with(api: Option<&FakeApi>, heartbeat: HeartbeatConfig) -> Running {
     let connection = match api {
         None => None,
         Some(api) => {
@@ -45,7 +49,7 @@ async fn start(api: Option<&FakeApi>) -> Running {
             ..NodeSettings::default()
         },
         roots: Roots { kubelet: std::env::temp_dir(), ..Roots::default() },
-        heartbeat: HeartbeatConfig::default(),
+        heartbeat,
         lease: LeaseConfig::default(),
     };
     let parts = NodeParts {
@@ -140,6 +144,25 @@ async fn a_node_that_exists_is_known_before_it_is_registered_again() {
     let node = start(Some(&api)).await;
     until("view", || node.view.borrow().node.as_ref().unwrap().metadata.uid.is_some()).await;
     node.tasks.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_may_not_be_created_is_looked_for_unless_that_is_switched_off() {
+    for get_on_exists_only in [false, true] {
+        let api = FakeApi::start().await.unwrap();
+        api.put(json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" } }));
+        api.refuse(Method::POST, "/nodes", u32::MAX, 403);
+        let heartbeat = HeartbeatConfig { get_on_exists_only, ..HeartbeatConfig::default() };
+        let node = start_with(Some(&api), heartbeat).await;
+        if get_on_exists_only {
+            until("tried again", || count(&api, "POST /api/v1/nodes") > 5).await;
+            assert_eq!(count(&api, "PATCH /api/v1/nodes"), 0);
+        } else {
+            let ready = || condition(&api, "Ready").is_some_and(|c| c["status"] == "True");
+            until("ready", ready).await;
+        }
+        node.tasks.shutdown().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
