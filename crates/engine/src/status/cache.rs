@@ -310,8 +310,23 @@ fn normalise_state(state: &mut ContainerState, bytes: usize) {
         whole_seconds(&mut ended.started_at);
         whole_seconds(&mut ended.finished_at);
         if let Some(message) = &mut ended.message {
-            message.truncate(message.floor_char_boundary(bytes));
+            cut(message, bytes);
         }
+    }
+}
+
+/// Cuts a text to this many bytes. A byte that is no text is one although it reads as a letter, and so is each byte
+/// of a letter that is cut through.
+fn cut(text: &mut String, bytes: usize) {
+    let mut used: usize = 0;
+    for (at, letter) in text.char_indices() {
+        let size = if letter == char::REPLACEMENT_CHARACTER { 1 } else { letter.len_utf8() };
+        if used.saturating_add(size) > bytes {
+            text.truncate(at);
+            text.extend((used..bytes).map(|_| char::REPLACEMENT_CHARACTER));
+            return;
+        }
+        used = used.saturating_add(size);
     }
 }
 
@@ -425,4 +440,27 @@ fn entry_by_id<'a>(status: &'a mut PodStatus, id: &str) -> Option<&'a mut Contai
         e.container_id.as_deref().and_then(|full| full.split_once("://")).map(|(_, bare)| bare)
             == Some(id)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_by_bytes_as_go_does() {
+        let cut_to = |text: &str, bytes| {
+            let mut text = text.to_owned();
+            cut(&mut text, bytes);
+            let once = text.clone();
+            cut(&mut text, bytes);
+            assert_eq!(text, once, "cut twice");
+            once
+        };
+        assert_eq!(cut_to("abc", 3), "abc");
+        assert_eq!(cut_to("abcd", 3), "abc");
+        assert_eq!(cut_to("a\u{20ac}", 3), "a\u{fffd}\u{fffd}", "two of the three bytes are left");
+        assert_eq!(cut_to("\u{1f600}", 3), "\u{fffd}\u{fffd}\u{fffd}");
+        assert_eq!(cut_to("\u{fffd}\u{fffd}", 2), "\u{fffd}\u{fffd}", "bytes that are no text");
+        assert_eq!(cut_to("\u{20ac}x", 3), "\u{20ac}");
+    }
 }
