@@ -28,6 +28,29 @@ impl FsError {
     pub fn is_not_found(&self) -> bool {
         self.source.kind() == io::ErrorKind::NotFound
     }
+
+    /// The whole error as Go's `os` words it: its verb, the path, what the kernel said.
+    pub fn in_go(&self) -> String {
+        let (verb, path) = match self.operation {
+            "read" | "write" | "list" => ("open", self.path.as_path()),
+            "create folder" => {
+                let missing = obstacle(&self.path);
+                if missing.try_exists().unwrap_or_default() {
+                    return format!("mkdir {}: not a directory", missing.display());
+                }
+                ("mkdir", missing)
+            }
+            other => (other, self.path.as_path()),
+        };
+        format!("{verb} {}: {}", path.display(), units::errno::go_text(&self.source))
+    }
+}
+
+/// The first part of a path that is no folder: where making it ends.
+fn obstacle(path: &Path) -> &Path {
+    let mut parts: Vec<&Path> = path.ancestors().collect();
+    parts.reverse();
+    parts.into_iter().find(|part| !part.is_dir()).unwrap_or(path)
 }
 
 fn named<T>(operation: &'static str, path: &Path, result: io::Result<T>) -> Result<T, FsError> {
@@ -195,6 +218,24 @@ pub fn list_dir(path: impl AsRef<Path>) -> Result<Vec<String>, FsError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_read_as_in_go() {
+        let dir = std::env::temp_dir().join(format!("rubelet-words-{}", std::process::id()));
+        create_dir_all(&dir, 0o755).unwrap();
+        let file = dir.join("file");
+        write(&file, "x").unwrap();
+        let (at, none) = (file.display(), dir.join("none"));
+        let told = |result: Result<(), FsError>| result.unwrap_err().in_go();
+        assert_eq!(
+            told(read(&none).map(drop)),
+            format!("open {}: no such file or directory", none.display())
+        );
+        assert_eq!(told(create_dir_all(&file, 0o755)), format!("mkdir {at}: not a directory"));
+        let below = file.join("a/b");
+        assert_eq!(told(create_dir_all(below, 0o755)), format!("mkdir {at}: not a directory"));
+        fs::remove_dir_all(&dir).unwrap();
+    }
 
     #[test]
     fn only_links_that_lead_nowhere_dangle() {
