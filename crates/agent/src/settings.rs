@@ -434,7 +434,7 @@ pub(crate) fn server(config: &Config, host: &Host) -> ServerSettings {
                 Authorization::Webhook(webhook) => Some((webhook.cache_yes, webhook.cache_no)),
                 Authorization::AlwaysAllow => None,
             },
-            strict_streaming: false,
+            strict_streaming: config.opt_ins.strict_streaming,
         },
     }
 }

@@ -1,4 +1,4 @@
-//! Flags, configuration file, drop-ins, feature gates, defaults and validation: one resolved
+//! Flags, configuration file, drop-ins, feature gates, variables, defaults and validation: one resolved
 //! Config.
 //!
 //! Owns: everything between a command line and a [`Config`], and every text said on the way.
@@ -12,6 +12,7 @@
 pub mod credentials;
 mod document;
 mod dropins;
+pub mod environment;
 pub mod flags;
 pub mod gates;
 pub mod kubeconfig;
@@ -46,7 +47,7 @@ pub struct CertificateFiles<'a> {
     pub key: &'a str,
 }
 
-/// Access to files, handed in.
+/// Access to files and variables, handed in.
 pub trait ConfigFiles {
     /// Content of a file; the error reads as Go's (`open P: no such file or directory`).
     fn read(&self, path: &str) -> Result<Vec<u8>, String>;
@@ -58,6 +59,11 @@ pub trait ConfigFiles {
 
     /// The folder that relative paths start from.
     fn working_dir(&self) -> String;
+
+    /// Variables of the process, by name.
+    fn variables(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
 
     /// Sees to it that there is a certificate for serving: made for this host (the machine's own
     /// name if empty) if neither file is there. The error reads as Go's. One who only looks makes

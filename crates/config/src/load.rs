@@ -11,6 +11,7 @@ use crate::ConfigFiles;
 use crate::credentials;
 use crate::document::{self, Document, DocumentType};
 use crate::dropins;
+use crate::environment::{Environment, Setting};
 use crate::flags::{self, FlagUse, KubeletFlags, ParsedArgs, VersionRequest};
 use crate::gates::Gates;
 use crate::kubelet::{API_VERSION, KIND, KubeletConfiguration, defaults};
@@ -72,6 +73,8 @@ pub struct Effective {
     pub gates: Gates,
     /// Where each value of the document comes from, by dotted path.
     pub origins: BTreeMap<String, Origin>,
+    /// Settings that only variables have.
+    pub environment: Vec<Setting>,
 }
 
 /// Resolves a command line (without the program's name).
@@ -92,13 +95,28 @@ where
         early: 0,
         effective: None,
         gates: Gates::default(),
+        environment: Environment::read(&files.variables()),
     };
     let result = match fault {
         Some(fault) => Err(format!("failed to parse kubelet flag: {fault}")),
         None => loader.request(&parsed, kubelet, own),
     };
-    let Loader { lines, logging, early, effective, .. } = loader;
-    Loaded { notices, lines, early, logging, effective, result: result.map_err(LoadError) }
+    let Loader { lines, logging, early, effective, environment, .. } = loader;
+    let result = with_fault(result, environment.fault()).map_err(LoadError);
+    Loaded { notices, lines, early, logging, effective, result }
+}
+
+/// What comes of it if there is also a fault in the environment: all that is wrong is told at once. One
+/// who only asks for help or the version gets it.
+fn with_fault(result: Result<Request, String>, fault: Option<String>) -> Result<Request, String> {
+    match (result, fault) {
+        (Err(first), Some(fault)) => Err(format!("{first}; and {fault}")),
+        (Ok(Request::Run(config)), Some(fault)) => Err(match config.faults.first() {
+            Some(first) => format!("failed to run Kubelet: {first}; and {fault}"),
+            None => fault,
+        }),
+        (result, _) => result,
+    }
 }
 
 /// The configuration flags start from.
@@ -118,6 +136,7 @@ struct Loader<'a> {
     early: usize,
     effective: Option<Box<Effective>>,
     gates: Gates,
+    environment: Environment,
 }
 
 impl Loader<'_> {
@@ -340,6 +359,7 @@ impl Loader<'_> {
             flags: own.clone(),
             gates: self.gates.clone(),
             origins: origins.clone(),
+            environment: self.environment.settings.clone(),
         }));
         let faults = logging_faults(&kubelet.logging, &self.gates);
         if !faults.is_empty() {
@@ -368,6 +388,12 @@ impl Loader<'_> {
         let (files, lines) = (self.files, &mut self.lines);
         let mut config = Config::resolve(kubelet, own, gates, origins, files, lines)?;
         config.flag_values.clone_from(&layers.flag_values);
+        config.opt_ins = self.environment.opt_ins();
+        for setting in self.environment.set() {
+            let line = LogLine::info("Opted in by the environment");
+            let name = setting.variable.name;
+            self.lines.push(line.with("variable", name).with("value", setting.value.as_str()));
+        }
         for path in skipped {
             self.lines.push(
                 LogLine::at(

@@ -21,6 +21,8 @@ pub enum Origin {
     DropIn(String),
     /// A flag.
     Flag(&'static str),
+    /// A variable.
+    Environment,
 }
 
 impl fmt::Display for Origin {
@@ -31,6 +33,7 @@ impl fmt::Display for Origin {
             Self::File(path) => write!(f, "file {path}"),
             Self::DropIn(path) => write!(f, "drop-in {path}"),
             Self::Flag(name) => write!(f, "flag --{name}"),
+            Self::Environment => f.write_str("environment"),
         }
     }
 }

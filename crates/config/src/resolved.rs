@@ -22,6 +22,7 @@ pub use tls::TlsVersion;
 
 pub(crate) use faults::{bundle_fault, caller_fault};
 
+use crate::environment::OptIns;
 use crate::flags::{KubeletFlags, VersionRequest};
 use crate::gates::Gates;
 use crate::kubelet::KubeletConfiguration;
@@ -82,6 +83,8 @@ pub struct Config {
     pub shutdown: Shutdown,
     /// Traces.
     pub tracing: Option<Tracing>,
+    /// What the Go kubelet does not have and operators asked for.
+    pub opt_ins: OptIns,
     /// What is found to be wrong only in the course of the start.
     pub faults: StartFaults,
 }
@@ -185,6 +188,7 @@ impl Config {
             container_logs,
             shutdown: parse::shutdown(k),
             tracing: k.tracing.as_ref().map(parse::tracing),
+            opt_ins: OptIns::default(),
             faults: found,
             kubelet,
             flags,

@@ -1,11 +1,11 @@
-//! Files in memory for tests.
+//! Files and variables in memory for tests.
 
 use crate::{CgroupVersion, Config, ConfigFiles, Loaded, Request, load};
 use std::collections::BTreeMap;
 
-/// Files by absolute path; the working folder is `/work`.
+/// Files by absolute path, and variables; the working folder is `/work`.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct MemoryFiles(BTreeMap<String, Vec<u8>>);
+pub(crate) struct MemoryFiles(BTreeMap<String, Vec<u8>>, Vec<(String, String)>);
 
 impl MemoryFiles {
     /// From paths relative to the working folder.
@@ -19,7 +19,15 @@ impl MemoryFiles {
                     (format!("/work/{}", path.as_ref()), content.as_ref().as_bytes().to_vec())
                 })
                 .collect(),
+            Vec::new(),
         )
+    }
+
+    /// The same with these variables.
+    pub(crate) fn with_variables(mut self, variables: &[(&str, &str)]) -> Self {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        self.1 = variables.iter().map(owned).collect();
+        self
     }
 
     fn absolute(path: &str) -> String {
@@ -52,6 +60,10 @@ impl ConfigFiles for MemoryFiles {
         }
         found.sort_by_key(|file| file.split('/').map(str::to_owned).collect::<Vec<_>>());
         Ok(found.into_iter().map(|file| format!("{path}/{file}")).collect())
+    }
+
+    fn variables(&self) -> Vec<(String, String)> {
+        self.1.clone()
     }
 
     fn working_dir(&self) -> String {

@@ -48,6 +48,11 @@ impl ConfigFiles for Disk {
         make_certificate(pair, host)
     }
 
+    fn variables(&self) -> Vec<(String, String)> {
+        let text = |value: std::ffi::OsString| value.to_string_lossy().into_owned();
+        std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect()
+    }
+
     fn working_dir(&self) -> String {
         std::env::current_dir().map(|dir| dir.to_string_lossy().into_owned()).unwrap_or_default()
     }

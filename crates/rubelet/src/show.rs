@@ -49,6 +49,11 @@ pub(crate) fn effective(config: &Effective, form: Form) -> String {
                 "configuration": document,
                 "origins": config.origins,
                 "flags": own_flags(config),
+                "environment": config
+                    .environment
+                    .iter()
+                    .map(|setting| (setting.variable.name, setting))
+                    .collect::<BTreeMap<_, _>>(),
                 "featureGates": config
                     .gates
                     .states()
@@ -77,6 +82,11 @@ fn yaml(config: &Effective, document: &Value) -> String {
         for (name, value) in flags {
             let _ = writeln!(text, "# --{name}={value}");
         }
+    }
+    text.push_str("# settings that only the environment has\n");
+    for setting in &config.environment {
+        let head = format!("# {}={}", setting.variable.name, setting.value);
+        let _ = writeln!(text, "{head:<60} # {}", setting.origin);
     }
     let on: Vec<&str> =
         config.gates.states().filter(|(_, on)| *on).map(|(gate, _)| gate.name).collect();
@@ -216,6 +226,8 @@ mod tests {
         assert_eq!(json["origins"]["port"], json!({"flag": "port"}));
         assert_eq!(json["origins"]["readOnlyPort"], "legacyDefault");
         assert_eq!(json["flags"]["node-ip"], "\"10.0.0.1\"");
+        let strict = json!({"value": "false", "origin": "default"});
+        assert_eq!(json["environment"]["RUBELET_STRICT_STREAMING"], strict);
         assert_eq!(json["featureGates"].as_object().unwrap().len(), 242);
     }
 

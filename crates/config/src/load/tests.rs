@@ -560,3 +560,39 @@ mod any_input {
         }
     }
 }
+
+fn with_variables(args: &[&str], variables: &[(&str, &str)]) -> Loaded {
+    let none: [(&str, &str); 0] = [];
+    let files = crate::testing::MemoryFiles::new(none).with_variables(variables);
+    load(args.iter().copied(), &files, CgroupVersion::V2)
+}
+
+#[test]
+fn operators_opt_in_by_variables() {
+    let answer = with_variables(&[], &[("RUBELET_STRICT_STREAMING", "true"), ("PATH", "/bin")]);
+    let Ok(Request::Run(config)) = answer.result else { panic!("{:?}", answer.result) };
+    assert!(config.opt_ins.strict_streaming);
+    let told = answer.lines.iter().filter(|l| l.message == "Opted in by the environment").count();
+    assert_eq!(told, 1);
+    let shown = answer.effective.unwrap().environment;
+    let strict = shown.iter().find(|s| s.variable.name == "RUBELET_STRICT_STREAMING").unwrap();
+    assert_eq!(
+        (strict.value.as_str(), strict.origin.to_string()),
+        ("true", "environment".to_owned())
+    );
+}
+
+#[test]
+fn a_fault_in_the_environment_is_told_with_all_others() {
+    let wrong = [("RUBELET_NONE", "1")];
+    let error = |args: &[&str]| with_variables(args, &wrong).result.unwrap_err().to_string();
+    let ours = "in the environment: RUBELET_NONE is \"1\", and nobody knows that name; known are ";
+    assert!(error(&[]).starts_with(ours), "{}", error(&[]));
+    let two = error(&["--healthz-port=-1"]);
+    assert!(two.starts_with("failed to validate kubelet configuration, error: "), "{two}");
+    assert!(two.contains(&format!("; and {ours}")), "{two}");
+    let late = error(&["--node-ip=10.0.0.1,10.0.0.2"]);
+    assert!(late.starts_with("failed to run Kubelet: bad --node-ip"), "{late}");
+    assert!(late.contains(&format!("; and {ours}")), "{late}");
+    assert!(matches!(with_variables(&["--help"], &wrong).result, Ok(Request::Print(_))));
+}
