@@ -283,6 +283,40 @@ fn app_armor_profiles(pod: &Pod) -> Vec<String> {
     found
 }
 
+/// Text of the event about an update that needs what the node does not declare; nothing if it declares all of it, or
+/// the gate NodeDeclaredFeatures is off.
+pub fn update_fault(old: &Pod, new: &Pod, declared: Option<&[String]>) -> Option<String> {
+    let declared = declared?;
+    let (old, new) = (old.spec.as_ref()?, new.spec.as_ref()?);
+    let before = old.init_containers.iter().flatten();
+    let mut init = before.zip(new.init_containers.iter().flatten());
+    let needs = [
+        (
+            "InPlacePodLevelResourcesVerticalScaling",
+            !crate::allocation::same(old.resources.as_ref(), new.resources.as_ref()),
+        ),
+        (
+            "InPlacePodVerticalScalingInitContainers",
+            init.any(|(was, is)| {
+                !crate::pod::is_sidecar(was)
+                    && !crate::allocation::same(was.resources.as_ref(), is.resources.as_ref())
+            }),
+        ),
+    ];
+    missing_features(&needs, declared)
+}
+
+/// What a pod needs and the node does not declare, as upstream tells it.
+fn missing_features(needs: &[(&str, bool)], declared: &[String]) -> Option<String> {
+    let missing: Vec<&str> = needs
+        .iter()
+        .filter(|(name, needed)| *needed && !declared.iter().any(|d| d == name))
+        .map(|(name, _)| *name)
+        .collect();
+    let text = "Pod requires node features that are not available";
+    (!missing.is_empty()).then(|| format!("{text}: {}", missing.join(", ")))
+}
+
 /// Upstream: `declaredFeaturesAdmitHandler`.
 fn check_declared_features(view: &AdmissionView<'_>) -> Result<(), Rejection> {
     let Some(declared) = &view.config.declared_features else { return Ok(()) };
@@ -293,16 +327,8 @@ fn check_declared_features(view: &AdmissionView<'_>) -> Result<(), Rejection> {
         ("RestartAllContainersOnContainerExits", restarts_all(view.pod)),
         ("UserNamespacesHostNetworkSupport", host_network && own_users),
     ];
-    let missing: Vec<&str> = needs
-        .into_iter()
-        .filter(|(name, needed)| *needed && !declared.iter().any(|d| d == name))
-        .map(|(name, _)| name)
-        .collect();
-    if missing.is_empty() {
-        return Ok(());
+    match missing_features(&needs, declared) {
+        Some(text) => Err(Rejection::new("PodFeatureUnsupported", text)),
+        None => Ok(()),
     }
-    Err(Rejection::new(
-        "PodFeatureUnsupported",
-        format!("Pod requires node features that are not available: {}", missing.join(", ")),
-    ))
 }

@@ -5,7 +5,7 @@
 //! state. Quantities keep their text.
 
 use crate::pod::{Actuated, is_sidecar};
-use crate::resources::{Side, side_of};
+use crate::resources::{Amounts, Side, side_of};
 use api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use api::ids::PodUid;
 use serde::{Deserialize, Serialize};
@@ -207,7 +207,9 @@ pub fn requested_resizes(old: &Pod, new: &Pod) -> Vec<RequestedResize> {
             let had = side_of(was.resources.as_ref(), side);
             let has = side_of(container.resources.as_ref(), side);
             for resource in ["cpu", "memory"] {
-                let operation = match (had.get(resource), has.get(resource)) {
+                // Nothing of it is none.
+                let amount = |list: &Amounts| list.get(resource).copied().filter(|q| !q.is_zero());
+                let operation = match (amount(&had), amount(&has)) {
                     (None, Some(_)) => "add",
                     (Some(_), None) => "remove",
                     (Some(a), Some(b)) if b > a => "increase",
@@ -219,6 +221,12 @@ pub fn requested_resizes(old: &Pod, new: &Pod) -> Vec<RequestedResize> {
         }
     }
     found
+}
+
+/// Whether an update wishes other resources for a pod than the version before (upstream: `recordResizeOperations`).
+pub fn wishes_otherwise(old: &Pod, new: &Pod) -> bool {
+    let own = |pod: &'_ Pod| pod.spec.as_ref().and_then(|spec| spec.resources.clone());
+    !requested_resizes(old, new).is_empty() || !same(own(old).as_ref(), own(new).as_ref())
 }
 
 /// Whether two stanzas mean the same, however their quantities are written.
@@ -303,5 +311,17 @@ mod tests {
         let expected =
             RequestedResize { resource: "cpu", requirement: "requests", operation: "increase" };
         assert_eq!(found, [expected]);
+        let operations = |old: &str, new: &str| -> Vec<&str> {
+            requested_resizes(&sized(old), &sized(new)).iter().map(|r| r.operation).collect()
+        };
+        assert_eq!(operations("0", "2"), ["add"]);
+        assert_eq!(operations("2", "0"), ["remove"]);
+        let without = pod("i:x s:s a");
+        assert!(requested_resizes(&without, &sized("0")).is_empty());
+        assert!(wishes_otherwise(&sized("1"), &sized("2")));
+        assert!(!wishes_otherwise(&sized("1"), &sized("1000m")));
+        let mut whole = sized("1");
+        whole.spec.as_mut().unwrap().resources = Some(cpu("3"));
+        assert!(wishes_otherwise(&sized("1"), &whole));
     }
 }

@@ -26,6 +26,7 @@ pub mod request;
 pub mod resources;
 pub mod runtime;
 pub mod shutdown;
+pub mod startup;
 pub mod static_pod;
 pub mod status;
 pub mod topology;

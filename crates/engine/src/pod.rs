@@ -23,7 +23,9 @@ pub use definition::{container_hash, definition_changed};
 pub(crate) use kill::is_sidecar;
 pub use plan::plan;
 pub use resize::in_progress as resize_in_progress;
-pub use restart::{RestartRule, matching_rule, restartable, restarts_all, should_be_restarted};
+pub use restart::{
+    RestartRule, matching_rule, may_run_again, restartable, restarts_all, should_be_restarted,
+};
 pub use sandbox::{SandboxNeed, sandbox_need};
 pub use view::{
     Actuated, ContainerKind, ContainerUpdate, CreateSandbox, KillContainer, KillReason, OnFailure,

@@ -454,3 +454,26 @@ fn rejections_are_counted_under_known_labels() {
     assert_eq!(label("OutOfx/gpu"), "OutOfExtendedResources");
     assert_eq!(label("NodeAffinity"), "Other");
 }
+
+#[test]
+fn an_update_that_needs_what_the_node_lacks_is_told() {
+    let with = |amount: &str| {
+        let mut pod = pod("i:first s:side a");
+        let wish = asking(amount).spec.unwrap().containers.remove(0).resources;
+        pod.spec.as_mut().unwrap().init_containers.as_mut().unwrap()[0].resources = wish.clone();
+        pod.spec.as_mut().unwrap().resources = wish;
+        pod
+    };
+    let told = |declared: &[&str]| {
+        let declared: Vec<String> = declared.iter().map(ToString::to_string).collect();
+        update_fault(&with("cpu=1"), &with("cpu=2"), Some(&declared))
+    };
+    let text = "Pod requires node features that are not available";
+    let (pod_level, init) =
+        ("InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers");
+    assert_eq!(told(&[]), Some(format!("{text}: {pod_level}, {init}")));
+    assert_eq!(told(&[pod_level]), Some(format!("{text}: {init}")));
+    assert_eq!(told(&[pod_level, init]), None);
+    assert_eq!(update_fault(&with("cpu=1"), &with("cpu=1"), Some(&[])), None);
+    assert_eq!(update_fault(&with("cpu=1"), &with("cpu=2"), None), None, "the gate is off");
+}

@@ -6,6 +6,7 @@
 //! Promises: the budget never grows; the runtime always gets at least two seconds.
 
 use super::view::{ContainerKind, KillContainer, KillReason};
+use crate::image::keyring::aggregate;
 use crate::runtime::{ContainerView, RuntimePod};
 use api::core::v1::{Container, LifecycleHandler, Pod};
 use api::ids::SandboxId;
@@ -137,6 +138,19 @@ pub fn plan_restored(view: &ContainerView, message: &str) -> StopContainer {
         reason: KillReason::Unknown,
     };
     stop_restored(view, target, None)
+}
+
+/// What went wrong when a pod was killed: `containers` by name, and the last of its sandboxes that did not stop
+/// (upstream: `PodSyncResult.Error`). Nothing if nothing did.
+pub fn faults(uid: &str, containers: &[(String, String)], sandbox: Option<&str>) -> Option<String> {
+    let fault = |action: &str, target: &str, text: &str| {
+        let (target, text) = (units::strconv::quote(target), units::strconv::quote(text));
+        format!("failed to \"{action}\" for {target} with {action}Error: {text}")
+    };
+    let stuck = containers.iter().map(|(name, text)| fault("KillContainer", name, text));
+    let left = sandbox.map(|text| fault("KillPodSandbox", uid, text));
+    let all: Vec<String> = stuck.chain(left).collect();
+    (!all.is_empty()).then(|| aggregate(&all))
 }
 
 /// Text of the `Killing` event when nothing else is said.
@@ -365,6 +379,17 @@ mod tests {
         assert_eq!(stop.target.message, "Stopping container a");
         let kept = plan_restored(&state.containers[0], "gone").pre_stop;
         assert!(kept.is_some(), "one container in an unknown state keeps its hook");
+    }
+
+    #[test]
+    fn what_went_wrong_reads_as_upstream_tells_it() {
+        assert_eq!(faults("u", &[], None), None);
+        let stuck = [("a".to_owned(), "rpc error: desc = task \"x\"".to_owned())];
+        let first = "failed to \"KillContainer\" for \"a\" with KillContainerError: \
+                     \"rpc error: desc = task \\\"x\\\"\"";
+        assert_eq!(faults("u", &stuck, None).as_deref(), Some(first));
+        let second = "failed to \"KillPodSandbox\" for \"u\" with KillPodSandboxError: \"no\"";
+        assert_eq!(faults("u", &stuck, Some("no")), Some(format!("[{first}, {second}]")));
     }
 
     #[test]

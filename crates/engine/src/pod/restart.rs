@@ -67,6 +67,17 @@ pub fn restartable(
     }
 }
 
+/// Whether some exit code lets a container run again (upstream: `IsContainerRestartable`).
+pub fn may_run_again(container: &Container, spec: &PodSpec, gates: &PodGates) -> bool {
+    let own = container.restart_policy.as_deref().filter(|_| gates.container_restart_rules);
+    let by_rule =
+        || container.restart_policy_rules.iter().flatten().any(|rule| rule.action == "Restart");
+    match own {
+        Some(policy) => policy != "Never" || by_rule(),
+        None => spec.restart_policy.as_deref() != Some("Never"),
+    }
+}
+
 /// Whether a container should be started (again), given its newest instance.
 pub fn should_be_restarted(
     container: &Container,
@@ -156,6 +167,19 @@ mod tests {
                 "{name}"
             );
         }
+    }
+
+    #[test]
+    fn a_container_may_run_again_by_its_policy_or_a_rule_of_its_own() {
+        let gates = PodGates::default();
+        let may =
+            |own, rules: &[_], policy| may_run_again(&container(own, rules), &spec(policy), &gates);
+        assert!(!may(None, &[], "Never"));
+        assert!(may(None, &[], "OnFailure"));
+        assert!(!may(Some("Never"), &[], "Always"));
+        assert!(may(Some("Never"), &[("In", 42, "Restart")], "Never"));
+        assert!(!may(Some("Never"), &[("In", 42, "RestartAllContainers")], "Never"));
+        assert!(may(Some("OnFailure"), &[], "Never"));
     }
 
     #[test]
