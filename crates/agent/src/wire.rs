@@ -446,6 +446,7 @@ fn supported(health: &RuntimeHealth) -> RuntimeHandlers {
         health.handlers.iter().filter(|h| wanted(h)).map(|h| h.name.clone()).collect()
     };
     RuntimeHandlers {
+        known: health.handlers.iter().map(|handler| handler.name.clone()).collect(),
         recursive_read_only: named(|h| h.recursive_read_only_mounts),
         user_namespaces: named(|h| h.user_namespaces),
     }

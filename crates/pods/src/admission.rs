@@ -68,6 +68,14 @@ pub(crate) enum Admitted {
     No(Rejection),
 }
 
+impl Admitted {
+    fn after(victims: &Victims, others: &[&Pod]) -> Self {
+        let chosen = victims.pods.iter().filter_map(|index| others.get(*index));
+        let chosen = chosen.map(|pod| Arc::new((*pod).clone())).collect();
+        Self::After(chosen, victims.signal.clone())
+    }
+}
+
 impl Admission {
     pub(crate) fn new(config: AdmissionConfig, roots: &Roots) -> Result<Self, SysctlFault> {
         let sysctls = SysctlPolicy::new(kernel(roots), &config.allowed_unsafe_sysctls)?;
@@ -81,6 +89,11 @@ impl Admission {
                 taint_comparison: config.taint_comparison,
             },
         })
+    }
+
+    /// What to tell of an update that needs more than the node declares.
+    pub(crate) fn update_fault(&self, old: &Pod, new: &Pod) -> Option<String> {
+        rules::update_fault(old, new, self.config.declared_features.as_deref())
     }
 
     /// Judges a new pod beside the others that hold resources here; stores what an admitted one gets.
@@ -108,12 +121,7 @@ impl Admission {
         let owed = shared.placement.owed(uid.as_str());
         match self.after(scene, &node, &owed, shared).await {
             Verdict::Rejected(rejection) => Admitted::No(rejection),
-            Verdict::Preempt(Victims { pods, signal }) => Admitted::After(
-                pods.iter()
-                    .filter_map(|index| others.get(*index).map(|pod| Arc::new((*pod).clone())))
-                    .collect(),
-                signal,
-            ),
+            Verdict::Preempt(victims) => Admitted::after(&victims, &others),
             Verdict::Admitted => {
                 shared.allocated.record_pod(&uid, &allocated);
                 shared.allocated.saved().await;
@@ -129,31 +137,29 @@ impl Admission {
         shared.allocated.saved().await;
     }
 
-    /// Judges a resize: the wished pod in place of the allocated one.
+    /// Judges a resize: the wished pod in place of the allocated one. A critical pod's resize may end others too.
     pub(crate) async fn admit_resize(
         &self,
         wished: &Arc<Pod>,
         allocated: &Arc<Pod>,
         active: ActivePods<'_>,
         shared: &Shared,
-    ) -> Result<(), Rejection> {
+    ) -> Admitted {
         let node = shared.node.borrow().clone();
         let others: Vec<&Pod> = active.others.iter().map(Arc::as_ref).collect();
         let scene = Scene { pod: wished, resized_from: Some(allocated), others: &others };
-        before_placement(&self.view(scene, &node, None, &pressure(&node)))?;
+        if let Err(rejection) = before_placement(&self.view(scene, &node, None, &pressure(&node))) {
+            return Admitted::No(rejection);
+        }
         if let Err(refused) = shared.placement.admit(wished, active).await {
-            return Err(Rejection { reason: refused.reason, message: refused.message });
+            return Admitted::No(Rejection { reason: refused.reason, message: refused.message });
         }
         let scene = Scene { pod: wished, resized_from: Some(allocated), others: &others };
         let owed = shared.placement.owed(uid_of(wished).as_str());
         match self.after(scene, &node, &owed, shared).await {
-            Verdict::Admitted => Ok(()),
-            Verdict::Rejected(rejection) => Err(rejection),
-            // A resize waits for room rather than ending others.
-            Verdict::Preempt(victims) => Err(Rejection {
-                reason: format!("OutOf{}", victims.signal),
-                message: format!("Node didn't have enough resource: {}", victims.signal),
-            }),
+            Verdict::Admitted => Admitted::Yes,
+            Verdict::Rejected(rejection) => Admitted::No(rejection),
+            Verdict::Preempt(victims) => Admitted::after(&victims, &others),
         }
     }
 

@@ -23,10 +23,10 @@ use crate::sources::merge::{Change, MergeState};
 use crate::worker::PodWorker;
 use api::core::v1::Pod;
 use api::ids::PodUid;
-use engine::allocation::requested_resizes;
+use engine::allocation::{requested_resizes, wishes_otherwise};
 use engine::pod::life::{PodUpdate, UpdateKind};
 use ports::{ActivePods, EventSeverity, EventTarget, NodeEvent, OnExit, PodSource, PodsSnapshot};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -55,6 +55,8 @@ pub(crate) struct DispatchTask {
     preempting: BTreeSet<PodUid>,
     /// Pods that wish other resources than they have.
     resizing: BTreeSet<PodUid>,
+    /// Critical pods for whose resize others end.
+    making_room: BTreeMap<PodUid, Room>,
     next_resizes: Instant,
     /// The API's newest set, while its node is not known.
     held: Option<SourceSet>,
@@ -67,6 +69,15 @@ pub(crate) struct DispatchTask {
     published: watch::Sender<PodsSnapshot>,
     next_housekeeping: Instant,
     pub(crate) housekeeping: crate::housekeeping::Housekeeping,
+}
+
+/// How far it is with those who must end for a resize.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Room {
+    /// They were asked to.
+    Asked,
+    /// They have, or had their time.
+    Made,
 }
 
 /// What the dispatcher is built from.
@@ -95,6 +106,7 @@ impl DispatchTask {
             rejected: BTreeSet::new(),
             preempting: BTreeSet::new(),
             resizing: BTreeSet::new(),
+            making_room: BTreeMap::new(),
             next_resizes: Instant::now() + RESIZE_RETRY,
             held: None,
             registered: false,
@@ -121,6 +133,7 @@ impl DispatchTask {
             () = cancel.cancelled() => return, // cancel-safe: a token
             _ = node.wait_for(|view| view.node.is_some()) => {} // cancel-safe: a watch
         }
+        crate::resolver::check(&self.shared).await;
         self.publish();
         let (mut published_at, mut due) = (Instant::now(), None);
         loop {
@@ -190,6 +203,9 @@ impl DispatchTask {
 
     async fn take_set(&mut self, set: SourceSet) {
         let now = self.shared.clock.now();
+        if set.source == PodSource::Api {
+            self.shared.metrics.starts.observed(set.pods.iter(), now);
+        }
         let merged = self.merge.merge(set.source, set.pods, now);
         for pod in merged.duplicates {
             let name = pod.metadata.name.clone().unwrap_or_default();
@@ -243,15 +259,26 @@ impl DispatchTask {
     }
 
     fn update(&mut self, pod: &Arc<Pod>) {
+        let mut wishes = true;
+        let mut lacking = None;
         if let Some(old) = self.desired.get(&uid_of(pod)) {
             self.shared.metrics.resize.requested(&requested_resizes(old, pod));
+            wishes = wishes_otherwise(old, pod);
+            lacking = self.admission.update_fault(old, pod);
         }
         self.desired.upsert(pod);
         if is_mirror(pod) {
             self.mirror_changed(pod);
             return;
         }
-        self.note_wish(pod);
+        if let Some(message) = lacking {
+            let reason = "FailedNodeDeclaredFeaturesCheck";
+            self.event(pod, EventSeverity::Warning, reason, message);
+        }
+        // What was judged stays so until other resources are wished.
+        if wishes {
+            self.change_wish(pod);
+        }
         // A wish is judged next, and the pod is pushed with the outcome.
         if !self.resizing.contains(&uid_of(pod)) || !self.sources_ready() {
             self.push(UpdateKind::Update, pod);
@@ -266,10 +293,15 @@ impl DispatchTask {
         if self.shared.status.gates_differ(pod) {
             self.push(UpdateKind::Sync, pod);
         }
+        // The world knows how its containers ended: they need not stay for that.
+        if is_evicted(pod) {
+            self.shared.garbage.notify_one();
+        }
     }
 
     fn remove(&mut self, pod: &Arc<Pod>) {
         self.desired.remove(pod);
+        self.shared.metrics.starts.note(|startups| startups.forget(&uid_of(pod)));
         if is_mirror(pod) {
             self.mirror_changed(pod);
             return;
@@ -304,7 +336,8 @@ impl DispatchTask {
         }
         let mut update = PodUpdate::of(kind, self.allocated(pod));
         update.mirror = self.desired.mirror_of(pod).cloned();
-        update.seen_at = Some(self.shared.clock.now());
+        // Upstream does not time what it ends itself.
+        update.seen_at = (kind != UpdateKind::Kill).then(|| self.shared.clock.now());
         self.submit(update, pod);
     }
 
@@ -421,6 +454,14 @@ pub(crate) fn source_of(pod: &Pod) -> PodSource {
         Some("http") => PodSource::Http,
         _ => PodSource::Api,
     }
+}
+
+/// Whether the API shows the pod as evicted (upstream: `eviction.PodIsEvicted`).
+fn is_evicted(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    status.is_some_and(|status| {
+        status.phase.as_deref() == Some("Failed") && status.reason.as_deref() == Some("Evicted")
+    })
 }
 
 /// Whether the API shows the pod as over.

@@ -105,10 +105,12 @@ pub struct EnsureImage {
 pub struct EnsuredImage {
     /// The reference to create containers with.
     pub image_ref: String,
-    /// The user the image names.
+    /// The user the image names; not asked for where no container is made of it.
     pub user: ImageUser,
     /// The runtime handler that image calls named; empty if they name none.
     pub runtime_handler: String,
+    /// It was pulled for this request.
+    pub pulled: bool,
 }
 
 /// Why an image cannot be used: the waiting reason and message of the container.

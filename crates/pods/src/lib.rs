@@ -21,6 +21,7 @@ mod metrics;
 mod probe_client;
 mod prober;
 mod reclaim;
+mod resolver;
 mod runtime;
 mod seams;
 mod shared;

@@ -135,7 +135,7 @@ impl Lives {
     /// Asks a pod's worker to look again.
     pub(crate) fn look_again(&self, uid: &PodUid) {
         let mut inner = self.lock();
-        if inner.workers.look_again(uid)
+        if inner.workers.look_again(uid, self.clock.now())
             && let Some(signals) = inner.signals.get(uid)
         {
             signals.wake.notify_one();

@@ -72,6 +72,14 @@ impl Runtime {
         }
     }
 
+    /// A sandbox that was just made; `None` if the runtime says nothing of it.
+    pub(crate) async fn new_sandbox_status(
+        &self,
+        id: &str,
+    ) -> Result<Option<messages::PodSandboxStatus>, RuntimeFault> {
+        Ok(self.client.pod_sandbox_status(id, false).await?.status)
+    }
+
     /// A container; `None` if it is gone.
     pub(crate) async fn container_status(
         &self,

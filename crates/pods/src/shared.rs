@@ -45,6 +45,8 @@ pub(crate) struct Shared {
     pub(crate) tasks: Tasks,
     pub(crate) timelines: Timelines,
     pub(crate) metrics: crate::metrics::PodMetrics,
+    /// Asks for dead containers to be collected before it is time.
+    pub(crate) garbage: tokio::sync::Notify,
     /// Whether there is an API server.
     pub(crate) has_api: bool,
     /// What each runtime handler can do.
@@ -58,6 +60,8 @@ pub struct RuntimeHandlers {
     pub recursive_read_only: std::collections::BTreeSet<String>,
     /// Handlers that can give pods a user namespace.
     pub user_namespaces: std::collections::BTreeSet<String>,
+    /// All that the runtime tells of; none if it is too old to tell.
+    pub known: std::collections::BTreeSet<String>,
 }
 
 impl Shared {

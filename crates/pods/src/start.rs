@@ -126,6 +126,7 @@ pub async fn start(
         timelines: timelines.clone(),
         metrics: deps.metrics.clone(),
         handlers: deps.handlers,
+        garbage: tokio::sync::Notify::new(),
         has_api: deps.api.is_some(),
         config,
     });
@@ -154,7 +155,7 @@ pub async fn start(
             lives,
             clock,
             timelines,
-            sync_duration: deps.metrics.status_sync.clone(),
+            metrics: deps.metrics.clone(),
         };
         tasks.spawn("pod-status", OnExit::Exit, publisher.run(tasks.token()));
     }

@@ -107,7 +107,8 @@ impl UserNamespaces {
         for pod in names {
             let taken = match read(&pods.join(&pod)) {
                 Ok(None) => Ok(()),
-                Ok(Some(range)) => slots.record(&PodUid::from(pod.as_str()), range),
+                Ok(Some(bytes)) => decode(&bytes)
+                    .and_then(|range| slots.record(&PodUid::from(pod.as_str()), range)),
                 Err(why) => Err(UsernsError::File(why)),
             };
             taken.map_err(|e| UsernsStartError::Pod { pod, why: e.to_string() })?;
@@ -130,8 +131,14 @@ impl UserNamespaces {
                 "" => "runtime".to_owned(),
                 handler => format!("RuntimeClass handler {handler:?}"),
             };
+            let unknown = !handlers.known.is_empty() && !handlers.known.contains(handler);
+            let why = if unknown {
+                format!(": the handler {handler:?} is not known")
+            } else {
+                String::new()
+            };
             return Err(format!(
-                "can't set `spec.hostUsers: false`, {who} does not support user namespaces"
+                "can't set `spec.hostUsers: false`, {who} does not support user namespaces{why}"
             ));
         }
         let uid = PodUid::from(pod.metadata.uid.clone().unwrap_or_default());
@@ -162,9 +169,9 @@ impl UserNamespaces {
     fn read_or_allocate(&self, uid: &PodUid) -> Result<UserNamespaceRange, String> {
         let folder = self.pods.join(uid.as_str());
         let mut slots = self.slots.lock().map_err(|e| e.to_string())?;
-        if let Some(range) = read(&folder)? {
-            slots.record(uid, range).map_err(|e| format!("user namespace: {e}"))?;
-            return Ok(range);
+        if let Some(bytes) = read(&folder)? {
+            let range = decode(&bytes).and_then(|range| slots.record(uid, range).map(|()| range));
+            return range.map_err(|e| format!("user namespace: {e}"));
         }
         let failed = |why: String| format!("create user namespace: {why}");
         let range = slots.allocate(uid).map_err(|e| failed(e.to_string()))?;
@@ -172,18 +179,18 @@ impl UserNamespaces {
             .and_then(|()| sys::fs::write_atomic(folder.join(FILE), encode(range), 0o600));
         if let Err(error) = written {
             slots.release(uid.as_str());
-            return Err(failed(telemetry::Chain(&error).to_string()));
+            return Err(failed(error.in_go()));
         }
         Ok(range)
     }
 }
 
-fn read(folder: &Path) -> Result<Option<UserNamespaceRange>, String> {
+/// What a pod's file says, if it has one that is not empty.
+fn read(folder: &Path) -> Result<Option<Vec<u8>>, String> {
     match sys::fs::read(folder.join(FILE)) {
-        Ok(bytes) if bytes.is_empty() => Ok(None),
-        Ok(bytes) => decode(&bytes).map(Some).map_err(|e| e.to_string()),
+        Ok(bytes) => Ok(Some(bytes).filter(|bytes| !bytes.is_empty())),
         Err(e) if e.is_not_found() => Ok(None),
-        Err(e) => Err(telemetry::Chain(&e).to_string()),
+        Err(e) => Err(e.in_go()),
     }
 }
 
@@ -250,6 +257,14 @@ mod tests {
             "can't set `spec.hostUsers: false`, RuntimeClass handler \"kata\" does not support \
              user namespaces"
         );
+        let told = handlers();
+        let known = RuntimeHandlers { known: told.user_namespaces.clone(), ..told };
+        let got = all.range(&pod("a", Some(false)), "kata", &known).await.unwrap_err();
+        assert!(got.ends_with(" user namespaces: the handler \"kata\" is not known"), "{got}");
+        std::fs::create_dir_all(root.join("pods/a")).unwrap();
+        std::fs::write(root.join("pods/a/userns"), "{}").unwrap();
+        let got = all.range(&pod("a", Some(false)), "", &known).await.unwrap_err();
+        assert!(got.starts_with("user namespace: invalid user namespace "), "{got}");
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod sync;
 mod terminate;
 
 pub(crate) use files::remove_logs as remove_log_files;
+pub(crate) use kill::kill_restored;
 
 use crate::lives::{Interrupt, WorkerSignals};
 use crate::shared::Shared;
@@ -42,7 +43,6 @@ use futures::future::BoxFuture;
 use ports::{EventSeverity, EventTarget, NodeEvent};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use telemetry::traces;
 use tokio::sync::watch;
@@ -70,8 +70,6 @@ pub(crate) struct PodWorker {
     faults: BTreeMap<String, StartError>,
     /// The pod with the addresses and grace of the call in progress.
     last_pod: Option<Arc<Pod>>,
-    /// Nanoseconds spent waiting for images.
-    pulling: AtomicU64,
     /// The pod's pull secrets, as of the sync in progress.
     pull_secrets: Vec<Arc<Secret>>,
 }
@@ -98,7 +96,6 @@ impl PodWorker {
             back_off,
             faults: BTreeMap::new(),
             last_pod: None,
-            pulling: AtomicU64::new(0),
             pull_secrets: Vec::new(),
         }
     }
@@ -118,7 +115,7 @@ impl PodWorker {
                         () = cancel.cancelled() => return, // see above
                         outcome = call => outcome,
                     };
-                    self.count(&work, began.elapsed());
+                    self.count(&work, &outcome, began.elapsed());
                     let completed = self.shared.lives.complete(&self.uid, work.call, &outcome);
                     self.again_at = completed.again_in.map(|wait| Instant::now() + wait);
                     self.keep_deadline(&work.pod);
@@ -146,20 +143,15 @@ impl PodWorker {
     }
 
     /// Counts a call: how long it took since its cause was seen.
-    fn count(&self, work: &Work, took: Duration) {
+    fn count(&self, work: &Work, outcome: &Outcome, took: Duration) {
         let metrics = &self.shared.metrics;
         let seconds = match work.seen_at {
             Some(seen) => self.shared.clock.now().duration_since(seen).as_secs_f64(),
             None => took.as_secs_f64(),
         };
-        let operation = match (work.call, work.kind) {
-            (Call::Terminated, _) => "terminated",
-            (Call::Terminating | Call::TerminatingRuntime, _) | (_, UpdateKind::Kill) => "kill",
-            (_, UpdateKind::Create) => "create",
-            (_, UpdateKind::Update) => "update",
-            (_, UpdateKind::Sync) => "sync",
-        };
-        metrics.worker_duration.observe(&[operation], seconds);
+        if let Some(operation) = work.operation(outcome) {
+            metrics.worker_duration.observe(&[operation], seconds);
+        }
         if work.first && work.kind == UpdateKind::Create {
             let start = (seconds - took.as_secs_f64()).max(0.0);
             metrics.worker_start.observe(&[], start);

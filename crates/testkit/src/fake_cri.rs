@@ -197,6 +197,13 @@ impl FakeCri {
         self.finish(container, Exit::oom_killed());
     }
 
+    /// Forgets what became of a container.
+    pub fn forget_state(&self, container: &str) {
+        if let Some(record) = lock(&self.inner.state).containers.get_mut(container) {
+            record.state = proto::cri_v1::ContainerState::ContainerUnknown;
+        }
+    }
+
     /// Ends a sandbox's own process, as a crash of its pause container does.
     pub fn kill_sandbox(&self, sandbox: &str) {
         self.stop_sandbox(sandbox);

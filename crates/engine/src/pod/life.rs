@@ -49,6 +49,18 @@ pub enum UpdateKind {
     Kill,
 }
 
+impl UpdateKind {
+    /// As metrics and traces name it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Sync => "sync",
+            Self::Kill => "kill",
+        }
+    }
+}
+
 /// Status that a kill puts on the pod before its containers are stopped.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StatusOverride {
@@ -177,8 +189,17 @@ pub struct Work {
     pub newer_than: Option<Timestamp>,
     /// This is the worker's first work.
     pub first: bool,
-    /// When the cause was seen.
+    /// When the cause was seen; absent for what follows from the call before.
     pub seen_at: Option<Timestamp>,
+}
+
+impl Work {
+    /// What metrics call this work, by how it ended; nothing if no cause was seen (upstream: `PodWorkerDuration`).
+    pub fn operation(&self, outcome: &Outcome) -> Option<&'static str> {
+        self.seen_at?;
+        let over = self.call == Call::Terminated && matches!(outcome, Outcome::Done { .. });
+        Some(if over { "terminated" } else { self.kind.as_str() })
+    }
 }
 
 /// What a woken worker does.
@@ -350,7 +371,7 @@ impl Workers {
         let earliest =
             record.pending.as_ref().and_then(|p| p.seen_at).into_iter().chain(seen_at).min();
         record.pending = Some(record::Pending {
-            kind: if became_terminating { UpdateKind::Kill } else { kind },
+            kind,
             pod,
             runtime_only,
             mirror,
@@ -464,9 +485,17 @@ impl Workers {
         answer
     }
 
-    /// Asks a worker to repeat its last update, unless something newer is pending; says whether to wake it.
-    pub fn look_again(&mut self, uid: &PodUid) -> bool {
-        self.records.get_mut(uid).is_some_and(|record| !record.finished && record.requeue())
+    /// Asks a worker to repeat its last update, unless something newer is pending; says whether to wake it. The
+    /// cause is seen now.
+    pub fn look_again(&mut self, uid: &PodUid, now: Timestamp) -> bool {
+        let Some(record) = self.records.get_mut(uid).filter(|record| !record.finished) else {
+            return false;
+        };
+        let wake = record.requeue();
+        if let Some(pending) = &mut record.pending {
+            pending.seen_at.get_or_insert(now);
+        }
+        wake
     }
 
     /// The record of a pod.

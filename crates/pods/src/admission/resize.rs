@@ -145,6 +145,13 @@ impl Resizes {
         news
     }
 
+    /// The pod's containers have stopped for good: nothing waits or is under way any more.
+    pub(crate) fn over(&self, uid: &PodUid) {
+        if self.read(uid, |conditions| !conditions.list().is_empty()) {
+            self.with(uid, |conditions| *conditions = ResizeConditions::default());
+        }
+    }
+
     /// Keeps the conditions of these pods.
     pub(crate) fn retain(&self, keep: impl Fn(&PodUid) -> bool) {
         if let Ok(mut all) = self.by_pod.lock() {

@@ -6,7 +6,6 @@ use crate::admission::Admitted;
 use crate::handle::overdue;
 use crate::sources::desired::uid_of;
 use api::core::v1::Pod;
-use api::ids::PodUid;
 use engine::admission::{Rejection, preempt};
 use engine::pod::life::{KillOptions, UpdateKind};
 use ports::{EventSeverity, OnExit};
@@ -22,9 +21,8 @@ impl DispatchTask {
         match self.admission.admit(&pod, self.active(&others), &self.shared).await {
             Admitted::Yes => self.take_in(&pod),
             Admitted::After(victims, signal) if self.preempting.insert(uid.clone()) => {
-                victims.iter().for_each(|_| self.shared.metrics.preemptions.inc(&[&signal]));
                 timeline.note("waiting for room", format!("{} pods end", victims.len()));
-                self.preempt(uid, &victims);
+                self.preempt(&victims, signal, Request::Admit(uid));
             }
             Admitted::After(..) => {
                 // Those that were asked to go had their time: the pod does not wait for their last bit.
@@ -56,8 +54,8 @@ impl DispatchTask {
         self.event(pod, EventSeverity::Warning, reason, message.to_owned());
     }
 
-    /// Ends the victims; the pod is judged again when they are gone.
-    fn preempt(&mut self, uid: PodUid, victims: &[Arc<Pod>]) {
+    /// Ends the victims; asked again is when they are gone, or had their time.
+    pub(super) fn preempt(&mut self, victims: &[Arc<Pod>], signal: String, then: Request) {
         let mut gone = Vec::new();
         for victim in victims {
             self.event(
@@ -80,12 +78,13 @@ impl DispatchTask {
         let (again, shared) = (self.again.clone(), Arc::clone(&self.shared));
         self.shared.tasks.spawn("preemption", OnExit::Fine, async move {
             for (victim, ended, limit) in gone {
-                if tokio::time::timeout(limit, ended).await.is_err() {
-                    shared.events.emit(overdue(victim));
+                match tokio::time::timeout(limit, ended).await {
+                    Ok(_) => shared.metrics.preemptions.inc(&[&signal]),
+                    Err(_) => shared.events.emit(overdue(victim)),
                 }
             }
             // The task ends only with everything.
-            let _ = again.send(Request::Admit(uid)).await;
+            let _ = again.send(then).await;
         });
     }
 }

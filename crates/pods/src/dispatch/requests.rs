@@ -1,6 +1,7 @@
 //! What others ask of the dispatcher: to end a pod, to look at one, to judge one again.
 
-use super::DispatchTask;
+use super::{DispatchTask, Room};
+use crate::metrics::resize::RetryTrigger;
 use api::core::v1::Pod;
 use api::ids::PodUid;
 use engine::pod::life::{KillOptions, StatusOverride, UpdateKind};
@@ -21,6 +22,8 @@ pub(crate) enum Request {
     Sync(PodUid),
     /// The victims of this pod have gone: judge it again.
     Admit(PodUid),
+    /// The victims of this pod's resize have gone: judge that again.
+    Resize(PodUid),
 }
 
 impl DispatchTask {
@@ -31,6 +34,11 @@ impl DispatchTask {
                     self.admit(pod).await;
                 }
                 self.preempting.remove(&uid);
+            }
+            Request::Resize(uid) => {
+                self.making_room.insert(uid.clone(), Room::Made);
+                self.retry_resizes(RetryTrigger::PodUpdated).await;
+                self.making_room.remove(&uid);
             }
             Request::Sync(uid) => {
                 if let Some(pod) = self.desired.get(&uid).cloned() {

@@ -1,6 +1,7 @@
 //! Resizes that wait: noted when a pod wishes other resources than it has, tried when there may be room.
 
-use super::{DispatchTask, RESIZE_RETRY};
+use super::{DispatchTask, RESIZE_RETRY, Request, Room};
+use crate::admission::Admitted;
 use crate::metrics::resize::RetryTrigger;
 use crate::sources::desired::uid_of;
 use crate::sources::merge::Change;
@@ -33,12 +34,19 @@ fn ended(pod: &Pod) -> bool {
 
 impl DispatchTask {
     /// Notes whether a pod wishes other resources than it has.
-    pub(super) fn note_wish(&mut self, pod: &Arc<Pod>) {
-        let uid = uid_of(pod);
+    pub(super) fn note_wish(&mut self, pod: &Pod) -> bool {
         let differs = self.shared.allocated.applied_to(pod).is_some();
         if differs {
-            self.resizing.insert(uid);
-        } else if self.resizing.remove(&uid) {
+            self.resizing.insert(uid_of(pod));
+        }
+        differs
+    }
+
+    /// Takes a new wish; one for what the pod has takes the old one back, also if that was refused for good.
+    pub(super) fn change_wish(&mut self, pod: &Pod) {
+        if !self.note_wish(pod) {
+            let uid = uid_of(pod);
+            self.resizing.remove(&uid);
             self.shared.resizes.settled(&uid);
         }
     }
@@ -76,15 +84,23 @@ impl DispatchTask {
             let active = self.active(&others);
             let judged =
                 self.admission.admit_resize(&wished, &allocated, active, &self.shared).await;
+            let room = self.making_room.get(&uid).copied();
             match judged {
-                Ok(()) => {
+                Admitted::After(victims, signal) if room.is_none() => {
+                    self.making_room.insert(uid.clone(), Room::Asked);
+                    self.preempt(&victims, signal, Request::Resize(uid));
+                    continue;
+                }
+                Admitted::After(..) if room == Some(Room::Asked) => continue,
+                // Those that were asked to go had their time.
+                Admitted::Yes | Admitted::After(..) => {
                     self.shared.allocated.record_pod(&uid, &wished);
                     self.shared.resizes.accepted(&wished, trigger);
                     self.shared.allocated.saved().await;
                     self.resizing.remove(&uid);
                     self.shared.timelines.of(&wished).note("resize accepted", "");
                 }
-                Err(refusal) => {
+                Admitted::No(refusal) => {
                     if !self.shared.resizes.refused(&wished, &refusal) {
                         self.resizing.remove(&uid);
                     }

@@ -6,7 +6,9 @@
 use crate::config::GcPolicy;
 use crate::shared::Shared;
 use crate::view::translate::{self, LABEL_CONTAINER_NAME};
+use api::core::v1::Pod;
 use api::ids::PodUid;
+use engine::image::keyring::aggregate;
 use engine::request::paths;
 use engine::runtime::ContainerRunState;
 use jiff::Timestamp;
@@ -83,6 +85,7 @@ impl ContainerGc {
             tokio::select! {
                 () = cancel.cancelled() => return, // cancel-safe: a token
                 _ = period.tick() => {} // cancel-safe: documented by tokio
+                () = self.shared.garbage.notified() => {} // cancel-safe: an untaken permit stays
                 () = &mut first, if waits => waits = false, // cancel-safe: pinned outside
             }
             if let Err(error) = self.collect(Reach::DeletedPods).await {
@@ -97,65 +100,86 @@ impl ContainerGc {
         }
     }
 
-    /// One pass.
+    /// One pass: a step that fails does not keep the others from being made, and what cannot be removed is tried
+    /// again and no failure.
     pub(crate) async fn collect(&self, reach: Reach) -> Result<(), String> {
-        let runtime = &self.shared.runtime;
         let sources_ready = self.pods.borrow().sources_ready;
+        let mut faults = Vec::new();
+        faults.extend(self.collect_containers(reach, sources_ready).await.err());
+        let left = match self.collect_sandboxes(reach).await {
+            Ok(left) => Some(left),
+            Err(fault) => {
+                faults.push(fault);
+                None
+            }
+        };
+        if let (true, Some(left)) = (sources_ready, left) {
+            match self.remove_log_dirs(&left).await {
+                Ok(()) => self.remove_dead_links().await,
+                Err(fault) => faults.push(fault),
+            }
+        } else {
+            self.remove_dead_links().await;
+        }
+        if faults.is_empty() { Ok(()) } else { Err(aggregate(&faults)) }
+    }
+
+    /// Whether everything of a pod goes.
+    fn is_removable(&self, reach: Reach, uid: &PodUid) -> bool {
+        self.shared.lives.ask(|w| {
+            w.content_should_be_removed(uid)
+                || (reach == Reach::FinishedPods && w.runtime_should_be_removed(uid))
+        })
+    }
+
+    async fn collect_containers(&self, reach: Reach, sources_ready: bool) -> Result<(), String> {
+        let runtime = &self.shared.runtime;
         let containers =
             runtime.list_containers(BTreeMap::new()).await.map_err(|fault| fault.text)?;
-        let now = self.shared.clock.now();
         let policy = self.shared.config.gc;
-        let dead = candidates(&containers, now, policy.min_age);
-        let removable = |uid: &PodUid| {
-            sources_ready
-                && self.shared.lives.ask(|w| {
-                    w.content_should_be_removed(uid)
-                        || (reach == Reach::FinishedPods && w.runtime_should_be_removed(uid))
-                })
-        };
-        let mut faults = Vec::new();
+        let dead = candidates(&containers, self.shared.clock.now(), policy.min_age);
+        let removable = |uid: &PodUid| sources_ready && self.is_removable(reach, uid);
         for gone in choose_containers(dead, &policy, removable) {
             if let Err(error) = self.remove_container(&gone).await {
-                faults.push(error);
+                tracing::error!(err = error, containerID = %gone.id, "Failed to remove container");
             }
         }
+        Ok(())
+    }
+
+    /// Removes sandboxes; the pods of whom the runtime has something left.
+    async fn collect_sandboxes(&self, reach: Reach) -> Result<BTreeSet<PodUid>, String> {
+        let runtime = &self.shared.runtime;
         let containers =
             runtime.list_containers(BTreeMap::new()).await.map_err(|fault| fault.text)?;
         let sandboxes =
             runtime.list_sandboxes(BTreeMap::new()).await.map_err(|fault| fault.text)?;
         let entries = sandbox_entries(&sandboxes, &containers);
-        let removable = |uid: &PodUid| {
-            self.shared.lives.ask(|w| {
-                w.content_should_be_removed(uid)
-                    || (reach == Reach::FinishedPods && w.runtime_should_be_removed(uid))
-            })
-        };
         let mut left = owners(&sandboxes, &containers);
-        for id in choose_sandboxes(entries, removable) {
-            let stopped = runtime.stop_sandbox(&id).await;
-            let removed = match stopped {
+        for id in choose_sandboxes(entries, |uid| self.is_removable(reach, uid)) {
+            let removed = match runtime.stop_sandbox(&id).await {
                 Ok(()) => runtime.remove_sandbox(&id).await,
                 Err(fault) => Err(fault),
             };
             match removed {
                 Ok(()) => drop(left.remove(&id)),
-                Err(fault) => faults.push(fault.text),
+                Err(fault) => {
+                    tracing::error!(err = %fault, sandboxID = %id, "Failed to remove sandbox");
+                }
             }
         }
-        if sources_ready {
-            self.remove_log_dirs(&left.into_values().collect()).await;
-        }
-        self.remove_dead_links().await;
-        if faults.is_empty() { Ok(()) } else { Err(faults.join(", ")) }
+        Ok(left.into_values().collect())
     }
 
     async fn remove_container(&self, gone: &Dead) -> Result<(), String> {
         let runtime = &self.shared.runtime;
-        if gone.state == ContainerRunState::Unknown {
-            runtime.stop_container(&gone.id, 2).await.map_err(|fault| fault.text)?;
+        let mut status = runtime.container_status(&gone.id).await.map_err(|fault| fault.text)?;
+        if let (ContainerRunState::Unknown, Some(known)) = (gone.state, &status) {
+            let view = translate::container(known, "");
+            crate::worker::kill_restored(&self.shared, &gone.owner(), &view).await?;
+            status = runtime.container_status(&gone.id).await.map_err(|fault| fault.text)?;
         }
         self.shared.placement.container_removed(&gone.id);
-        let status = runtime.container_status(&gone.id).await.map_err(|fault| fault.text)?;
         if let Some(status) = status {
             let link = self.shared.config.roots.container_logs.join(paths::log_symlink_name(
                 &gone.pod_name,
@@ -167,7 +191,7 @@ impl ContainerGc {
             let removed =
                 sys::blocking::run(move || crate::worker::remove_log_files(&log, &link)).await;
             if let Ok(Err(error)) = removed {
-                return Err(format!("{error}: {}", error.source));
+                return Err(error.in_go());
             }
         }
         runtime.remove_container(&gone.id).await.map_err(|fault| fault.text)?;
@@ -200,14 +224,21 @@ impl ContainerGc {
     }
 
     /// Log folders of pods whose content may go and of whom the runtime has nothing `left`.
-    async fn remove_log_dirs(&self, left: &BTreeSet<PodUid>) {
+    async fn remove_log_dirs(&self, left: &BTreeSet<PodUid>) -> Result<(), String> {
         let root = self.shared.config.roots.pod_logs.clone();
         let proc = self.shared.config.roots.proc.clone();
         let listed = {
             let root = root.clone();
             sys::blocking::run(move || sys::fs::list_dir(root)).await
         };
-        let Ok(Ok(names)) = listed else { return };
+        let names = match listed {
+            Ok(Ok(names)) => names,
+            Ok(Err(error)) => {
+                let (root, why) = (root.display(), error.in_go());
+                return Err(format!("failed to read podLogsDirectory \"{root}\": {why}"));
+            }
+            Err(error) => return Err(error.to_string()),
+        };
         for name in names {
             let uid = PodUid::from(paths::uid_of_log_dir(&name));
             let removable = self.shared.lives.ask(|w| w.content_should_be_removed(&uid));
@@ -222,6 +253,18 @@ impl ContainerGc {
                 tracing::warn!(err = %error, "cannot remove pod log folder");
             }
         }
+        Ok(())
+    }
+}
+
+impl Dead {
+    /// The pod it was of, as far as the runtime knows it.
+    fn owner(&self) -> Arc<Pod> {
+        let mut pod = Pod::default();
+        pod.metadata.uid = Some(self.pod.to_string());
+        pod.metadata.name = Some(self.pod_name.clone());
+        pod.metadata.namespace = Some(self.pod_namespace.clone());
+        Arc::new(pod)
     }
 }
 

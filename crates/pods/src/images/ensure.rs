@@ -350,8 +350,12 @@ pub(super) async fn ensure(
     let labels = [policy.label(), text(seen.present), text(seen.required)];
     inner.metrics.ensure.inc(&labels);
     let image_ref = result?;
-    let user = user(inner, &request.image).await?;
-    Ok(EnsuredImage { image_ref, user, runtime_handler: inner.handler(&request).to_owned() })
+    let user = match request.field_path {
+        Some(_) => user(inner, &request.image).await?,
+        None => image_user(None),
+    };
+    let runtime_handler = inner.handler(&request).to_owned();
+    Ok(EnsuredImage { image_ref, user, runtime_handler, pulled: seen.required == Some(true) })
 }
 
 async fn image_ref(

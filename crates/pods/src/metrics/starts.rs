@@ -1,9 +1,13 @@
 //! How pods start, and which the workers hold.
 
-use api::core::v1::{Pod, PodStatus};
+use api::core::v1::{Container, Pod};
+use engine::startup::Startups;
+use engine::status::StartError;
 use jiff::Timestamp;
-use std::sync::Arc;
+use proto::cri_v1::ImageSpec;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use telemetry::metrics::{CounterFamily, Desc, GaugeFamily, HistogramFamily, Registry, Stability};
 
@@ -74,13 +78,14 @@ pub(crate) struct StartMetrics {
     sandbox_errors: CounterFamily,
     userns: CounterFamily,
     userns_errors: CounterFamily,
-    pub(crate) image_volumes: CounterFamily,
-    pub(crate) image_volumes_mounted: CounterFamily,
-    pub(crate) image_volume_errors: CounterFamily,
+    image_volumes: CounterFamily,
+    image_volumes_mounted: CounterFamily,
+    image_volume_errors: CounterFamily,
     total: HistogramFamily,
     sli: HistogramFamily,
     first: GaugeFamily,
     first_is_set: Arc<AtomicBool>,
+    startups: Arc<Mutex<Startups>>,
     pub(crate) ephemeral: GaugeFamily,
     pub(crate) working: GaugeFamily,
     pub(crate) sleep_early: CounterFamily,
@@ -101,6 +106,7 @@ impl StartMetrics {
             sli: registry.histogram(SLI, &START_BUCKETS),
             first: registry.gauge(FIRST),
             first_is_set: Arc::default(),
+            startups: Arc::default(),
             ephemeral: registry.gauge(EPHEMERAL),
             working: registry.gauge(WORKING),
             sleep_early: registry.counter(SLEEP_EARLY),
@@ -109,40 +115,71 @@ impl StartMetrics {
     }
 
     /// A sandbox was asked for and came, or did not.
-    pub(crate) fn sandbox(&self, pod: &Pod, handler: &str, took: Duration, came: bool) {
+    pub(crate) fn sandbox(&self, handler: &str, took: Duration, came: bool) {
         self.sandbox.observe_duration(&[handler], took);
-        let own_users = pod.spec.as_ref().is_some_and(|spec| spec.host_users == Some(false));
-        if own_users {
-            self.userns.inc(&[]);
-        }
         if !came {
             self.sandbox_errors.inc(&[handler]);
-            if own_users {
-                self.userns_errors.inc(&[]);
+        }
+    }
+
+    /// A pod is given a sandbox.
+    pub(crate) fn with_own_users(&self, pod: &Pod) {
+        if has_own_users(pod) {
+            self.userns.inc(&[]);
+        }
+    }
+
+    /// Something failed in the look that was to give a pod its sandbox.
+    pub(crate) fn first_look_failed(&self, pod: &Pod) {
+        if has_own_users(pod) {
+            self.userns_errors.inc(&[]);
+        }
+    }
+
+    /// A container was started, or not, with these image volumes at hand (upstream: `incrementImageVolumeMetrics`).
+    pub(crate) fn with_image_volumes(
+        &self,
+        container: &Container,
+        images: &BTreeMap<String, ImageSpec>,
+        fault: Option<&StartError>,
+    ) {
+        let mounts = container.volume_mounts.iter().flatten();
+        let mounts: Vec<&str> = mounts
+            .map(|mount| mount.name.as_str())
+            .filter(|name| images.contains_key(*name))
+            .collect();
+        for _ in mounts.iter().collect::<BTreeSet<_>>() {
+            self.image_volumes.inc(&[]);
+        }
+        let refused = fault.is_some_and(|fault| {
+            fault.reason == "CreateContainerError"
+                && fault.message.starts_with("ImageVolumeMountFailed")
+        });
+        let outcome = if refused { &self.image_volume_errors } else { &self.image_volumes_mounted };
+        mounts.iter().for_each(|_| outcome.inc(&[]));
+    }
+
+    /// The API server shows these pods.
+    pub(crate) fn observed<'a>(&self, pods: impl Iterator<Item = &'a Arc<Pod>>, now: Timestamp) {
+        let Ok(mut startups) = self.startups.lock() else { return };
+        for started in pods.filter_map(|pod| startups.observed(pod, now)) {
+            self.total.observe(&[], started.total);
+            let Some(own) = started.own else { continue };
+            self.sli.observe(&[], own);
+            if started.own_network && !self.first_is_set.swap(true, Ordering::Relaxed) {
+                self.first.set(&[], own);
             }
         }
     }
 
-    /// A pod of the API server runs; `pulling` is how long its images took.
-    pub(crate) fn began(&self, pod: &Pod, status: &PodStatus, pulling: Duration, now: Timestamp) {
-        let Some(created) = &pod.metadata.creation_timestamp else { return };
-        let total = now.duration_since(created.0).as_secs_f64().max(0.0);
-        self.total.observe(&[], total);
-        let own = total - pulling.as_secs_f64() - init_seconds(status);
-        self.sli.observe(&[], own.max(0.0));
-        let host_network = pod.spec.as_ref().is_some_and(|s| s.host_network == Some(true));
-        if !host_network && !self.first_is_set.swap(true, Ordering::Relaxed) {
-            self.first.set(&[], own.max(0.0));
+    /// Notes something about a pod's start.
+    pub(crate) fn note(&self, what: impl FnOnce(&mut Startups)) {
+        if let Ok(mut startups) = self.startups.lock() {
+            what(&mut startups);
         }
     }
 }
 
-/// How long init containers ran, one after the other.
-fn init_seconds(status: &PodStatus) -> f64 {
-    let ended = status.init_container_statuses.iter().flatten().filter_map(|container| {
-        let ended = container.state.as_ref()?.terminated.as_ref()?;
-        let (from, to) = (ended.started_at.as_ref()?, ended.finished_at.as_ref()?);
-        Some(to.0.duration_since(from.0).as_secs_f64())
-    });
-    ended.sum()
+fn has_own_users(pod: &Pod) -> bool {
+    pod.spec.as_ref().is_some_and(|spec| spec.host_users == Some(false))
 }

@@ -81,7 +81,7 @@ pub(crate) struct PublisherTask {
     pub(crate) lives: Lives,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) timelines: crate::shared::Timelines,
-    pub(crate) sync_duration: telemetry::metrics::HistogramFamily,
+    pub(crate) metrics: crate::metrics::PodMetrics,
 }
 
 #[derive(Debug, Default)]
@@ -200,7 +200,10 @@ impl PublisherTask {
             Ok(Written::Sent) => {
                 progress.failures.remove(&write.uid);
                 let took = self.clock.now().duration_since(write.cached.since);
-                self.sync_duration.observe(&[], took.as_secs_f64());
+                self.metrics.status_sync.observe(&[], took.as_secs_f64());
+                self.metrics.starts.note(|startups| {
+                    startups.status_sent(&write.api_uid, &write.cached.status);
+                });
                 let ready = is_ready(&write.cached.status);
                 let sent = Sent { version: write.cached.version, ready };
                 progress.sent.insert(write.api_uid, sent);

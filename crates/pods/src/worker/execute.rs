@@ -3,7 +3,7 @@
 //! Promises: never decides; walks the plan in the order of its fields; whatever it did, the view is
 //! asked again before the next decision.
 
-use super::kill::Killer;
+use super::kill::{Killer, Place};
 use super::{PodWorker, failed};
 use crate::slots::{Slot, StartSlots};
 use api::core::v1::{Container, Pod};
@@ -46,6 +46,7 @@ impl PodWorker {
             timeline: &self.timeline,
             grace: self.interrupt.clone(),
             began: Instant::now(),
+            place: Place::Spec,
         }
     }
 
@@ -72,8 +73,7 @@ impl PodWorker {
             let result = self.killer(pod, runtime).pod(todo).await;
             if let Err(error) = result {
                 tracing::error!(podUID = %self.uid, err = %error, "cannot kill pod");
-                self.timeline.note("kill failed", error.clone());
-                self.warn(pod, "FailedKillPod", format!("error killing pod: {error}"));
+                self.timeline.note("kill failed", error);
                 self.acted();
                 return failed();
             }
@@ -97,10 +97,14 @@ impl PodWorker {
         let outcome = match self.turn(&shared.slots, pod, &plan).await {
             Ok(slot) => {
                 let build = Box::pin(self.build_up(work, runtime, mounts, &plan, &mut acted));
-                match slot {
+                let outcome = match slot {
                     Some(slot) => slot.hold(build).await,
                     None => build.await,
+                };
+                if plan.create_sandbox.is_some() && matches!(outcome, Outcome::Failed { .. }) {
+                    shared.metrics.starts.first_look_failed(pod);
                 }
+                outcome
             }
             Err(outcome) => outcome,
         };
@@ -209,6 +213,7 @@ impl PodWorker {
             }
         }
         let mut until: Option<Timestamp> = None;
+        let mut aborted = false;
         for start in &plan.start {
             if self.is_ending() && *acted {
                 // What is up already is enough: the pod is to end.
@@ -224,6 +229,11 @@ impl PodWorker {
             match Box::pin(self.start(&ground, start)).await {
                 Ok(()) => {
                     self.faults.remove(&start.name);
+                    if start.kind == ContainerKind::Init {
+                        let now = self.shared.clock.now();
+                        let starts = &self.shared.metrics.starts;
+                        starts.note(|startups| startups.init_began(&self.uid, now));
+                    }
                 }
                 Err(fault) => {
                     trouble = true;
@@ -234,16 +244,36 @@ impl PodWorker {
                     );
                     self.faults.insert(start.name.clone(), fault);
                     if start.on_failure == OnFailure::Abort {
+                        aborted = true;
                         break;
                     }
                 }
             }
+        }
+        if !aborted {
+            self.note_ended_init(pod, runtime);
         }
         if trouble {
             self.show_trouble(work, runtime, *acted);
             return Outcome::Failed { network_not_ready: false, back_off_until: until };
         }
         Outcome::Done { terminal: false }
+    }
+
+    /// Notes when init containers (no sidecars) ended.
+    fn note_ended_init(&self, pod: &Pod, runtime: &RuntimePod) {
+        let init = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
+        let names: BTreeSet<&str> = init
+            .filter(|container| container.restart_policy.as_deref() != Some("Always"))
+            .map(|container| container.name.as_str())
+            .collect();
+        let ended = runtime.containers.iter().filter(|c| c.state == ContainerRunState::Exited);
+        let ended = ended.filter(|c| names.contains(c.name.as_str()));
+        self.shared.metrics.starts.note(|startups| {
+            for at in ended.filter_map(|c| c.finished_at) {
+                startups.init_ended(&self.uid, at);
+            }
+        });
     }
 
     /// Shows waiting reasons now, unless what we did brings a new view and with it the next status.
@@ -260,8 +290,7 @@ impl PodWorker {
 
     /// Removes all but the newest dead instances of each container (`kubelet: podContainerDeletor`).
     pub(super) async fn remove_old_instances(&self, runtime: &RuntimePod) {
-        let Some(keep) = self.shared.config.gc.max_per_container else { return };
-        let keep = keep.max(1);
+        let keep = self.shared.config.gc.max_per_container.unwrap_or_default().max(1);
         let names: BTreeSet<&str> = runtime.containers.iter().map(|c| c.name.as_str()).collect();
         for name in names {
             let exited = runtime.instances(name).filter(|c| c.state == ContainerRunState::Exited);

@@ -159,7 +159,7 @@ fn flat<T>(
 ) -> Result<T, String> {
     match result {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(format!("{error}: {}", error.source)),
+        Ok(Err(error)) => Err(error.in_go()),
         Err(error) => Err(error.to_string()),
     }
 }

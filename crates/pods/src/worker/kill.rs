@@ -9,7 +9,8 @@ use crate::runtime::RuntimeFault;
 use crate::shared::Shared;
 use crate::timeline::Timeline;
 use api::core::v1::{Container, Pod};
-use engine::pod::kill::{KillPod, StopBudget, StopContainer};
+use engine::pod::kill::{KillPod, StopBudget, StopContainer, faults, plan_restored};
+use engine::runtime::ContainerView;
 use futures::future::{BoxFuture, join_all};
 use futures::stream::FuturesUnordered;
 use ports::{EventSeverity, EventTarget, NodeEvent};
@@ -33,10 +34,42 @@ pub(super) struct Killer<'a> {
     pub(super) grace: watch::Receiver<crate::lives::Interrupt>,
     /// When this kill began: a grace given before counts from here.
     pub(super) began: Instant,
+    /// Where events say that the container is: in its pod's spec, or that nobody knows the spec any more.
+    pub(super) place: Place,
+}
+
+/// Where a container is, for events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In a list of its pod's spec.
+    Spec,
+    /// Nobody knows the spec.
+    Unknown,
+}
+
+/// Kills a container in an unknown state whose pod is known from its annotations only.
+pub(crate) async fn kill_restored(
+    shared: &Shared,
+    pod: &Arc<Pod>,
+    view: &ContainerView,
+) -> Result<(), String> {
+    let (_no_grace, grace) = watch::channel(crate::lives::Interrupt::default());
+    let timeline = shared.timelines.of(pod);
+    let killer = Killer {
+        shared,
+        pod,
+        pod_ip: "",
+        timeline: &timeline,
+        grace,
+        began: Instant::now(),
+        place: Place::Unknown,
+    };
+    let stop = plan_restored(view, "Container is in unknown state, try killing it before removal");
+    killer.container(&stop, None).await
 }
 
 impl Killer<'_> {
-    /// Kills all containers in parallel, then stops the sandboxes one by one.
+    /// Kills all containers in parallel, then stops the sandboxes one by one; an error is in upstream's words.
     pub(super) async fn pod(&self, plan: KillPod) -> Result<(), String> {
         let stopped = watch::Sender::new(BTreeSet::<String>::new());
         let mut kills: Vec<BoxFuture<'_, Result<(), String>>> = Vec::new();
@@ -44,16 +77,18 @@ impl Killer<'_> {
             kills.push(Box::pin(self.in_turn(stop, &stopped)));
         }
         let results = join_all(kills).await;
-        let mut faults: Vec<String> = results.into_iter().filter_map(Result::err).collect();
+        let names = plan.containers.iter().map(|stop| stop.target.name.clone());
+        let stuck: Vec<(String, String)> =
+            names.zip(results).filter_map(|(name, result)| Some((name, result.err()?))).collect();
+        let mut left = None;
         for sandbox in &plan.sandboxes {
             match self.shared.runtime.stop_sandbox(sandbox.as_str()).await {
                 Ok(()) => self.timeline.note("sandbox stopped", sandbox.as_str()),
-                Err(fault) => {
-                    faults.push(format!("failed to stop sandbox {:?}: {fault}", sandbox.as_str()))
-                }
+                Err(fault) => left = Some(fault.text),
             }
         }
-        if faults.is_empty() { Ok(()) } else { Err(faults.join(", ")) }
+        let uid = self.pod.metadata.uid.as_deref().unwrap_or_default();
+        faults(uid, &stuck, left.as_deref()).map_or(Ok(()), Err)
     }
 
     async fn in_turn(
@@ -158,7 +193,7 @@ impl Killer<'_> {
         }
         self.stop(stop, budget, began).await.map_err(|fault| {
             self.timeline.note_container("stop failed", name, fault.to_string());
-            format!("failed to kill container {name:?}: {fault}")
+            fault.text
         })?;
         self.timeline.note_container("stopped", name, "");
         Ok(())
@@ -261,7 +296,11 @@ impl Killer<'_> {
         reason: &'static str,
         message: String,
     ) {
-        let field_path = Some(stop.target.kind.field_path(&stop.target.name));
+        let name = &stop.target.name;
+        let field_path = Some(match self.place {
+            Place::Spec => stop.target.kind.field_path(name),
+            Place::Unknown => format!("implicitly required container {name}"),
+        });
         let target = EventTarget::Pod { pod: Arc::clone(self.pod), field_path };
         self.shared.events.emit(NodeEvent { target, severity, reason, message });
     }

@@ -40,6 +40,9 @@ impl PodWorker {
         run: Run,
     ) -> Generated {
         let shared = &self.shared;
+        if run != Run::Alive {
+            shared.resizes.over(&self.uid);
+        }
         let old = shared.status.previous(pod, mirror);
         if !shared.status.is_own(&self.uid, mirror) {
             shared.prober.adopt(&old);

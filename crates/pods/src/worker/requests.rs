@@ -22,16 +22,18 @@ use proto::cri_v1::{ContainerConfig, DnsConfig, ImageSpec, PodSandboxConfig};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Reason of an image that is not waited for because the pod is to end; it is what the container shows
 /// anyway.
 pub(super) const NOT_WAITED_FOR: &str = "ContainerCreating";
 
+/// Reasons of pulls that were tried.
+const PULL_FAULTS: [&str; 3] = ["ErrImagePull", "RegistryUnavailable", "SignatureValidationFailed"];
+
 /// Images of a pod's image volumes: had, or why not.
 #[derive(Debug, Default)]
 pub(super) struct ImageVolumes {
-    images: BTreeMap<String, ImageSpec>,
+    pub(super) images: BTreeMap<String, ImageSpec>,
     faults: BTreeMap<String, StartError>,
 }
 
@@ -104,14 +106,9 @@ impl PodWorker {
 
     async fn dns(&self, pod: &Arc<Pod>) -> Result<DnsConfig, String> {
         let config = &self.shared.config;
-        let host = match config.resolv_conf.clone() {
+        let host = match crate::resolver::read(config).await? {
             None => None,
-            Some(path) => {
-                let text = sys::blocking::run(move || sys::fs::read_to_string(path)).await;
-                let text =
-                    text.map_err(|e| e.to_string())?.map_err(|e| format!("{e}: {}", e.source))?;
-                Some(ResolvConf::parse(&text).map_err(|e| e.to_string())?)
-            }
+            Some(text) => Some(ResolvConf::parse(&text).map_err(|e| e.to_string())?),
         };
         let input = DnsInput {
             host: host.as_ref(),
@@ -163,7 +160,7 @@ impl PodWorker {
     /// Pulls; a wait ends at once when the pod is to end ([`NOT_WAITED_FOR`]).
     async fn pull(&self, request: EnsureImage) -> Result<EnsuredImage, StartError> {
         let mut interrupt = self.interrupt.clone();
-        let asked = tokio::time::Instant::now();
+        let asked = self.shared.clock.now();
         let result = tokio::select! {
             // A pull belongs to the image task: dropping the wait does not break it.
             result = self.shared.images.ensure(request) => {
@@ -173,8 +170,19 @@ impl PodWorker {
                 Err(fault(NOT_WAITED_FOR, "the pod is to end"))
             }
         };
-        let took = u64::try_from(asked.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.pulling.fetch_add(took, Ordering::Relaxed);
+        let now = self.shared.clock.now();
+        self.shared.metrics.starts.note(|startups| {
+            let pulled = match &result {
+                Ok(image) => image.pulled,
+                Err(fault) => PULL_FAULTS.contains(&fault.reason.as_str()),
+            };
+            if pulled {
+                startups.pull_began(&self.uid, asked);
+            }
+            if result.is_ok() {
+                startups.pull_ended(&self.uid, now);
+            }
+        });
         result
     }
 
@@ -193,11 +201,8 @@ impl PodWorker {
                 runtime_handler: ground.runtime_handler.clone(),
                 secrets: self.pull_secrets.clone(),
             };
-            let starts = &self.shared.metrics.starts;
-            starts.image_volumes.inc(&[]);
             match self.pull(request).await {
                 Ok(pulled) => {
-                    starts.image_volumes_mounted.inc(&[]);
                     let spec = ImageSpec {
                         image: pulled.image_ref,
                         user_specified_image: image,
@@ -208,7 +213,6 @@ impl PodWorker {
                     result.images.insert(volume.name.clone(), spec);
                 }
                 Err(fault) => {
-                    starts.image_volume_errors.inc(&[]);
                     result.faults.insert(volume.name.clone(), fault);
                 }
             }
@@ -225,6 +229,7 @@ impl PodWorker {
         image: &EnsuredImage,
     ) -> Result<ContainerConfig, ConfigFault> {
         let pod = ground.pod;
+        let target_id = self.target_of(ground, container)?;
         let extras = self.shared.placement.container_extras(pod, container).await;
         let extras = placement_extras(extras.map_err(|e| e.to_string())?);
         let own = self.environment(ground, container).await?;
@@ -240,7 +245,10 @@ impl PodWorker {
         let bound = self.bind_sub_paths(ground, container, &mounts).await?;
         self.write_hosts(pod, container, &ground.ips).await?;
         let log_dir = format!("{}/{}", ground.sandbox_config.log_directory, container.name);
-        self.make_log_dir(&log_dir).await?;
+        self.make_log_dir(&log_dir).await.map_err(|error| {
+            let name = &container.name;
+            format!("create container log directory for container {name} failed: {error}")
+        })?;
         let termination = self.termination_file(pod, container).await;
         let input = ContainerInput {
             pod,
@@ -254,7 +262,7 @@ impl PodWorker {
             termination_file: termination.as_deref(),
             extras: &extras,
             userns: self.user_namespace(pod).await?,
-            target_id: self.target_of(ground, container)?,
+            target_id,
             extra_groups: &extra_groups(pod, ground.mounts),
             cpu_quota: self.quota(pod, Some(container)),
         };

@@ -2,6 +2,7 @@
 
 use super::execute::Ground;
 use super::{PodWorker, failed};
+use crate::runtime::RuntimeFault;
 use api::core::v1::Pod;
 use engine::pod::PodPlan;
 use engine::pod::life::Outcome;
@@ -22,6 +23,8 @@ impl PodWorker {
         let (sandbox_id, config, ips, own_ip, handler) = if let Some(create) = &plan.create_sandbox
         {
             *acted = true;
+            self.shared.metrics.started_pods.inc(&[]);
+            self.shared.metrics.starts.with_own_users(pod);
             if let Err(error) = self.shared.placement.prepare(pod).await {
                 self.timeline.note("dynamic resources failed", error.to_string());
                 self.warn(
@@ -35,20 +38,24 @@ impl PodWorker {
                 Ok(config) => config,
                 Err(error) => return Err(self.no_sandbox(pod, &error)),
             };
+            if let Err(error) = self.make_log_dir(&config.log_directory).await {
+                return Err(self.no_sandbox(pod, &error));
+            }
             let handler = match self.runtime_handler(pod).await {
                 Ok(handler) => handler,
                 Err(error) => return Err(self.no_sandbox(pod, &error)),
             };
-            let made = self.run_sandbox(pod, config.clone(), &handler).await?;
+            let made = self.run_sandbox(pod, config, &handler).await?;
+            // Upstream describes the sandbox anew for its containers, and tells again what is wrong with it.
+            let config = match self.sandbox_config(pod, create.attempt, mounts).await {
+                Ok(config) => config,
+                Err(error) => return Err(self.no_config(&error)),
+            };
             (made.id, config, made.ips, made.own_ip, handler)
         } else {
+            // Also where nothing is to be started: a resolver that does not fit is told at every look, and the
+            // images of volumes are brought back.
             let Some(id) = &plan.sandbox else { return Ok(None) };
-            if plan.start.is_empty() {
-                // Nothing to start: no configuration is needed.
-                if plan.resize.is_empty() {
-                    return Ok(None);
-                }
-            }
             let attempt = runtime.newest_sandbox().map_or(0, |s| s.attempt);
             let config = match self.sandbox_config(pod, attempt, mounts).await {
                 Ok(config) => config,
@@ -82,29 +89,22 @@ impl PodWorker {
         config: proto::cri_v1::PodSandboxConfig,
         handler: &str,
     ) -> Result<Made, Outcome> {
-        self.shared.metrics.started_pods.inc(&[]);
-        if let Err(error) = self.make_log_dir(&config.log_directory).await {
-            return Err(self.no_sandbox(pod, &error));
-        }
         self.timeline.note("making sandbox", "");
         let asked = tokio::time::Instant::now();
         let made = self.shared.runtime.run_sandbox(config, handler).await;
-        let starts = &self.shared.metrics.starts;
-        starts.sandbox(pod, handler, asked.elapsed(), made.is_ok());
+        self.shared.metrics.starts.sandbox(handler, asked.elapsed(), made.is_ok());
         let id = match made {
             Ok(id) => id,
-            Err(fault) => {
-                self.shared.metrics.started_pods_errors.inc(&[]);
-                return Err(self.no_sandbox(pod, &fault.text));
-            }
+            Err(fault) => return Err(self.no_sandbox(pod, &fault.text)),
         };
-        let status = match self.shared.runtime.sandbox_status(&id).await {
+        let status = match self.shared.runtime.new_sandbox_status(&id).await {
             Ok(Some(status)) => status,
-            other => {
-                let error = match other {
-                    Err(fault) => fault.text,
-                    Ok(_) => "the sandbox is gone".to_owned(),
-                };
+            Ok(None) => {
+                self.timeline.note("sandbox status failed", "pod sandbox status is nil");
+                self.acted();
+                return Err(failed());
+            }
+            Err(RuntimeFault { text: error, .. }) => {
                 self.timeline.note("sandbox status failed", error.clone());
                 self.warn(
                     pod,
@@ -139,6 +139,7 @@ impl PodWorker {
         if self.is_ending() {
             return Outcome::Done { terminal: false };
         }
+        self.shared.metrics.started_pods_errors.inc(&[]);
         self.warn(pod, "FailedCreatePodSandBox", format!("Failed to create pod sandbox: {error}"));
         self.acted();
         failed()

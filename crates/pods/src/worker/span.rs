@@ -1,6 +1,6 @@
 //! What traces say of a worker's calls (kubelet: `SyncPod` and its like).
 
-use engine::pod::life::{Call, Outcome, UpdateKind, Work};
+use engine::pod::life::{Call, Outcome, Work};
 use telemetry::traces::{Closing, Kind, Opening};
 
 /// The part of the program that upstream names.
@@ -19,13 +19,7 @@ pub(super) fn opening(work: &Work) -> Opening {
     ];
     let span = match work.call {
         Call::Sync => {
-            let kind = match work.kind {
-                UpdateKind::Create => "create",
-                UpdateKind::Update => "update",
-                UpdateKind::Sync => "sync",
-                UpdateKind::Kill => "kill",
-            };
-            attributes.push(("k8s.pod.update_type", kind.into()));
+            attributes.push(("k8s.pod.update_type", work.kind.as_str().into()));
             "syncPod"
         }
         Call::Terminating => "syncTerminatingPod",

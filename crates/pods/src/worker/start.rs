@@ -56,9 +56,18 @@ impl PodWorker {
             ContainerKind::Ephemeral => "ephemeral_container",
         };
         self.shared.metrics.started_containers.inc(&[kind]);
+        // All are told, the last one is shown; upstream counts them nowhere.
+        let mut missing = Ok(());
+        for fault in ground.image_volumes.faults_of(&container) {
+            missing = Err(self.image_failed(ground, start, fault));
+        }
+        missing?;
         let result = Box::pin(self.start_container(ground, start, &container)).await;
-        if let Err(fault) = &result {
-            self.shared.metrics.started_containers_errors.inc(&[kind, &fault.reason]);
+        let metrics = &self.shared.metrics;
+        let fault = result.as_ref().err();
+        metrics.starts.with_image_volumes(&container, &ground.image_volumes.images, fault);
+        if let Some(fault) = fault {
+            metrics.started_containers_errors.inc(&[kind, &fault.reason]);
         }
         result
     }
@@ -70,12 +79,6 @@ impl PodWorker {
         container: &Container,
     ) -> Result<(), StartError> {
         self.discard_half_made(ground, start).await?;
-        // All are told, the last one is shown.
-        let mut missing = Ok(());
-        for fault in ground.image_volumes.faults_of(container) {
-            missing = Err(self.image_failed(ground, start, fault));
-        }
-        missing?;
         let image = match self.ensure_image(ground, start, container).await {
             Ok(image) => image,
             Err(fault) => return Err(self.image_failed(ground, start, fault)),

@@ -9,13 +9,11 @@ use crate::sources::desired::is_static;
 use api::core::v1::{Pod, PodStatus};
 use engine::pod::kill;
 use engine::pod::life::{Outcome, Work};
-use engine::pod::{PodView, plan, resize_in_progress};
+use engine::pod::{PodView, may_run_again, plan, resize_in_progress};
 use engine::runtime::RuntimePod;
 use engine::status::is_terminal;
 use ports::{PodMounts, VolumeError};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 impl PodWorker {
     pub(super) async fn sync(&mut self, work: &Work, runtime: Arc<RuntimePod>) -> Outcome {
@@ -24,7 +22,9 @@ impl PodWorker {
         let generated = self.generate_status(pod, work.mirror.as_ref(), &runtime, Run::Alive);
         let (status, restart_all) = (generated.status, generated.restart_all);
         let terminal = is_terminal(status.phase.as_deref());
-        self.count_start(pod, &status);
+        if !terminal {
+            self.count_start(pod, &status);
+        }
         let mut runtime = self.with_status_ips(runtime, &status);
         self.publish(work, status);
         self.remove_old_instances(&runtime).await;
@@ -98,21 +98,17 @@ impl PodWorker {
             && self.shared.allocated.applied_to(pod).is_none()
     }
 
-    /// Counts the time from the first sight of a pod to its first running moment.
+    /// Counts the time from the first sight of a pod to its first running moment, and to our first look at it.
     fn count_start(&self, pod: &Pod, status: &PodStatus) {
-        let before = self.shared.status.get(&self.uid).and_then(|s| s.phase.clone());
-        let began =
-            before.as_deref() == Some("Pending") && status.phase.as_deref() == Some("Running");
+        let before = self.shared.status.get(&self.uid);
+        let counts = before.is_none_or(|before| {
+            before.phase.as_deref() == Some("Pending") && status.phase.as_deref() == Some("Running")
+        });
         let seen = crate::sources::merge::annotation(pod, crate::sources::merge::ANNOTATION_SEEN)
             .and_then(|seen| seen.parse::<jiff::Timestamp>().ok());
-        if let (true, Some(seen)) = (began, seen) {
+        if let (true, Some(seen)) = (counts, seen) {
             let took = self.shared.clock.now().duration_since(seen);
             self.shared.metrics.pod_start.observe(&[], took.as_secs_f64());
-            if !is_static(pod) {
-                let pulling = Duration::from_nanos(self.pulling.load(Ordering::Relaxed));
-                let now = self.shared.clock.now();
-                self.shared.metrics.starts.began(pod, status, pulling, now);
-            }
         }
     }
 
@@ -136,7 +132,9 @@ impl PodWorker {
         if cgroups.exists(pod).await {
             return Ok(outcome);
         }
-        if runtime.has_running_container() {
+        let mut regular = pod.spec.iter().flat_map(|spec| &spec.containers);
+        let runs = |name: &str| runtime.newest(name).is_some_and(|newest| newest.is_running());
+        if regular.any(|container| runs(&container.name)) {
             // Containers outside their pod's cgroup are outside its limits: begin anew.
             self.timeline.note("pod cgroup is missing: killing containers first", "");
             let todo = kill::plan_pod(Some(pod), runtime, None);
@@ -164,15 +162,11 @@ impl PodWorker {
     }
 
     fn may_restart(&self, pod: &Pod) -> bool {
-        let spec = pod.spec.as_ref();
-        let never = spec.and_then(|s| s.restart_policy.as_deref()) == Some("Never");
-        let own_rules = spec.is_some_and(|s| {
-            s.containers.iter().chain(s.init_containers.iter().flatten()).any(|c| {
-                c.restart_policy.as_deref().is_some_and(|p| p != "Never")
-                    || c.restart_policy_rules.is_some()
-            })
-        });
-        !never || own_rules
+        let Some(spec) = &pod.spec else { return false };
+        spec.containers
+            .iter()
+            .any(|container| may_run_again(container, spec, &self.shared.config.gates))
+            || spec.restart_policy.as_deref() != Some("Never")
     }
 
     /// Waits for volumes; ends at once when the pod is to end.
@@ -191,6 +185,7 @@ impl PodWorker {
         match result {
             Ok(mounts) => Ok(mounts),
             Err(VolumeError::AttachLimit(message)) => {
+                self.shared.metrics.rejections.inc(&["VolumeAttachmentLimitExceeded"]);
                 self.reject(
                     pod,
                     "VolumeAttachmentLimitExceeded",

@@ -467,3 +467,31 @@ async fn a_sandbox_that_is_there_is_not_said_to_have_failed() {
     world.eventually("running again", |w| w.running("main") == 1).await;
     agent.crash().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_critical_pod_that_grows_gets_the_room_of_a_lesser_one() {
+    let world = World::new();
+    world.api.put(with_cpu("small", "2"));
+    let mut critical = with_cpu("critical", "1");
+    critical.spec.as_mut().unwrap().priority = Some(2_000_000_000);
+    world.api.put(critical);
+    let agent = world.start(Sources::Api).await;
+    let phase = |w: &World, name: &str| w.api.phase(name).unwrap_or_default();
+    world
+        .eventually("both run", |w| {
+            phase(w, "small") == "Running" && phase(w, "critical") == "Running"
+        })
+        .await;
+    world.api.change("critical", |pod| {
+        let container = &mut pod.spec.as_mut().unwrap().containers[0];
+        container.resources =
+            serde_json::from_value(serde_json::json!({"requests": {"cpu": "3"}})).unwrap();
+        pod.metadata.generation = pod.metadata.generation.map(|g| g + 1);
+    });
+    world.eventually("completed", |w| !w.messages("ResizeCompleted").is_empty()).await;
+    assert_eq!(world.messages("Preempting"), ["Preempted in order to admit critical pod"]);
+    assert_eq!(world.messages("ResizeDeferred"), [""; 0]);
+    world.eventually("small fails", |w| phase(w, "small") == "Failed").await;
+    assert_eq!(world.count("kubelet_preemptions{preemption_signal=\"cpu\"}"), 1);
+    agent.crash().await;
+}

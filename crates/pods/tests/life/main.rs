@@ -3,6 +3,7 @@
 
 mod decisions;
 mod simulation;
+mod told;
 mod world;
 
 use proto::cri_v1::StopContainerRequest;

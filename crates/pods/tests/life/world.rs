@@ -39,6 +39,10 @@ pub(crate) struct World {
     pub(crate) api: Arc<FakeApi>,
     pub(crate) placement: Arc<FakePlacement>,
     pub(crate) images: Arc<FakeImages>,
+    /// What the agent counts.
+    pub(crate) counted: Registry,
+    /// What resizes the node can carry out.
+    pub(crate) resizes: Mutex<engine::admission::resize::ResizePolicy>,
     node: watch::Sender<Arc<NodeView>>,
     root: PathBuf,
 }
@@ -98,6 +102,8 @@ impl World {
             volumes: Arc::default(),
             api: Arc::default(),
             placement: Arc::default(),
+            counted: Registry::new(),
+            resizes: Mutex::default(),
             node: watch::Sender::new(Arc::new(view)),
             root,
         }
@@ -139,7 +145,7 @@ impl World {
             api: with_api.then(|| -> Arc<dyn PodApi> { Arc::<FakeApi>::clone(&self.api) }),
             api_pods: with_api.then_some(api_pods),
             handlers: watch::Sender::new(RuntimeHandlers::default()).subscribe(),
-            metrics: pods::PodMetrics::new(&Registry::new(), &Registry::new()),
+            metrics: pods::PodMetrics::new(&self.counted, &Registry::new()),
             clock: Arc::clone(&self.clock),
             processors: Arc::new(OneProcessor),
             published: watch::Sender::new(PodsSnapshot::default()),
@@ -199,7 +205,10 @@ impl World {
             gc: GcPolicy::default(),
             version: "1.36".into(),
             runtime_name: "containerd".into(),
-            admission: AdmissionConfig::default(),
+            admission: AdmissionConfig {
+                resize: self.resizes.lock().unwrap().clone(),
+                ..AdmissionConfig::default()
+            },
             probes_per_second: 500,
             seed: 1,
         }
@@ -230,6 +239,13 @@ impl World {
     pub(crate) fn messages(&self, reason: &str) -> Vec<String> {
         let all = self.events.all.lock().unwrap();
         all.iter().filter(|e| e.reason == reason).map(|e| e.message.clone()).collect()
+    }
+
+    /// The value of a series of the agent's metrics; 0 if nothing was counted.
+    pub(crate) fn count(&self, series: &str) -> u64 {
+        let text = self.counted.render();
+        let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        line.map_or(0, |value| value.parse().unwrap())
     }
 
     /// Waits until the condition holds; time is paused, so this costs nothing.

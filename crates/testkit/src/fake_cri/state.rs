@@ -371,7 +371,9 @@ impl State {
 
     /// Ends a container that runs; gives it back as it is then.
     pub(super) fn finish(&mut self, id: &str, exit: &Exit, now: i64) -> Option<ContainerRecord> {
-        let container = self.containers.get_mut(id).filter(|c| c.is_running())?;
+        let unknown = ContainerState::ContainerUnknown;
+        let container =
+            self.containers.get_mut(id).filter(|c| c.is_running() || c.state == unknown)?;
         container.state = ContainerState::ContainerExited;
         container.finished_at = now;
         container.exit_code = exit.code;

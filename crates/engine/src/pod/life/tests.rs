@@ -284,7 +284,7 @@ fn tokens_come_back_exactly_once_and_the_last_status_wins() {
     assert_eq!(work.status.map(|s| s.reason), Some("Evicted".to_owned()));
     let retry = workers.complete(&uid, Call::Terminating, &failed(), 0.0, at(4));
     assert!(retry.completed.is_empty());
-    workers.look_again(&uid);
+    workers.look_again(&uid, at(4));
     run(workers.next(&uid, 0.0, at(5)));
     let done = workers.complete(&uid, Call::Terminating, &DONE, 0.0, at(6));
     assert_eq!(done.completed, [Completion(1), Completion(2)]);
@@ -318,4 +318,32 @@ fn housekeeping_ends_pods_that_are_no_longer_configured() {
     assert!(found.known[&started].orphan);
     let work = run(workers.next(&started, 0.0, at(4)));
     assert_eq!((work.call, work.grace_seconds), (Call::Terminating, None));
+}
+
+#[test]
+fn work_is_named_by_its_cause_and_only_if_one_was_seen() {
+    let mut workers = Workers::default();
+    let uid = PodUid::from("u");
+    let seen = |kind, pod| PodUpdate { seen_at: Some(at(0)), ..PodUpdate::of(kind, pod) };
+    workers.update(seen(UpdateKind::Create, Arc::new(pod("u"))), false, at(0));
+    let mut named = |now: i64| {
+        let work = run(workers.next(&uid, 0.0, at(now)));
+        workers.complete(&uid, work.call, &DONE, 0.0, at(now));
+        let deletion = seen(UpdateKind::Update, deleted("u", 5));
+        match now {
+            1 => drop(workers.look_again(&uid, at(now))),
+            2 => drop(workers.update(deletion, true, at(now))),
+            _ => {}
+        }
+        (work.call, work.operation(&DONE))
+    };
+    assert_eq!(named(1), (Call::Sync, Some("create")));
+    assert_eq!(named(2), (Call::Sync, Some("sync")), "something changed in the runtime");
+    assert_eq!(named(3), (Call::Terminating, Some("update")), "a deletion is an update");
+    assert_eq!(named(4), (Call::Terminated, None), "it follows from the call before");
+    let mut late = Workers::default();
+    late.update(seen(UpdateKind::Create, with_phase("u", "Failed")), false, at(0));
+    let work = run(late.next(&uid, 0.0, at(1)));
+    assert_eq!((work.call, work.operation(&DONE)), (Call::Terminated, Some("terminated")));
+    assert_eq!(work.operation(&failed()), Some("create"));
 }

@@ -58,6 +58,7 @@ impl ImageSource for FakeImages {
             image_ref,
             user: engine::request::security::image_user(None),
             runtime_handler: String::new(),
+            pulled: true,
         })
     }
 }
