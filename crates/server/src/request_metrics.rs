@@ -1,7 +1,13 @@
 //! `kubelet_http_*`: requests by method and first part of the path, both bounded.
 
+use crate::reply::Reply;
 use crate::route::Switches;
-use http::Method;
+use axum::body::{Body, Bytes};
+use http::{Method, Request};
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use telemetry::metrics::{
     CounterFamily, Desc, Gauge, GaugeFamily, Histogram, HistogramFamily, Registry,
 };
@@ -23,7 +29,7 @@ const INFLIGHT: Desc =
         .labels(LABELS);
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-const ALWAYS: [&str; 8] = [
+const ALWAYS: [&str; 14] = [
     "healthz",
     "pods",
     "stats",
@@ -32,10 +38,13 @@ const ALWAYS: [&str; 8] = [
     "metrics/probes",
     "metrics/resource",
     "run",
+    "exec",
+    "attach",
+    "portForward",
+    "containerLogs",
+    "runningpods",
+    "logs",
 ];
-const TREES: [&str; 7] =
-    ["exec", "attach", "portForward", "containerLogs", "runningpods", "logs", "debug"];
-const DEBUGGING: [&str; 4] = ["configz", "checkpoint", "flagz", "statusz"];
 
 /// The three families.
 #[derive(Debug)]
@@ -55,7 +64,7 @@ impl RequestMetrics {
         }
     }
 
-    /// Counts a request; its time ends when the answer is dropped.
+    /// Counts a request.
     pub(crate) fn begin(
         &self,
         method: &Method,
@@ -70,19 +79,64 @@ impl RequestMetrics {
         self.requests.inc(&labels);
         let inflight = self.inflight.with(&labels);
         inflight.add(1.0);
-        Running { inflight, duration: self.duration.with(&labels), since: Instant::now() }
+        let duration = self.duration.with(&labels);
+        let counted = Counted { inflight, duration, since: Instant::now() };
+        Running { _counted: Arc::new(counted) }
     }
 }
 
-/// A request under way.
-#[derive(Debug)]
+/// A request under way, until the last of these is gone: its answer was sent, its stream has ended.
+#[derive(Debug, Clone)]
 pub(crate) struct Running {
+    _counted: Arc<Counted>,
+}
+
+impl Running {
+    /// That of a request whose stream is about to be left to itself.
+    pub(crate) fn of<T>(request: &Request<T>) -> Option<Self> {
+        request.extensions().get::<Self>().cloned()
+    }
+
+    /// Counts until the body is sent.
+    pub(crate) fn until_sent(self, reply: Reply) -> Reply {
+        reply.map(|body| Body::new(Sent { body, _running: self }))
+    }
+}
+
+/// A body that counts while it is sent.
+struct Sent {
+    body: Body,
+    _running: Running,
+}
+
+impl HttpBody for Sent {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[derive(Debug)]
+struct Counted {
     inflight: Gauge,
     duration: Histogram,
     since: Instant,
 }
 
-impl Drop for Running {
+impl Drop for Counted {
     fn drop(&mut self) {
         self.inflight.add(-1.0);
         self.duration.observe_duration(self.since.elapsed());
@@ -95,14 +149,27 @@ fn method_label(method: &Method) -> &'static str {
     KNOWN.into_iter().find(|known| *known == method.as_str()).unwrap_or("other")
 }
 
-/// The handler that a path belongs to; `other` if it has none.
+/// The handler that a path belongs to; `other` if it has none (kubelet: `getMetricBucket`).
 fn label(path: &str, switches: Switches) -> &'static str {
-    let path = path.trim_matches('/');
-    let first = path.split('/').next().unwrap_or_default();
-    let wanted = if first == "metrics" { path } else { first };
-    let debugging = DEBUGGING.into_iter().filter(|_| switches.debugging);
-    let mut known = ALWAYS.into_iter().chain(TREES).chain(debugging);
-    known.find(|known| *known == wanted).unwrap_or("other")
+    let path = path.strip_prefix('/').unwrap_or(path);
+    let (first, rest) =
+        path.split_once('/').map_or((path, None), |(first, rest)| (first, Some(rest)));
+    let page = rest.filter(|_| first == "metrics").and_then(|rest| rest.split('/').next());
+    let fits = |known: &&str| match page {
+        Some(page) => known.strip_prefix("metrics/") == Some(page),
+        None => *known == first,
+    };
+    let on = switches.debugging;
+    let sometimes = [
+        ("debug", on),
+        ("configz", on),
+        ("checkpoint", on && switches.checkpoint),
+        ("flagz", on && switches.flagz),
+        ("statusz", on && switches.statusz),
+        ("pprof", !on),
+    ];
+    let sometimes = sometimes.into_iter().filter(|(_, on)| *on).map(|(name, _)| name);
+    ALWAYS.into_iter().chain(sometimes).find(fits).unwrap_or("other")
 }
 
 #[cfg(test)]
@@ -132,10 +199,32 @@ mod tests {
             ("/", "other"),
             ("/x/../../y", "other"),
             ("/healthz/log", "healthz"),
+            ("/metrics", "metrics"),
+            ("/metrics/", "other"),
+            ("/metrics/cadvisor/x", "metrics/cadvisor"),
+            ("/pods/", "pods"),
+            ("//pods", "other"),
+            ("/metrics/pods", "other"),
+            ("/debug/pprof/heap", "debug"),
+            ("/pprof/heap", "other"),
+            ("/checkpoint/a/b/c", "checkpoint"),
         ] {
             assert_eq!(label(path, ALL), want, "{path}");
         }
-        assert_eq!(label("/configz", Switches { debugging: false, ..ALL }), "other");
+        let off = Switches { debugging: false, ..ALL };
+        for (path, want) in [
+            ("/configz", "other"),
+            ("/debug/pprof/heap", "other"),
+            ("/pprof/heap", "pprof"),
+            ("/flagz", "other"),
+            ("/logs/x", "logs"),
+        ] {
+            assert_eq!(label(path, off), want, "{path}");
+        }
+        let few = Switches { checkpoint: false, flagz: false, statusz: false, ..ALL };
+        for path in ["/checkpoint/a/b/c", "/flagz", "/statusz"] {
+            assert_eq!(label(path, few), "other", "{path}");
+        }
         assert_eq!(method_label(&Method::PATCH), "other");
         let strange = Method::from_bytes(b"BREW").unwrap();
         assert_eq!(method_label(&strange), "other");
@@ -146,10 +235,17 @@ mod tests {
         let registry = Registry::new();
         let metrics = RequestMetrics::new(&registry);
         let running = metrics.begin(&Method::GET, "/pods", ALL, false);
+        let mut request = Request::new(());
+        request.extensions_mut().insert(running.clone());
+        let reply = running.until_sent(Reply::new(Body::from("answer")));
+        assert_eq!(reply.body().size_hint().exact(), Some(6));
         let labels =
             "{long_running=\"false\",method=\"GET\",path=\"pods\",server_type=\"readwrite\"}";
         assert!(registry.render().contains(&format!("kubelet_http_inflight_requests{labels} 1\n")));
-        drop(running);
+        let stream = Running::of(&request);
+        drop((request, reply));
+        assert!(registry.render().contains(&format!("kubelet_http_inflight_requests{labels} 1\n")));
+        drop(stream);
         let text = registry.render();
         assert!(text.contains(&format!("kubelet_http_inflight_requests{labels} 0\n")), "{text}");
         let count = format!("kubelet_http_requests_duration_seconds_count{labels} 1\n");

@@ -94,12 +94,23 @@ impl Service {
         let Ok(target) = Target::of(&request) else {
             return reply::bad_request("400 Bad Request");
         };
-        let read_only = self.guard.is_none();
+        let (requests, read_only) = (&self.counts.requests, self.guard.is_none());
+        let running = requests.begin(request.method(), &target.path, self.switches, read_only);
+        // A stream that the handler leaves behind goes on counting.
+        request.extensions_mut().insert(running.clone());
+        running.until_sent(self.handle(request, &target, caller).await)
+    }
+
+    async fn handle(
+        &self,
+        mut request: Request<Incoming>,
+        target: &Target,
+        caller: &Caller,
+    ) -> Reply {
         let method = request.method();
-        let _running = self.counts.requests.begin(method, &target.path, self.switches, read_only);
         let accept = request.headers().get(ACCEPT).map(|value| value.as_bytes());
         let accept = String::from_utf8_lossy(accept.unwrap_or_default());
-        let asked = Asked { method, target: &target, accept: &accept };
+        let asked = Asked { method, target, accept: &accept };
         let route = match route::decide(asked, self.switches) {
             Decision::NotFound => return reply::error(StatusCode::NOT_FOUND, "404 page not found"),
             Decision::Redirect(to) => {
@@ -116,7 +127,7 @@ impl Service {
         }
         let opening = || opening(&route.pattern(), &request);
         let opening = traces::is_on().then(opening);
-        let work = Box::pin(self.route(route, request, &target, caller));
+        let work = Box::pin(self.route(route, request, target, caller));
         match opening {
             Some(opening) => traces::record(|| opening, work, closing).await,
             None => work.await,

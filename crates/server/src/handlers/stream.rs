@@ -10,6 +10,7 @@ use crate::auth::{is_websocket, wants_upgrade};
 use crate::form::{Apart, Form};
 use crate::query::Query;
 use crate::reply::{self, Reply};
+use crate::request_metrics::Running;
 use crate::route::ContainerPath;
 use crate::serve::{Caller, ServerDeps};
 use crate::target;
@@ -369,7 +370,9 @@ async fn proxy(
     *switched.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     *switched.headers_mut() = answer.headers().clone();
     let theirs = hyper::upgrade::on(answer);
+    let running = Running::of(&request);
     deps.tasks.spawn("stream", OnExit::Fine, async move {
+        let _running = running;
         let (ours, theirs) = match tokio::try_join!(ours, theirs) {
             Ok(both) => both,
             Err(error) => {

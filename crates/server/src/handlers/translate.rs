@@ -10,6 +10,7 @@
 
 use super::stream::{Streams, dial};
 use crate::reply::{self, Reply};
+use crate::request_metrics::Running;
 use crate::serve::{Caller, ServerDeps};
 use crate::spdy::{self, Frame, Headers};
 use crate::websocket::{self, Message};
@@ -83,8 +84,9 @@ pub(super) fn translate(
         Err(refused) => return *refused,
     };
     let ours = hyper::upgrade::on(&mut request);
-    let inner = Arc::clone(deps);
+    let (inner, running) = (Arc::clone(deps), Running::of(&request));
     deps.tasks.spawn("stream", OnExit::Fine, async move {
+        let _running = running;
         match ours.await {
             Ok(client) => session(&inner, &url, TokioIo::new(client), wanted).await,
             Err(error) => tracing::debug!(err = %error, "stream was not switched"),
@@ -405,7 +407,9 @@ pub(super) async fn tunnel(
         Err(refused) => return *refused,
     };
     let (ours, theirs) = (hyper::upgrade::on(&mut request), hyper::upgrade::on(answer));
+    let running = Running::of(&request);
     deps.tasks.spawn("tunnel", OnExit::Fine, async move {
+        let _running = running;
         match tokio::try_join!(ours, theirs) {
             Ok((client, runtime)) => carry(TokioIo::new(client), TokioIo::new(runtime)).await,
             Err(error) => tracing::debug!(err = %error, "stream was not switched"),
