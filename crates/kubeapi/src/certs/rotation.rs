@@ -86,10 +86,7 @@ impl Rotation {
             _ => CertificateKind::Client,
         };
         let (identity, clock) = (Arc::clone(&self.identity), Arc::clone(&self.clock));
-        let seconds_left = move || {
-            let left = identity.current()?.not_after.as_second() - clock.now().as_second();
-            Some(left)
-        };
+        let seconds_left = move || seconds_left(&*identity.current()?, clock.now());
         self.metrics = Some(CertificateMetrics::new(registry, kind, seconds_left));
         self
     }
@@ -241,6 +238,11 @@ async fn changed<T>(receiver: &mut watch::Receiver<T>) {
     }
 }
 
+/// How long a certificate is still good; one that is over counts as none, as upstream has it.
+fn seconds_left(pair: &IdentityPair, now: Timestamp) -> Option<i64> {
+    (now <= pair.not_after).then(|| pair.not_after.as_second() - now.as_second())
+}
+
 /// 70 % to 90 % of the certificate's life.
 fn deadline(pair: &IdentityPair, fraction: f64) -> Timestamp {
     let (begin, end) = (pair.not_before.as_second(), pair.not_after.as_second());
@@ -368,6 +370,9 @@ mod tests {
         let pair = IdentityPair::from_pem(pem.as_bytes(), key.serialize_pem().as_bytes()).unwrap();
         assert_eq!(deadline(&pair, 0.0).to_string(), "2030-01-08T00:00:00Z");
         assert_eq!(deadline(&pair, 1.0).to_string(), "2030-01-10T00:00:00Z");
+        let left = |at: &str| seconds_left(&pair, at.parse().unwrap());
+        assert_eq!(left("2030-01-10T23:59:00Z"), Some(60));
+        assert_eq!(left("2030-01-11T00:00:01Z"), None);
     }
 
     #[test]
