@@ -167,7 +167,10 @@ fn seed(
         .map_err(|e| EstablishError::Connection(e.into()))?;
     identity.install(pair);
     if kubeconfig.has_inline_certificate() {
-        store.update(&given.certificate, &given.key, clock.now())?;
+        if let Err(err) = store.update(&given.certificate, &given.key, clock.now()) {
+            let err = crate::error::chain(&err);
+            tracing::error!(err, "Unable to set the cert/key pair to the bootstrap certificate");
+        }
         return Ok(true);
     }
     Ok(false)

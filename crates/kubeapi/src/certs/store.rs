@@ -12,6 +12,9 @@ pub enum StoreError {
     /// A file operation failed.
     #[error("certificate file")]
     File(#[from] FsError),
+    /// Somebody's file is where the link should be.
+    #[error("expected {0:?} to be a symlink but it is a file")]
+    NotALink(PathBuf),
     /// The content is not a certificate with its key.
     #[error("{path}")]
     Content {
@@ -41,8 +44,23 @@ impl CertStore {
         self.folder.join(format!("{}-current.pem", self.prefix))
     }
 
+    fn updated_path(&self) -> PathBuf {
+        self.folder.join(format!("{}-updated.pem", self.prefix))
+    }
+
+    /// Finishes a rotation that was cut off: upstream removes the old link before it renames the
+    /// new one, so a node that stopped between the two has only the new one.
+    fn recover(&self) -> Result<(), StoreError> {
+        let (current, updated) = (self.current_path(), self.updated_path());
+        if !sys::fs::try_exists(&current)? && is_link(&updated)? {
+            sys::fs::rename(&updated, &current)?;
+        }
+        Ok(())
+    }
+
     /// The newest certificate: behind the link, or as a `<prefix>.crt` and `.key` pair.
     pub fn current(&self) -> Result<Option<IdentityPair>, StoreError> {
+        self.recover()?;
         let current = self.current_path();
         if let Some(pem) = read(&current)? {
             return parse(&current, &pem, &pem).map(Some);
@@ -78,17 +96,28 @@ impl CertStore {
         Ok(pair)
     }
 
-    /// Swaps the link in one step.
-    fn point_at(&self, target: &Path) -> Result<(), FsError> {
-        let updated = self.folder.join(format!("{}-updated.pem", self.prefix));
-        sys::fs::remove_file(&updated)?;
-        let failed = |operation, path: &Path| {
-            let path = path.to_owned();
-            move |source| FsError { operation, path, source }
-        };
-        std::os::unix::fs::symlink(target, &updated).map_err(failed("link", &updated))?;
-        let current = self.current_path();
-        std::fs::rename(&updated, &current).map_err(failed("rename to", &current))
+    /// Swaps the link in one step; a file in its place is somebody's own and stays.
+    fn point_at(&self, target: &Path) -> Result<(), StoreError> {
+        let (current, updated) = (self.current_path(), self.updated_path());
+        is_link(&current)?;
+        if is_link(&updated)? {
+            sys::fs::remove_file(&updated)?;
+        }
+        let failed = |source| FsError { operation: "link", path: updated.clone(), source };
+        // A relative folder is relative to this process, not to the link.
+        let target = std::path::absolute(target).map_err(failed)?;
+        std::os::unix::fs::symlink(target, &updated).map_err(failed)?;
+        Ok(sys::fs::rename(&updated, &current)?)
+    }
+}
+
+/// Whether there is a symbolic link; anything else there is an error.
+fn is_link(path: &Path) -> Result<bool, StoreError> {
+    match path.symlink_metadata() {
+        Ok(found) if found.is_symlink() => Ok(true),
+        Ok(_) => Err(StoreError::NotALink(path.to_owned())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(FsError { operation: "stat", path: path.to_owned(), source }.into()),
     }
 }
 
@@ -114,6 +143,12 @@ mod tests {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec!["n".to_owned()]).unwrap();
         (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
+    }
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("rubelet-{name}-{}", std::process::id()));
+        sys::fs::create_dir_all(&folder, 0o755).unwrap();
+        folder
     }
 
     #[test]
@@ -142,5 +177,36 @@ mod tests {
             sys::fs::remove_file(folder.join(name)).unwrap();
         }
         sys::fs::remove_dir(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_rotation_that_was_cut_off_is_finished() {
+        let folder = folder("cut-off-store");
+        let store = CertStore::new(&folder, "kubelet-client");
+        let (certificate, key) = pair();
+        let kept = store.update(certificate.as_bytes(), key.as_bytes(), Timestamp::UNIX_EPOCH);
+        let updated = folder.join("kubelet-client-updated.pem");
+        std::fs::rename(store.current_path(), &updated).unwrap();
+        assert_eq!(store.current().unwrap().unwrap().chain(), kept.unwrap().chain());
+        assert!(store.current_path().is_symlink() && !updated.is_symlink());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_where_the_link_should_be_is_read_and_never_replaced() {
+        let folder = folder("own-store");
+        let store = CertStore::new(&folder, "kubelet-client");
+        let (own, next) = (pair(), pair());
+        let text = format!("{}{}", own.0, own.1);
+        std::fs::write(store.current_path(), &text).unwrap();
+        assert!(store.current().unwrap().is_some());
+        let error = store.update(next.0.as_bytes(), next.1.as_bytes(), Timestamp::UNIX_EPOCH);
+        let wanted = format!(
+            "expected {:?} to be a symlink but it is a file",
+            store.current_path().to_str().unwrap()
+        );
+        assert_eq!(error.unwrap_err().to_string(), wanted);
+        assert_eq!(std::fs::read_to_string(store.current_path()).unwrap(), text);
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }
