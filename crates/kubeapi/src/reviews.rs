@@ -72,12 +72,21 @@ fn code<T>(answer: &Result<T, ApiError>) -> Option<u16> {
 /// Whether the same question may be answered next time.
 fn may_pass(error: &ApiError) -> bool {
     match error {
-        ApiError::Unreachable(_) => true,
+        ApiError::Unreachable(text) => was_cut(text),
         ApiError::Refused { kind, code, retry_after, .. } => {
             *kind == Refusal::TooManyRequests || matches!(*code, 500 | 504) || retry_after.is_some()
         }
         ApiError::Malformed(_) => false,
     }
+}
+
+/// Whether a connection broke off under the question. A server that is not there will not be there a
+/// second later either: the caller is told at once (upstream: `webhook.DefaultShouldRetry`).
+fn was_cut(text: &str) -> bool {
+    let text = text.to_lowercase();
+    let never_made = ["error trying to connect", "tcp connect error", "connection refused"];
+    let cut = ["connection reset", "connection closed", "keep-alive timed out", "broken pipe"];
+    !never_made.iter().any(|part| text.contains(part)) && cut.iter().any(|part| text.contains(part))
 }
 
 #[async_trait]
@@ -112,11 +121,10 @@ fn judge_access(answer: SubjectAccessReview) -> Result<bool, String> {
 }
 
 fn judge_token(status: TokenReviewStatus) -> Result<Option<UserInfo>, String> {
-    if let Some(error) = status.error.filter(|e| !e.is_empty()) {
-        return Err(error);
-    }
     if !status.authenticated.unwrap_or(false) {
-        return Ok(None);
+        // An error beside a good token says nothing about it.
+        let error = status.error.filter(|e| !e.is_empty());
+        return error.map_or(Ok(None), Err);
     }
     let user = status.user.unwrap_or_default();
     Ok(Some(UserInfo {
@@ -166,8 +174,11 @@ mod tests {
         let found = judge_token(known.clone()).unwrap().unwrap();
         assert_eq!((found.name.as_str(), found.groups), ("u", vec!["g".to_owned()]));
         assert_eq!(judge_token(TokenReviewStatus::default()), Ok(None));
-        let broken = TokenReviewStatus { error: Some("no key".into()), ..known };
+        let error = Some("no key".to_owned());
+        let broken = TokenReviewStatus { error: error.clone(), ..TokenReviewStatus::default() };
         assert_eq!(judge_token(broken), Err("no key".to_owned()));
+        let both = TokenReviewStatus { error, ..known };
+        assert!(judge_token(both).unwrap().is_some());
     }
 
     #[test]
@@ -207,7 +218,11 @@ mod tests {
             message: String::new(),
             retry_after: None,
         };
-        assert!(may_pass(&ApiError::Unreachable("reset".into())));
+        let unreachable = |text: &str| ApiError::Unreachable(text.to_owned());
+        assert!(may_pass(&unreachable("client error (SendRequest): Connection reset by peer")));
+        assert!(may_pass(&unreachable("http2 error: keep-alive timed out")));
+        assert!(!may_pass(&unreachable("tcp connect error: Connection refused (os error 111)")));
+        assert!(!may_pass(&unreachable("no answer from the API server within 30s")));
         assert!(may_pass(&refused(500, Refusal::Other)));
         assert!(may_pass(&refused(429, Refusal::TooManyRequests)));
         assert!(!may_pass(&refused(403, Refusal::Forbidden)));
