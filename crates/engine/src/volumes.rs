@@ -45,9 +45,7 @@ pub use expansion::{
 pub use fields::{AllocatableResources, field_value, resource_value};
 pub use migration::{migrated_inline, migrated_persistent};
 pub use plan::{Action, Plan, PlanView, plan};
-pub use projects::{
-    MOST_USED, ProjectId, Projects, ProjectsError, QuotaFilesystem, quota_size,
-};
+pub use projects::{MOST_USED, ProjectId, Projects, ProjectsError, QuotaFilesystem, quota_size};
 pub use selinux::{
     Labelling, LabelsDiffer, VolumeLabel, label_conflict, label_option, setting as selinux_setting,
     volume_label, widest_mode,

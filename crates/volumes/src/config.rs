@@ -27,6 +27,8 @@ pub struct VolumesConfig {
     pub cluster_trust_bundles: bool,
     /// Gate `PodCertificateRequest`.
     pub pod_certificates: bool,
+    /// Gate `LocalStorageCapacityIsolationFSQuotaMonitoring`.
+    pub project_quotas: bool,
     /// SELinux is on: relabelling is asked of the runtime.
     pub selinux: bool,
     /// How volumes are mounted with a label instead, where that is possible.
@@ -47,6 +49,7 @@ impl VolumesConfig {
             tools: None,
             cluster_trust_bundles: false,
             pod_certificates: false,
+            project_quotas: false,
             selinux: false,
             labelling: None,
             usage_period: Some(Duration::from_secs(60)),

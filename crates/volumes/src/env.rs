@@ -7,6 +7,7 @@ use crate::metrics::VolumeMetrics;
 use crate::paths::Paths;
 use crate::plugins::flex::FlexDriver;
 use crate::pool::{Pool, PoolError};
+use crate::quota::Quotas;
 use api::core::v1::Pod;
 use engine::volumes::{AllocatableResources, Outcome};
 use ports::{Clock, EventSeverity, EventTarget, Events, NodeEvent, NodeViews, Objects, StorageApi};
@@ -31,6 +32,8 @@ pub(crate) struct Env {
     pub(crate) pool: Pool,
     pub(crate) metrics: VolumeMetrics,
     pub(crate) csi: Drivers,
+    /// Volumes that the filesystem counts.
+    pub(crate) quotas: Quotas,
     /// Certificates of pods.
     pub(crate) certificates: Certificates,
     /// Flexvolume drivers that have answered.

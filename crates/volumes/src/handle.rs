@@ -9,9 +9,10 @@ use crate::env::Env;
 use crate::paths::Paths;
 use crate::pool::{NORMAL, Pool};
 use crate::published::Published;
+use crate::quota::Quotas;
 use crate::subpath::{self, SubPathError, Which};
 use crate::task::{Request, VolumeStory, VolumesTask, WaitState};
-use crate::usage::{self, UsageCache};
+use crate::usage::{self, Ask, UsageCache};
 use api::core::v1::Pod;
 use api::ids::PodUid;
 use async_trait::async_trait;
@@ -38,6 +39,7 @@ pub fn start(config: VolumesConfig, deps: VolumesDeps) -> VolumesHandle {
 pub(crate) fn start_with(config: VolumesConfig, deps: VolumesDeps, pool: Pool) -> VolumesHandle {
     let env = Arc::new(Env {
         paths: Paths::new(config.roots.clone()),
+        quotas: Quotas::new(config.project_quotas, &config.roots.etc),
         config,
         objects: deps.objects,
         storage: deps.storage,
@@ -66,7 +68,7 @@ pub(crate) fn start_with(config: VolumesConfig, deps: VolumesDeps, pool: Pool) -
         token.run_until_cancelled(initialise).await;
     });
     let usages = env.config.usage_period.map(|keep| Arc::new(UsageCache::new(keep)));
-    VolumesHandle { env, requests, published, usages }
+    VolumesHandle { env, requests, published, usages, tasks: deps.tasks }
 }
 
 /// A cloneable front.
@@ -76,6 +78,7 @@ pub struct VolumesHandle {
     requests: mpsc::Sender<Request>,
     published: watch::Receiver<Published>,
     usages: Option<Arc<UsageCache>>,
+    tasks: Tasks,
 }
 
 impl VolumesHandle {
@@ -130,14 +133,26 @@ impl VolumeUsages for VolumesHandle {
     async fn usages(&self, uid: &PodUid) -> Arc<Vec<VolumeUsage>> {
         // A negative period turns the measuring off.
         let Some(cache) = &self.usages else { return Arc::default() };
-        if let Some(known) = cache.fresh(uid) {
-            return known;
-        }
-        let asked = self.ask(|reply| Request::Mounted { uid: uid.clone(), reply });
-        let volumes = asked.await.unwrap_or_default();
-        let measured = Arc::new(usage::measure(&self.env, uid.as_str(), volumes).await);
-        cache.keep(uid, &measured);
-        measured
+        let done = match cache.ask(uid) {
+            Ask::Fresh(usages) => return usages,
+            Ask::Wait => return cache.soon(uid).await,
+            Ask::Measure(done) => done,
+        };
+        let (handle, kept, pod) = (self.clone(), Arc::clone(cache), uid.clone());
+        let token = self.tasks.token();
+        self.tasks.spawn("volume-usage", OnExit::Fine, async move {
+            let measured = async {
+                let asked = handle.ask(|reply| Request::Mounted { uid: pod.clone(), reply });
+                let volumes = asked.await.unwrap_or_default();
+                usage::measure(&handle.env, pod.as_str(), volumes).await
+            };
+            // Nothing is lost when it is cut off: only numbers.
+            if let Some(usages) = token.run_until_cancelled(measured).await {
+                kept.keep(&pod, usages);
+            }
+            drop(done);
+        });
+        cache.soon(uid).await
     }
 }
 

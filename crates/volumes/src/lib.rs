@@ -34,6 +34,7 @@ mod plugin_registration;
 mod plugins;
 mod pool;
 mod published;
+mod quota;
 mod reconstruct;
 mod resolve;
 mod subpath;

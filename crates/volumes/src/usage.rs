@@ -13,35 +13,81 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
-type Kept = BTreeMap<PodUid, (Instant, Arc<Vec<VolumeUsage>>)>;
+/// Who asks waits this long for a measurement; one that takes longer goes on by itself, and meanwhile the one
+/// before it is told.
+const BRIEFLY: Duration = Duration::from_secs(2);
 
-/// Recent measurements.
+/// What is known of a pod's volumes.
+#[derive(Debug, Default)]
+struct Known {
+    last: Option<(Instant, Arc<Vec<VolumeUsage>>)>,
+    /// Since when it is measured; the channel closes when that ends.
+    measured: Option<(Instant, watch::Receiver<()>)>,
+}
+
+/// Recent measurements. A pod whose volumes cannot be measured, or are very big, holds up nobody who asks for all.
 #[derive(Debug)]
 pub(crate) struct UsageCache {
-    kept: Mutex<Kept>,
+    known: Mutex<BTreeMap<PodUid, Known>>,
     keep: Duration,
+}
+
+/// What to do for an answer.
+pub(crate) enum Ask {
+    /// It is recent.
+    Fresh(Arc<Vec<VolumeUsage>>),
+    /// Somebody must measure, and drop this when it is done.
+    Measure(watch::Sender<()>),
+    /// Somebody does.
+    Wait,
 }
 
 impl UsageCache {
     /// Keeps each measurement for this long.
     pub(crate) fn new(keep: Duration) -> Self {
-        Self { kept: Mutex::default(), keep }
+        Self { known: Mutex::default(), keep }
     }
 
-    pub(crate) fn fresh(&self, uid: &PodUid) -> Option<Arc<Vec<VolumeUsage>>> {
-        let kept = self.kept.lock().ok()?;
-        let (at, usages) = kept.get(uid)?;
-        (at.elapsed() < self.keep).then(|| Arc::clone(usages))
-    }
-
-    pub(crate) fn keep(&self, uid: &PodUid, usages: &Arc<Vec<VolumeUsage>>) {
-        let now = Instant::now();
-        if let Ok(mut kept) = self.kept.lock() {
-            kept.retain(|_, (at, _)| now.duration_since(*at) < self.keep);
-            kept.insert(uid.clone(), (now, Arc::clone(usages)));
+    pub(crate) fn ask(&self, uid: &PodUid) -> Ask {
+        let Ok(mut known) = self.known.lock() else { return Ask::Wait };
+        let entry = known.entry(uid.clone()).or_default();
+        if let Some((at, usages)) = &entry.last
+            && at.elapsed() < self.keep
+        {
+            return Ask::Fresh(Arc::clone(usages));
         }
+        if entry.measured.as_ref().is_some_and(|(_, running)| running.has_changed().is_ok()) {
+            return Ask::Wait;
+        }
+        let (done, running) = watch::channel(());
+        entry.measured = Some((Instant::now(), running));
+        Ask::Measure(done)
+    }
+
+    /// Keeps a measurement; those of pods that nobody asks for any more are forgotten.
+    pub(crate) fn keep(&self, uid: &PodUid, usages: Vec<VolumeUsage>) {
+        let Ok(mut known) = self.known.lock() else { return };
+        let old = self.keep.saturating_mul(2);
+        known.retain(|_, entry| {
+            let recent = entry.last.as_ref().is_some_and(|(at, _)| at.elapsed() < old);
+            recent || entry.measured.as_ref().is_some_and(|(_, run)| run.has_changed().is_ok())
+        });
+        known.entry(uid.clone()).or_default().last = Some((Instant::now(), Arc::new(usages)));
+    }
+
+    /// The measurement that runs, if it ends soon, else the last one.
+    pub(crate) async fn soon(&self, uid: &PodUid) -> Arc<Vec<VolumeUsage>> {
+        let running = self.known.lock().ok().and_then(|known| known.get(uid)?.measured.clone());
+        if let Some((since, mut running)) = running {
+            // Nothing is ever sent; cut off here, it goes on in its task.
+            let _over = tokio::time::timeout_at(since + BRIEFLY, running.changed()).await;
+        }
+        let Ok(known) = self.known.lock() else { return Arc::default() };
+        let last = known.get(uid).and_then(|entry| entry.last.as_ref());
+        last.map(|(_, usages)| Arc::clone(usages)).unwrap_or_default()
     }
 }
 
@@ -63,7 +109,7 @@ pub(crate) async fn measure(
             _ => env.paths.container_source(uid, &spec),
         };
         let began = Instant::now();
-        let source = source(&spec);
+        let mut source = source(&spec);
         let measured = match &spec.plugin {
             Plugin::HostPath | Plugin::Fc | Plugin::GitRepo | Plugin::Image => None,
             Plugin::Csi => ask_driver(env, &spec, path).await,
@@ -72,7 +118,13 @@ pub(crate) async fn measure(
             | Plugin::ConfigMap
             | Plugin::Secret
             | Plugin::DownwardApi
-            | Plugin::Projected => walk(env, path).await,
+            | Plugin::Projected => {
+                let (measured, by_quota) = measure_folder(env, path).await;
+                if by_quota {
+                    source = Some("fsquota".to_owned());
+                }
+                measured
+            }
             _ => ask_filesystem(env, path).await,
         };
         if let Some(source) = source {
@@ -126,23 +178,22 @@ fn claim_of(spec: &VolumeSpec) -> Option<(String, String)> {
     Some((text(&claim.metadata.namespace), text(&claim.metadata.name)))
 }
 
-async fn walk(env: &Env, path: PathBuf) -> Option<VolumeUsage> {
+/// By the quota that counts it, else by a walk; whether it was by the quota.
+async fn measure_folder(env: &Env, path: PathBuf) -> (Option<VolumeUsage>, bool) {
     let key = format!("{} (usage)", path.display());
-    let seen = path.clone();
+    let quotas = env.quotas.clone();
     // A big folder takes its time; a hung one costs its thread and nothing else.
     let patience = Patience::GiveUp(Duration::from_secs(10 * 60));
-    let (used, fs) = env
-        .pool
-        .run(&key, "measure", patience, move || {
-            Ok::<_, sys::fs::FsError>((
-                sys::stats::folder_usage(&seen)?,
-                sys::stats::fs_usage(&seen)?,
-            ))
-        })
-        .await
-        .ok()?
-        .ok()?;
-    Some(VolumeUsage {
+    let measured = env.pool.run(&key, "measure", patience, move || {
+        let counted = quotas.usage(&path);
+        let used = match counted {
+            Some(used) => Ok(used),
+            None => sys::stats::folder_usage(&path),
+        };
+        (used.and_then(|used| Ok((used, sys::stats::fs_usage(&path)?))), counted.is_some())
+    });
+    let Ok((measured, by_quota)) = measured.await else { return (None, false) };
+    let usage = measured.ok().map(|(used, fs)| VolumeUsage {
         capacity: Some(fs.capacity),
         available: Some(fs.available),
         used: Some(used.bytes),
@@ -150,7 +201,8 @@ async fn walk(env: &Env, path: PathBuf) -> Option<VolumeUsage> {
         inodes_free: Some(fs.inodes_free),
         inodes_used: Some(used.inodes),
         ..VolumeUsage::default()
-    })
+    });
+    (usage, by_quota)
 }
 
 async fn ask_filesystem(env: &Env, path: PathBuf) -> Option<VolumeUsage> {

@@ -40,19 +40,21 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
         meta: env.paths.meta(&input.uid, &Plugin::EmptyDir, &format!("wrapped_{name}")),
         medium,
         gid: ownership::fs_group(&input.pod),
+        quota: env.quotas.wanted(&input.pod, &input.spec),
         proc: env.paths.proc().to_owned(),
     };
     let nested = nested_mount_points(&input.pod, name);
     let now = env.clock.now();
     let key = empty.dir.to_string_lossy().into_owned();
     let keep = input.is_remount() || input.reconstructed;
+    let quotas = env.quotas.clone();
     input.step.enter("writing files");
     env.pool
         .run(&key, "write files", NORMAL, move || {
             empty.make()?;
             let result = write(&empty, payload, &nested, now);
             if result.is_err() && !keep {
-                empty_dir::remove(&empty.proc, &empty.dir, &empty.meta)?;
+                empty_dir::remove(&quotas, &empty.proc, &empty.dir, &empty.meta)?;
             }
             result
         })

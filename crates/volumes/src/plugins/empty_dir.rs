@@ -4,6 +4,7 @@ use super::{MountInput, UnmountInput};
 use crate::env::{Env, StepError, chain};
 use crate::ownership;
 use crate::pool::NORMAL;
+use crate::quota::{Quotas, Wanted};
 use api::core::v1::Pod;
 use engine::volumes::{Plugin, huge_page_option, memory_volume_size};
 use std::os::unix::fs::PermissionsExt;
@@ -30,6 +31,8 @@ pub(crate) struct EmptyDir {
     pub(crate) meta: PathBuf,
     pub(crate) medium: Medium,
     pub(crate) gid: Option<u32>,
+    /// It is to be counted by a quota, on disk.
+    pub(crate) quota: Option<Wanted>,
     pub(crate) proc: PathBuf,
 }
 
@@ -76,6 +79,7 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
         meta: env.paths.meta(&input.uid, &Plugin::EmptyDir, &input.spec.name),
         medium,
         gid: ownership::fs_group(&input.pod),
+        quota: env.quotas.wanted(&input.pod, &input.spec),
         proc: env.paths.proc().to_owned(),
     };
     let key = empty.dir.to_string_lossy().into_owned();
@@ -94,7 +98,8 @@ impl EmptyDir {
         };
         if sys::fs::try_exists(&ready)? {
             match (&self.medium, mounted) {
-                (Medium::Disk, Some(_)) | (Medium::Memory(_), Some(true)) => return Ok(()),
+                (Medium::Disk, Some(_)) => return self.count(),
+                (Medium::Memory(_), Some(true)) => return Ok(()),
                 (Medium::Disk, None) => {
                     tracing::warn!(path = %self.dir.display(), "volume directory is missing");
                     remove_tree(&self.proc, &self.meta, Contents::Everything)?;
@@ -113,7 +118,11 @@ impl EmptyDir {
         }
         sys::fs::create_dir_all(&self.meta, 0o750)?;
         sys::fs::write(&ready, "")?;
-        Ok(())
+        self.count()
+    }
+
+    fn count(&self) -> Result<(), StepError> {
+        self.quota.as_ref().map_or(Ok(()), |quota| quota.assign(&self.dir))
     }
 
     fn make_dir(&self) -> Result<(), StepError> {
@@ -160,16 +169,22 @@ pub(crate) async fn tear_down(
     let dir = env.paths.volume(&input.uid, &input.spec.plugin, &input.spec.name);
     let meta = env.paths.meta(&input.uid, &Plugin::EmptyDir, meta_name);
     let proc = env.paths.proc().to_owned();
+    let quotas = env.quotas.clone();
     let key = dir.to_string_lossy().into_owned();
     input.step.enter("removing the directory");
-    env.pool.run(&key, "tear down", NORMAL, move || remove(&proc, &dir, &meta)).await?
+    env.pool.run(&key, "tear down", NORMAL, move || remove(&quotas, &proc, &dir, &meta)).await?
 }
 
 /// The reverse of [`EmptyDir::make`].
-pub(crate) fn remove(proc: &Path, dir: &Path, meta: &Path) -> Result<(), StepError> {
+pub(crate) fn remove(
+    quotas: &Quotas,
+    proc: &Path,
+    dir: &Path,
+    meta: &Path,
+) -> Result<(), StepError> {
     remove_tree(proc, meta, Contents::Everything)?;
     match mount::is_mount_point(dir) {
-        Ok(false) => {}
+        Ok(false) => quotas.clear(dir),
         Ok(true) => {
             // Only what we mount ourselves; a foreign mount stays, and so does the folder.
             let magic = mount::fs_magic(dir)?;

@@ -2,7 +2,7 @@
 
 use super::bed::{eventually, eventually_within};
 use super::{Bed, pod};
-use ports::PodLife;
+use ports::{PodLife, VolumeUsages as _};
 use serde_json::json;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -121,4 +121,31 @@ async fn a_driver_that_never_answers_is_named_and_holds_up_nobody() {
     let named = bed.handle.facts().quarantined[0].clone();
     assert!(named.starts_with("NodeStageVolume of driver hostpath.test of "), "{named}");
     assert!(bed.registry.render().contains("rubelet_volume_quarantined_calls 20"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_that_cannot_be_measured_holds_up_no_other() {
+    let bed = Bed::new("hung-usage");
+    let volumes = || json!([{"name": "d", "emptyDir": {}}]);
+    let (stuck, fine) = (pod("stuck", volumes()), pod("fine", volumes()));
+    bed.show(&[(&stuck, PodLife::Syncing), (&fine, PodLife::Syncing)]);
+    bed.ready(&stuck).await;
+    bed.ready(&fine).await;
+    let inside = bed.pod_dir("stuck").join("volumes/kubernetes.io~empty-dir/d/inside");
+    let Some(silent) = Silent::mount(&inside) else {
+        println!("no FUSE here: nothing to test");
+        return;
+    };
+    // Several ask at once, as the summary and the eviction do.
+    let started = Instant::now();
+    let hung = api::ids::PodUid::from("stuck");
+    let (one, other) = tokio::join!(bed.handle.usages(&hung), bed.handle.usages(&hung));
+    assert!(one.is_empty() && other.is_empty());
+    assert_eq!(bed.handle.usages(&"fine".into()).await.len(), 1);
+    assert!(bed.handle.usages(&hung).await.is_empty());
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+    let path = inside.parent().unwrap().display().to_string();
+    let named = || bed.handle.facts().quarantined.iter().any(|call| call.contains(&path));
+    eventually("named", named).await;
+    drop(silent);
 }

@@ -2,7 +2,7 @@
 
 use super::bed::eventually;
 use super::{Bed, pod};
-use ports::{PodLife, SubPathRequest, VolumeError, Volumes};
+use ports::{PodLife, SubPathRequest, VolumeError, VolumeUsages as _, Volumes};
 use serde_json::json;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -209,4 +209,29 @@ async fn a_worker_that_asks_before_the_snapshot_shows_its_pod_is_served() {
     assert_eq!(bed.mounts().len(), 1);
     bed.end(&p).await;
     assert!(bed.mounts().is_empty());
+}
+
+#[tokio::test]
+async fn volumes_on_a_disk_without_quotas_are_measured_by_a_walk() {
+    let bed = Bed::with("no-quota", |config, root| {
+        config.project_quotas = true;
+        config.roots.etc = root.join("etc");
+        std::fs::create_dir_all(root.join("etc")).unwrap();
+    });
+    let source = json!({"name": "d", "emptyDir": {"sizeLimit": "1Mi"}});
+    let mut own = (*pod("own", json!([source]))).clone();
+    own.spec.as_mut().unwrap().host_users = Some(false);
+    let own = Arc::new(own);
+    bed.show(&[(&own, PodLife::Syncing)]);
+    bed.ready(&own).await;
+    let folder = bed.pod_dir("own").join("volumes/kubernetes.io~empty-dir/d");
+    std::fs::write(folder.join("file"), vec![b'x'; 5000]).unwrap();
+    let usages = bed.handle.usages(&"own".into()).await;
+    assert_eq!(usages[0].inodes_used, Some(2));
+    let page = bed.registry.render();
+    let count = "kubelet_volume_metric_collection_duration_seconds_count{metric_source=\"du\"} 1";
+    assert!(page.contains(count) && !page.contains("fsquota"), "{page}");
+    assert_eq!(sys::fs::list_dir(bed.root.join("etc")).unwrap(), [""; 0]);
+    bed.end(&own).await;
+    assert!(!folder.exists());
 }
