@@ -1,9 +1,10 @@
 //! Events to the API server: a bounded queue, correlation, one sender.
 //!
 //! Promises: emitting never waits; what does not fit in the queue is dropped with a log line; order
-//! is kept per process.
+//! is kept per process. An event tells when it happened, not when the server could be reached.
 
 mod correlate;
+mod name;
 
 use crate::connection::{Connection, Lane};
 use crate::error::ApiError;
@@ -11,6 +12,7 @@ use crate::watch::random_fraction;
 use api::core::v1::{Event, EventSource, ObjectReference};
 use api::machinery::apis::meta::v1::{ObjectMeta, Time};
 use correlate::{Correlator, Occurrence, Post, Subject};
+use jiff::Timestamp;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use ports::{Clock, EventSeverity, EventTarget, Events, NodeEvent};
@@ -35,6 +37,7 @@ pub struct EventsConfig {
 #[derive(Debug, Clone)]
 pub struct ApiEvents {
     queue: mpsc::Sender<Queued>,
+    clock: Arc<dyn Clock>,
 }
 
 impl ApiEvents {
@@ -49,10 +52,10 @@ impl ApiEvents {
         let sender = SenderTask {
             lane: connection.events().clone(),
             config,
-            clock,
+            clock: Arc::clone(&clock),
             correlator: Correlator::new(),
         };
-        (Self { queue }, sender.run(events, cancel))
+        (Self { queue, clock }, sender.run(events, cancel))
     }
 }
 
@@ -63,7 +66,7 @@ impl Events for ApiEvents {
 
     fn emit_annotated(&self, event: NodeEvent, annotations: Annotations) {
         log(&event);
-        let queued = Queued { event, annotations };
+        let queued = Queued { event, annotations, at: self.clock.now() };
         if let Err(mpsc::error::TrySendError::Full(queued)) = self.queue.try_send(queued) {
             tracing::warn!(reason = queued.event.reason, "event queue is full, event dropped");
         }
@@ -77,6 +80,7 @@ type Annotations = BTreeMap<String, String>;
 struct Queued {
     event: NodeEvent,
     annotations: Annotations,
+    at: Timestamp,
 }
 
 /// Events of standalone mode: the log is all there is.
@@ -140,8 +144,8 @@ impl SenderTask {
                 // Cancel-safe: an event not taken stays in the queue.
                 event = events.recv() => event,
             };
-            let Some(Queued { event, annotations }) = event else { return };
-            let (occurrence, version) = self.occurrence(event, annotations);
+            let Some(queued) = event else { return };
+            let (occurrence, version) = self.occurrence(queued);
             let Some(post) = self.correlator.correlate(&occurrence, self.clock.now()) else {
                 continue;
             };
@@ -154,11 +158,8 @@ impl SenderTask {
         }
     }
 
-    fn occurrence(
-        &self,
-        event: NodeEvent,
-        annotations: Annotations,
-    ) -> (Occurrence, Option<String>) {
+    fn occurrence(&self, queued: Queued) -> (Occurrence, Option<String>) {
+        let Queued { event, annotations, at } = queued;
         let core = |kind: &str, namespace, name, uid| Subject {
             api_version: "v1".into(),
             kind: kind.into(),
@@ -199,6 +200,7 @@ impl SenderTask {
             reason: event.reason.to_owned(),
             message: event.message,
             annotations,
+            at,
         };
         (occurrence, version)
     }
@@ -263,11 +265,19 @@ impl SenderTask {
     ) -> Event {
         let Subject { api_version, kind, namespace: home, name, uid } = &event.subject;
         let given = |text: &String| (!text.is_empty()).then(|| text.clone());
+        // What stands for several has no annotations and no reporter, as upstream makes it.
+        let single = !post.is_folded();
+        // One that the server has forgotten comes back under its old name.
+        let own = post.name.clone().unwrap_or_else(|| match single {
+            true => name::of_event(name, post.last),
+            false => name::plain(name, post.last),
+        });
+        let annotations = Some(&event.annotations).filter(|map| single && !map.is_empty());
         Event {
             metadata: ObjectMeta {
-                name: Some(format!("{name}.{:x}", self.clock.now().as_nanosecond())),
+                name: Some(own),
                 namespace: Some(namespace.to_owned()),
-                annotations: (!event.annotations.is_empty()).then(|| event.annotations.clone()),
+                annotations: annotations.cloned(),
                 ..ObjectMeta::default()
             },
             involved_object: ObjectReference {
@@ -289,13 +299,13 @@ impl SenderTask {
             last_timestamp: Some(Time(seconds(post.last))),
             count: Some(post.count),
             type_: Some(event.severity.into()),
-            reporting_component: Some("kubelet".into()),
-            reporting_instance: Some(self.config.node_name.clone()),
+            reporting_component: single.then(|| "kubelet".into()),
+            reporting_instance: single.then(|| self.config.node_name.clone()),
             ..Event::default()
         }
     }
 }
 
-fn seconds(at: jiff::Timestamp) -> jiff::Timestamp {
-    jiff::Timestamp::from_second(at.as_second()).unwrap_or(at)
+fn seconds(at: Timestamp) -> Timestamp {
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
 }

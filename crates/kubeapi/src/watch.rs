@@ -165,9 +165,14 @@ pub(crate) fn jittered(base: Duration) -> Duration {
 
 /// A number in `[0, 1)`; good enough to spread requests, not for secrets.
 pub(crate) fn random_fraction() -> f64 {
-    use std::hash::{BuildHasher, Hasher};
-    let bits = std::collections::hash_map::RandomState::new().build_hasher().finish() >> 40;
+    let bits = random_bits() >> 40;
     f64::from(u32::try_from(bits).unwrap_or_default()) / f64::from(1_u32 << 24)
+}
+
+/// A number that nobody had before; not for secrets.
+pub(crate) fn random_bits() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
 /// Keeps `out` at the complete current set, sorted by namespace and name.

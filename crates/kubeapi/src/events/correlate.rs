@@ -34,6 +34,8 @@ pub(crate) struct Occurrence {
     pub(crate) reason: String,
     pub(crate) message: String,
     pub(crate) annotations: BTreeMap<String, String>,
+    /// When it happened.
+    pub(crate) at: Timestamp,
 }
 
 /// Identity of an event object.
@@ -61,6 +63,13 @@ pub(crate) struct Post {
     pub(crate) count: i32,
     pub(crate) first: Timestamp,
     pub(crate) last: Timestamp,
+}
+
+impl Post {
+    /// Whether it stands for events with several messages.
+    pub(crate) fn is_folded(&self) -> bool {
+        matches!(self.key, EventKey::Folded(_))
+    }
 }
 
 #[derive(Debug)]
@@ -98,28 +107,29 @@ impl Correlator {
         }
     }
 
-    /// What to send for this event, if anything.
+    /// What to send for this event at this time, if anything. Folding and the budget go by the time of
+    /// sending, and so does what stands for several events; a single one has its own.
     pub(crate) fn correlate(&mut self, event: &Occurrence, now: Timestamp) -> Option<Post> {
         let similar = Similar {
             subject: event.subject.clone(),
             severity: event.severity,
             reason: event.reason.clone(),
         };
-        let (key, message) = match self.is_folded(&similar, &event.message, now) {
+        let (key, message, at) = match self.is_folded(&similar, &event.message, now) {
             true => {
                 let message = format!("(combined from similar events): {}", event.message);
-                (EventKey::Folded(similar), message)
+                (EventKey::Folded(similar), message, now)
             }
             false => {
                 let part = event.field_path.clone().unwrap_or_default();
                 let key = EventKey::Exact(Box::new((similar, part, event.message.clone())));
-                (key, event.message.clone())
+                (key, event.message.clone(), event.at)
             }
         };
         let known = self.counts.get(&key).cloned();
         let count = Count {
             count: known.as_ref().map_or(1, |k| k.count.saturating_add(1)),
-            first: known.as_ref().map_or(now, |k| k.first),
+            first: known.as_ref().map_or(at, |k| k.first),
             name: known.and_then(|k| k.name),
         };
         self.counts.put(key.clone(), count.clone());
@@ -127,7 +137,7 @@ impl Correlator {
             return None;
         }
         let Count { count, first, name } = count;
-        Some(Post { key, name, message, count, first, last: now })
+        Some(Post { key, name, message, count, first, last: at })
     }
 
     /// The server has stored the event under this name.
@@ -184,6 +194,7 @@ mod tests {
             reason: reason.into(),
             message: message.into(),
             annotations: BTreeMap::new(),
+            at: at(0),
         }
     }
 
@@ -197,9 +208,10 @@ mod tests {
         let first = correlator.correlate(&occurrence("Pulled", "m"), at(0)).unwrap();
         assert_eq!((first.count, first.name.as_deref()), (1, None));
         correlator.stored(&first.key, "pod.1".into());
-        let second = correlator.correlate(&occurrence("Pulled", "m"), at(5)).unwrap();
+        let again = Occurrence { at: at(5), ..occurrence("Pulled", "m") };
+        let second = correlator.correlate(&again, at(60)).unwrap();
         assert_eq!((second.count, second.name.as_deref()), (2, Some("pod.1")));
-        assert_eq!((second.first, second.last), (at(0), at(5)));
+        assert_eq!((second.first, second.last), (at(0), at(5)), "when they happened");
     }
 
     #[test]
@@ -220,7 +232,7 @@ mod tests {
         }
         let tenth = correlator.correlate(&occurrence("R", "m9"), at(9)).unwrap();
         assert_eq!(tenth.message, "(combined from similar events): m9");
-        assert_eq!(tenth.count, 1);
+        assert_eq!((tenth.count, tenth.first, tenth.last), (1, at(9), at(9)));
         let next = correlator.correlate(&occurrence("R", "m10"), at(10)).unwrap();
         assert_eq!(next.count, 2, "folded events are one object");
         let later = correlator.correlate(&occurrence("R", "m11"), at(700)).unwrap();
