@@ -151,6 +151,13 @@ mod tests {
         folder
     }
 
+    fn remove(folder: &Path) {
+        for name in sys::fs::list_dir(folder).unwrap() {
+            sys::fs::remove_file(folder.join(name)).unwrap();
+        }
+        sys::fs::remove_dir(folder).unwrap();
+    }
+
     #[test]
     fn the_newest_certificate_is_current_and_older_ones_stay() {
         let folder = std::env::temp_dir().join(format!("rubelet-store-{}", std::process::id()));
@@ -173,10 +180,7 @@ mod tests {
         );
         let target = std::fs::read_link(store.current_path()).unwrap();
         assert_eq!(target, folder.join("kubelet-client-2027-01-15-08-00-01.pem"));
-        for name in names {
-            sys::fs::remove_file(folder.join(name)).unwrap();
-        }
-        sys::fs::remove_dir(&folder).unwrap();
+        remove(&folder);
     }
 
     #[test]
@@ -186,10 +190,10 @@ mod tests {
         let (certificate, key) = pair();
         let kept = store.update(certificate.as_bytes(), key.as_bytes(), Timestamp::UNIX_EPOCH);
         let updated = folder.join("kubelet-client-updated.pem");
-        std::fs::rename(store.current_path(), &updated).unwrap();
+        sys::fs::rename(store.current_path(), &updated).unwrap();
         assert_eq!(store.current().unwrap().unwrap().chain(), kept.unwrap().chain());
         assert!(store.current_path().is_symlink() && !updated.is_symlink());
-        std::fs::remove_dir_all(folder).unwrap();
+        remove(&folder);
     }
 
     #[test]
@@ -198,7 +202,7 @@ mod tests {
         let store = CertStore::new(&folder, "kubelet-client");
         let (own, next) = (pair(), pair());
         let text = format!("{}{}", own.0, own.1);
-        std::fs::write(store.current_path(), &text).unwrap();
+        sys::fs::write(store.current_path(), &text).unwrap();
         assert!(store.current().unwrap().is_some());
         let error = store.update(next.0.as_bytes(), next.1.as_bytes(), Timestamp::UNIX_EPOCH);
         let wanted = format!(
@@ -206,7 +210,7 @@ mod tests {
             store.current_path().to_str().unwrap()
         );
         assert_eq!(error.unwrap_err().to_string(), wanted);
-        assert_eq!(std::fs::read_to_string(store.current_path()).unwrap(), text);
-        std::fs::remove_dir_all(folder).unwrap();
+        assert_eq!(sys::fs::read_to_string(store.current_path()).unwrap(), text);
+        remove(&folder);
     }
 }
