@@ -161,7 +161,7 @@ impl Watch {
     }
 }
 
-/// Sockets below `dir`; names that start with a dot are ignored, links are not followed.
+/// Sockets below `dir`, and links to sockets; names that start with a dot and links to folders are ignored.
 fn scan(dir: &Path) -> BTreeMap<PathBuf, Identity> {
     let mut found = BTreeMap::new();
     if sys::fs::create_dir_all(dir, 0o750).is_ok() {
@@ -182,9 +182,11 @@ fn scan_into(dir: &Path, found: &mut BTreeMap<PathBuf, Identity>, depth: usize) 
         let Ok(metadata) = std::fs::symlink_metadata(&path) else { continue };
         if metadata.is_dir() {
             scan_into(&path, found, depth + 1);
-        } else if metadata.file_type().is_socket() {
-            let identity =
-                (metadata.dev(), metadata.ino(), metadata.mtime(), metadata.mtime_nsec());
+            continue;
+        }
+        let Ok(target) = std::fs::metadata(&path) else { continue };
+        if target.file_type().is_socket() {
+            let identity = (target.dev(), target.ino(), target.mtime(), target.mtime_nsec());
             found.insert(path, identity);
         }
     }
@@ -244,5 +246,32 @@ async fn register(socket: &Path, handlers: &PluginHandlers) -> Done {
             ))
         }
         (Err(e), _) => Done::Failed(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_are_found_in_folders_and_behind_links() {
+        let dir = std::env::temp_dir().join(format!("rubelet-plugins-{}", std::process::id()));
+        let elsewhere = dir.join("elsewhere");
+        let registry = dir.join("registry");
+        std::fs::create_dir_all(registry.join("sub")).unwrap();
+        std::fs::create_dir_all(&elsewhere).unwrap();
+        let listen = |path: PathBuf| std::os::unix::net::UnixListener::bind(path).unwrap();
+        let _sockets = [
+            listen(registry.join("a.sock")),
+            listen(registry.join("sub/b.sock")),
+            listen(registry.join(".hidden.sock")),
+            listen(elsewhere.join("c.sock")),
+        ];
+        std::fs::write(registry.join("file"), "").unwrap();
+        std::os::unix::fs::symlink(elsewhere.join("c.sock"), registry.join("c.sock")).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, registry.join("folder")).unwrap();
+        let found: Vec<PathBuf> = scan(&registry).into_keys().collect();
+        assert_eq!(found, ["a.sock", "c.sock", "sub/b.sock"].map(|name| registry.join(name)));
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

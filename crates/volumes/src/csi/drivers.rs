@@ -2,10 +2,11 @@
 
 use super::client::Driver;
 use crate::env::StepError;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Mutex;
 use telemetry::metrics::HistogramFamily;
+use tokio::sync::Notify;
 
 /// One registered driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,13 +65,14 @@ impl Version {
 #[derive(Debug)]
 pub(crate) struct Drivers {
     registered: Mutex<BTreeMap<String, Registered>>,
+    change: Notify,
     /// How long calls took.
     pub(crate) seconds: HistogramFamily,
 }
 
 impl Drivers {
     pub(crate) fn new(seconds: HistogramFamily) -> Self {
-        Self { registered: Mutex::default(), seconds }
+        Self { registered: Mutex::default(), change: Notify::new(), seconds }
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<Registered> {
@@ -81,6 +83,17 @@ impl Drivers {
         if let Ok(mut drivers) = self.registered.lock() {
             drivers.insert(name.to_owned(), driver);
         }
+        self.change.notify_one();
+    }
+
+    /// All that are registered.
+    pub(crate) fn names(&self) -> BTreeSet<String> {
+        self.registered.lock().map(|all| all.keys().cloned().collect()).unwrap_or_default()
+    }
+
+    /// Waits until another driver is registered; one waits at a time.
+    pub(crate) async fn changed(&self) {
+        self.change.notified().await;
     }
 
     pub(crate) fn remove(&self, name: &str) {

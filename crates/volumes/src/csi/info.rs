@@ -2,7 +2,8 @@
 
 use super::PREFIX;
 use super::client::Driver;
-use super::drivers::{Registered, Version};
+use super::drivers::{Registered, Version, missing};
+use super::limits;
 use crate::env::Env;
 use api::core::v1::Node;
 use api::machinery::apis::meta::v1::OwnerReference;
@@ -48,25 +49,32 @@ impl PluginHandler for CsiHandler {
         let version = self.version(plugin, "RegisterPlugin")?;
         let endpoint = plugin.endpoint.clone();
         let seconds = self.env.csi.seconds.clone();
-        let info =
-            Driver::at(&endpoint, &plugin.name, seconds).info().await.map_err(|e| e.to_string())?;
-        self.env.csi.set(&plugin.name, Registered { endpoint, version });
-        let installed = install(&self.env, &plugin.name, &info).await;
-        if installed.is_err() {
-            self.env.csi.remove(&plugin.name);
+        let asked = Driver::at(&endpoint, &plugin.name, seconds).info().await;
+        let installed = match asked {
+            Ok(info) => install(&self.env, &plugin.name, &info).await,
+            Err(e) => Err(e.to_string()),
+        };
+        match installed {
+            Ok(()) => self.env.csi.set(&plugin.name, Registered { endpoint, version }),
+            // What an earlier one of that name has left goes, too.
+            Err(_) => self.take_out(&plugin.name).await,
         }
         installed
     }
 
     async fn deregister(&self, plugin: &PluginInfo) {
-        self.env.csi.remove(&plugin.name);
-        if let Err(err) = uninstall(&self.env, &plugin.name).await {
-            tracing::error!(err, driver = plugin.name, "could not uninstall CSI driver");
-        }
+        self.take_out(&plugin.name).await;
     }
 }
 
 impl CsiHandler {
+    async fn take_out(&self, driver: &str) {
+        self.env.csi.remove(driver);
+        if let Err(err) = uninstall(&self.env, driver).await {
+            tracing::error!(err, driver, "could not uninstall CSI driver");
+        }
+    }
+
     fn version(&self, plugin: &PluginInfo, caller: &str) -> Result<Version, String> {
         let name = &plugin.name;
         if plugin.versions.is_empty() {
@@ -97,7 +105,7 @@ async fn install(env: &Env, driver: &str, info: &NodeGetInfoResponse) -> Result<
     }
     let Some(storage) = &env.storage else { return Ok(()) };
     let topology = topology(info);
-    retry(|| async {
+    retry("node", || async {
         let node = env.objects.node_now().await.map_err(|e| e.to_string())?;
         match node_patch(&node, driver, Some(&info.node_id), &topology)? {
             Some(patch) => {
@@ -108,22 +116,39 @@ async fn install(env: &Env, driver: &str, info: &NodeGetInfoResponse) -> Result<
     })
     .await
     .map_err(|e| format!("error updating Node object with CSI driver node info: {e}"))?;
+    enter(env, storage.as_ref(), driver, info).await
+}
+
+/// Enters what the driver says about itself.
+async fn enter(
+    env: &Env,
+    storage: &dyn StorageApi,
+    driver: &str,
+    info: &NodeGetInfoResponse,
+) -> Result<(), String> {
+    let topology = topology(info);
     let entry = CSINodeDriver {
         name: driver.to_owned(),
         node_id: info.node_id.clone(),
         topology_keys: Some(topology.keys().cloned().collect()),
         allocatable: allocatable(info.max_volumes_per_node),
     };
-    write_csi_node(env, storage.as_ref(), driver, Some(entry))
+    write_csi_node(env, storage, driver, Some(entry))
         .await
         .map_err(|e| format!("error updating CSINode object with CSI driver node info: {e}"))
 }
 
-/// Asks a registered driver again about itself and enters the answer.
+/// Asks a registered driver again about itself and enters the answer; what is on the node stays.
 pub(crate) async fn update(env: &Env, driver: &str) -> Result<(), String> {
-    let opened = env.csi.open(driver, "update failed").map_err(|e| e.to_string())?;
-    let info = opened.info().await.map_err(|e| e.to_string())?;
-    install(env, driver, &info).await
+    let registered = env.csi.get(driver).ok_or_else(|| {
+        format!("failed to create CSI client for driver {driver:?}: {}", missing(driver))
+    })?;
+    let asked = registered.open(driver, env.csi.seconds.clone()).info().await;
+    let info =
+        asked.map_err(|e| format!("failed to get NodeGetInfo from driver {driver:?}: {e}"))?;
+    let Some(storage) = &env.storage else { return Ok(()) };
+    let entered = enter(env, storage.as_ref(), driver, &info).await;
+    entered.map_err(|e| format!("failed to update driver {driver:?}: {e}"))
 }
 
 async fn uninstall(env: &Env, driver: &str) -> Result<(), String> {
@@ -131,7 +156,7 @@ async fn uninstall(env: &Env, driver: &str) -> Result<(), String> {
     write_csi_node(env, storage.as_ref(), driver, None)
         .await
         .map_err(|e| format!("error uninstalling CSI driver from CSINode object {e}"))?;
-    retry(|| async {
+    retry("node", || async {
         let node = env.objects.node_now().await.map_err(|e| e.to_string())?;
         match node_patch(&node, driver, None, &BTreeMap::new())? {
             Some(patch) => {
@@ -141,6 +166,7 @@ async fn uninstall(env: &Env, driver: &str) -> Result<(), String> {
         }
     })
     .await
+    .map_err(|e| format!("error removing CSI driver node info from Node object {e}"))
 }
 
 fn topology(info: &NodeGetInfoResponse) -> BTreeMap<String, String> {
@@ -151,12 +177,13 @@ fn allocatable(max: i64) -> Option<VolumeNodeResources> {
     (max > 0).then(|| VolumeNodeResources { count: Some(i32::try_from(max).unwrap_or(i32::MAX)) })
 }
 
-async fn retry<F>(mut attempt: impl FnMut() -> F) -> Result<(), String>
+/// Tries some times; says all that went wrong, each thing once.
+async fn retry<F>(what: &str, mut attempt: impl FnMut() -> F) -> Result<(), String>
 where
     F: Future<Output = Result<(), String>>,
 {
     let mut wait = FIRST_WAIT;
-    let mut last = String::new();
+    let mut causes: Vec<String> = Vec::new();
     for number in 0..TRIES {
         if number > 0 {
             tokio::time::sleep(wait).await;
@@ -164,10 +191,15 @@ where
         }
         match attempt().await {
             Ok(()) => return Ok(()),
-            Err(e) => last = e,
+            Err(e) if causes.contains(&e) => {}
+            Err(e) => causes.push(e),
         }
     }
-    Err(last)
+    let causes = match causes.as_slice() {
+        [one] => one.clone(),
+        many => format!("[{}]", many.join(", ")),
+    };
+    Err(format!("error updating {what}: timed out waiting for the condition; caused by: {causes}"))
 }
 
 /// The change of the node's annotation and topology labels; `None` if there is nothing to change.
@@ -180,8 +212,9 @@ fn node_patch(
 ) -> Result<Option<Value>, String> {
     let annotation = node.metadata.annotations.as_ref().and_then(|a| a.get(NODE_ID));
     let mut ids: BTreeMap<String, String> = match annotation.filter(|a| !a.is_empty()) {
-        Some(text) => serde_json::from_str(text)
-            .map_err(|e| format!("failed to parse node's {NODE_ID:?} annotation value: {e}"))?,
+        Some(text) => serde_json::from_str(text).map_err(|e| {
+            format!("failed to parse node's {NODE_ID:?} annotation value ({text:?}) err={e}")
+        })?,
         None => BTreeMap::new(),
     };
     let before = ids.clone();
@@ -225,7 +258,7 @@ async fn write_csi_node(
     driver: &str,
     entry: Option<CSINodeDriver>,
 ) -> Result<(), String> {
-    retry(|| async {
+    retry("CSINode", || async {
         let object = match storage.csi_node().await {
             Ok(object) => object,
             Err(ObjectError::NotFound(_)) => create(env, storage).await?,
@@ -274,8 +307,8 @@ fn new_csi_node(node: &Node) -> CSINode {
     object
 }
 
-/// Makes sure that this node has its object, marks it ready, and ends. An object of another node
-/// of the same name is replaced.
+/// Makes sure that this node has its object, marks it ready, and then keeps what drivers say in it up to
+/// date. An object of another node of the same name is replaced.
 pub(crate) async fn initialise(env: Arc<Env>) {
     let Some(storage) = env.storage.clone() else { return };
     let mut told = String::new();
@@ -285,7 +318,7 @@ pub(crate) async fn initialise(env: Arc<Env>) {
         match initialise_once(&env, storage.as_ref()).await {
             Ok(()) => {
                 env.csi_ready.send_replace(true);
-                return;
+                break;
             }
             Err(err) => {
                 if err != told {
@@ -297,6 +330,7 @@ pub(crate) async fn initialise(env: Arc<Env>) {
             }
         }
     }
+    limits::keep_current(&env).await;
 }
 
 async fn initialise_once(env: &Env, storage: &dyn StorageApi) -> Result<(), String> {

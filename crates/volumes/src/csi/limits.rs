@@ -1,8 +1,15 @@
-//! Whether a volume cannot be attached because the node is full.
+//! How many volumes can be attached: whether the node is full, and what its drivers say about that by now.
 
 use super::info;
 use super::source::{attachment_name, driver_object};
 use crate::env::Env;
+use api::storage::v1::CSIDriver;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How often it is looked whether a driver that keeps its limit has come to change it.
+const LOOK_AGAIN: Duration = Duration::from_secs(10 * 60);
 
 /// gRPC's `RESOURCE_EXHAUSTED`, as attachments report it.
 const RESOURCE_EXHAUSTED: i32 = 8;
@@ -19,12 +26,8 @@ pub(crate) async fn is_full(env: &Env, volumes: &[(String, String)]) -> bool {
             .as_ref()
             .and_then(|s| s.attach_error.as_ref())
             .is_some_and(|e| e.error_code == Some(RESOURCE_EXHAUSTED));
-        let updates = driver_object(env, driver)
-            .await
-            .ok()
-            .flatten()
-            .is_some_and(|d| d.spec.node_allocatable_update_period_seconds.is_some());
-        if exhausted && updates {
+        let object = driver_object(env, driver).await.ok().flatten();
+        if exhausted && object.as_deref().and_then(period).is_some() {
             if let Err(err) = info::update(env, driver).await {
                 tracing::warn!(driver, err, "could not update the driver's volume limit");
             }
@@ -32,4 +35,49 @@ pub(crate) async fn is_full(env: &Env, volumes: &[(String, String)]) -> bool {
         }
     }
     false
+}
+
+/// How often the driver wants to be asked for its limit.
+fn period(driver: &CSIDriver) -> Option<Duration> {
+    let seconds = driver.spec.node_allocatable_update_period_seconds?;
+    u64::try_from(seconds).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs)
+}
+
+/// When a driver is looked at next, and whether it is then asked for its limit.
+#[derive(Debug, Clone, Copy)]
+struct Due {
+    at: Instant,
+    ask: bool,
+}
+
+/// Asks drivers that change their limits for them, each as often as its object says (upstream:
+/// `csiNodeUpdater`). Never ends.
+pub(crate) async fn keep_current(env: &Env) {
+    let mut known: BTreeMap<String, Due> = BTreeMap::new();
+    loop {
+        let registered = env.csi.names();
+        known.retain(|name, _| registered.contains(name));
+        let now = Instant::now();
+        let due = registered.iter().filter(|name| known.get(*name).is_none_or(|due| due.at <= now));
+        let looks = due.map(|name| look(env, name, known.get(name).is_some_and(|due| due.ask)));
+        for (name, next) in futures::future::join_all(looks).await {
+            known.insert(name, next);
+        }
+        let next = known.values().map(|due| due.at).min();
+        tokio::select! {
+            // Both are cancel-safe: a notice that came meanwhile is kept, a sleep has no state to lose.
+            () = env.csi.changed() => {}
+            () = tokio::time::sleep_until(next.unwrap_or_else(|| Instant::now() + LOOK_AGAIN)) => {}
+        }
+    }
+}
+
+async fn look(env: &Env, name: &str, ask: bool) -> (String, Due) {
+    if ask && let Err(err) = info::update(env, name).await {
+        tracing::error!(driver = name, err, "Failed to update CSIDriver");
+    }
+    let object = driver_object(env, name).await.ok().flatten();
+    let period = object.as_deref().and_then(period);
+    let at = Instant::now() + period.unwrap_or(LOOK_AGAIN);
+    (name.to_owned(), Due { at, ask: period.is_some() })
 }

@@ -107,6 +107,21 @@ async fn a_volume_is_staged_published_and_undone_in_order() {
 }
 
 #[tokio::test]
+async fn a_driver_that_changes_its_limit_is_asked_for_it_again() {
+    let bed = Bed::new("csi-limit");
+    let spec = json!({"attachRequired": false, "fsGroupPolicy": "File",
+        "nodeAllocatableUpdatePeriodSeconds": 1});
+    bed.storage.set_driver(NAME, spec);
+    let mut config = CsiDriverConfig::new(NAME, &bed.root.join("driver"));
+    config.registry = Some(registry(&bed));
+    let driver = CsiDriver::start(config).unwrap();
+    watch(&bed);
+    // Once by its registration.
+    let asked = || driver.calls().iter().filter(|call| call.starts_with("NodeGetInfo")).count();
+    eventually("asked again", || asked() >= 3).await;
+}
+
+#[tokio::test]
 async fn two_pods_share_one_stage() {
     let (bed, driver) = bed_with("csi-share", |_| {}).await;
     csi_claim(&bed, "c", json!({}));
