@@ -6,10 +6,13 @@
 //! none.
 
 use crate::env::StepError;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 use sys::beneath::{Dir, identity, is_dir, open_path};
+use sys::fs::FsError;
 use sys::mount;
+use units::errno::go_text;
 
 /// Why there is no bind.
 #[derive(Debug, thiserror::Error)]
@@ -25,8 +28,8 @@ pub(crate) enum SubPathError {
     Prepare(#[from] StepError),
 }
 
-impl From<sys::fs::FsError> for SubPathError {
-    fn from(error: sys::fs::FsError) -> Self {
+impl From<FsError> for SubPathError {
+    fn from(error: FsError) -> Self {
         Self::Prepare(error.into())
     }
 }
@@ -44,13 +47,17 @@ pub(crate) fn bind(volume: &Path, sub_path: &str, target: &Path) -> Result<PathB
             "unable to provision SubPath `{sub_path}`: must not contain '..'"
         )));
     }
-    let root = Dir::open(volume)?;
+    let root = Dir::open(volume).map_err(|e| match e.is_not_found() {
+        // A path of the host that nobody has made yet: its mode is not known.
+        true => SubPathError::Invalid(format!("stat {}: {}", volume.display(), go_text(&e.source))),
+        false => e.into(),
+    })?;
     let source = match root.open_beneath(relative) {
-        Ok(found) => found,
-        Err(e) if e.is_not_found() => {
-            root.make_beneath(relative, root.mode()?).map_err(|e| SubPathError::Create(e.into()))?
+        Err(e) if e.source.kind() == std::io::ErrorKind::CrossesDevices => {
+            let plain = without_links(volume, relative).ok_or(e)?;
+            open_or_make(&root, &plain)?
         }
-        Err(e) => return Err(e.into()),
+        found => take_or_make(&root, relative, found)?,
     };
     let directory = is_dir(&source).map_err(|e| StepError::uncertain(e.to_string()))?;
     prepare(target, directory)?;
@@ -65,6 +72,39 @@ pub(crate) fn bind(volume: &Path, sub_path: &str, target: &Path) -> Result<PathB
         return Err(e.into());
     }
     Ok(target.to_owned())
+}
+
+fn open_or_make(root: &Dir, relative: &Path) -> Result<OwnedFd, SubPathError> {
+    take_or_make(root, relative, root.open_beneath(relative))
+}
+
+fn take_or_make(
+    root: &Dir,
+    relative: &Path,
+    found: Result<OwnedFd, FsError>,
+) -> Result<OwnedFd, SubPathError> {
+    match found {
+        Err(e) if e.is_not_found() => {
+            root.make_beneath(relative, root.mode()?).map_err(|e| SubPathError::Create(e.into()))
+        }
+        found => Ok(found?),
+    }
+}
+
+/// The same path without links, as seen from the host: a link may leave the volume if it only comes back
+/// (`/data/current` → `/data/releases/7` in a volume of `/data`). What is opened is not trusted for that:
+/// the kernel looks again whether it is below the volume.
+fn without_links(volume: &Path, relative: &Path) -> Option<PathBuf> {
+    let base = std::fs::canonicalize(volume).ok()?;
+    let mut existing = relative;
+    let mut real = std::fs::canonicalize(volume.join(existing));
+    while real.is_err() {
+        existing = existing.parent()?;
+        real = std::fs::canonicalize(volume.join(existing));
+    }
+    let rest = relative.strip_prefix(existing).ok()?;
+    let real = real.ok()?;
+    Some(Path::new(".").join(real.strip_prefix(&base).ok()?).join(rest))
 }
 
 fn prepare(target: &Path, directory: bool) -> Result<(), StepError> {
@@ -229,6 +269,31 @@ mod tests {
         }
         let table = sys::mountinfo::read(Path::new("/proc")).unwrap();
         assert_eq!(sys::mountinfo::at_or_below(&table, &sub).len(), 0);
+        std::fs::remove_dir_all(&top).unwrap();
+    }
+
+    #[test]
+    fn links_that_come_back_into_the_volume_are_followed() {
+        let top = scratch("back");
+        let (volume, sub) = (top.join("v"), top.join("s"));
+        std::fs::create_dir_all(volume.join("releases/7")).unwrap();
+        std::fs::write(volume.join("releases/7/file"), "7").unwrap();
+        symlink(volume.join("releases/7"), volume.join("current")).unwrap();
+        symlink("../v/releases", volume.join("around")).unwrap();
+        symlink(&volume, volume.join("self")).unwrap();
+        for (index, path) in ["current", "around/7", "self/current", "self"].iter().enumerate() {
+            let bound = bind(&volume, path, &sub.join(format!("v/c/{index}"))).unwrap();
+            let file = if *path == "self" { "releases/7/file" } else { "file" };
+            assert_eq!(std::fs::read_to_string(bound.join(file)).unwrap(), "7", "{path}");
+        }
+        bind(&volume, "current/new/er", &sub.join("v/c/9")).unwrap();
+        assert!(volume.join("releases/7/new/er").is_dir());
+        clean(&sub, Which::All).unwrap();
+        let missing = bind(&top.join("gone"), "x", &sub.join("v/c/0")).unwrap_err().to_string();
+        assert_eq!(
+            missing,
+            format!("stat {}: no such file or directory", top.join("gone").display())
+        );
         std::fs::remove_dir_all(&top).unwrap();
     }
 
