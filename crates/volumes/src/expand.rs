@@ -28,15 +28,29 @@ pub(crate) enum Grown {
     Refused,
 }
 
+/// An expansion that failed.
+#[derive(Debug)]
+pub(crate) struct NotGrown {
+    pub(crate) error: StepError,
+    /// It was given up, and the claim was told.
+    pub(crate) given_up: bool,
+}
+
+impl From<StepError> for NotGrown {
+    fn from(error: StepError) -> Self {
+        Self { error, given_up: false }
+    }
+}
+
 /// Brings the volume to its claim's size, telling the claim each step.
-pub(crate) async fn expand(env: &Env, input: &MountInput) -> Result<Grown, StepError> {
+pub(crate) async fn expand(env: &Env, input: &MountInput) -> Result<Grown, NotGrown> {
     let spec = &input.spec;
     let Some(volume) = spec.as_persistent() else { return Ok(Grown::Later) };
     let engine::volumes::SpecSource::Persistent { claim, .. } = &spec.source else {
         return Ok(Grown::Later);
     };
     let capacity = volume.spec.as_ref().and_then(|s| s.capacity.as_ref());
-    let Some(size) = crate::resolve::capacity(capacity) else { return Ok(Grown::Later) };
+    let Some(whole) = crate::resolve::capacity(capacity) else { return Ok(Grown::Later) };
     let namespace = claim.metadata.namespace.clone().unwrap_or_default();
     let name = claim.metadata.name.clone().unwrap_or_default();
     // Only these plugins grow on the node; for others the size is what it is.
@@ -46,63 +60,104 @@ pub(crate) async fn expand(env: &Env, input: &MountInput) -> Result<Grown, StepE
         _ => false,
     };
     if !grows {
-        return Ok(Grown::To(size));
+        return Ok(Grown::To(whole));
     }
     input.step.enter("reading the claim for its size");
     let claim = env.objects.claim(&namespace, &name).await.map_err(|e| {
         StepError::transient(format!("mountVolume.NodeExpandVolume get PVC failed : {e}"))
     })?;
-    let (size, tell_claim, already_told) = match expansion(&claim, size) {
-        Expansion::Done { size } => return Ok(Grown::To(size)),
-        Expansion::Wait => return Ok(Grown::Later),
-        Expansion::Expand { size, tell_claim, already_told } => (size, tell_claim, already_told),
-    };
-    if spec.read_only {
+    if spec.read_only && claim_size(&claim).unwrap_or_default() < whole {
         let message = format!(
             "MountVolume.NodeExpandVolume failed for volume {:?} requested read-only file system",
             spec.name
         );
         tell(env, input, &claim, EventSeverity::Warning, "FileSystemResizeFailed", message);
-        return Ok(Grown::To(size));
+        return Ok(Grown::Later);
     }
-    let follows = claim.status.as_ref().is_some_and(|s| {
-        s.allocated_resources.is_some() || s.allocated_resource_statuses.is_some()
-    });
-    let mut claim = claim;
-    if tell_claim && follows {
+    match expansion(&claim, capacity) {
+        Some(Expansion::Done { size }) => Ok(Grown::To(size)),
+        Some(Expansion::Expand { size, amount, follows, already_told, overtaken }) => {
+            let wish = Wish { size, amount, follows, already_told, overtaken };
+            carry_out(env, input, claim, wish).await
+        }
+        Some(Expansion::Wait) | None => Ok(Grown::Later),
+    }
+}
+
+/// How the volume is to grow (see [`Expansion::Expand`]).
+struct Wish {
+    size: i64,
+    amount: String,
+    follows: bool,
+    already_told: bool,
+    overtaken: bool,
+}
+
+async fn carry_out(
+    env: &Env,
+    input: &MountInput,
+    mut claim: Arc<PersistentVolumeClaim>,
+    wish: Wish,
+) -> Result<Grown, NotGrown> {
+    if wish.follows && !wish.already_told {
         claim = patch(env, &claim, in_progress_patch(&claim)).await?;
     }
     input.step.enter("expanding the volume");
-    match ask_driver(env, input, (size, claim_size(&claim).unwrap_or_default())).await {
+    match ask_driver(env, input, (wish.size, claim_size(&claim).unwrap_or_default())).await {
         Ok(()) => {}
-        Err(Refusal::NotSupported(_)) if already_told || !follows => {
-            return Ok(Grown::To(size));
+        Err(Refusal::Missing(e)) => return Err(e.into()),
+        Err(Refusal::NotSupported(_)) if wish.already_told || !wish.follows => {
+            return Ok(Grown::To(wish.size));
         }
-        Err(Refusal::NotSupported(message)) => return Err(StepError::settled(message)),
-        Err(Refusal::Missing(e)) => return Err(e),
-        Err(Refusal::Failed(e)) => {
-            let infeasible =
-                matches!(e.code, Code::InvalidArgument | Code::OutOfRange | Code::NotFound);
-            let colon = if infeasible { "" } else { ": " };
-            let told = format!("Expander.NodeExpand failed to expand the volume {colon}{e}");
-            if follows {
-                patch(env, &claim, failed_patch(&told, infeasible, env.clock.now())).await?;
-            }
-            if e.code == Code::FailedPrecondition {
-                return Ok(if follows { Grown::Refused } else { Grown::To(size) });
-            }
-            return Err(StepError { message: told, outcome: Outcome::Uncertain });
+        Err(Refusal::NotSupported(message)) => {
+            return give_up(env, input, &claim, &wish, (message, None)).await;
+        }
+        Err(Refusal::Failed(message, code)) => {
+            return give_up(env, input, &claim, &wish, (message, code)).await;
         }
     }
     let message = format!(
         "MountVolume.NodeExpandVolume succeeded for volume {:?} {}",
-        spec.name, env.config.node_name
+        input.spec.name, env.config.node_name
     );
     tell(env, input, &claim, EventSeverity::Normal, "FileSystemResizeSuccessful", message);
-    if !already_told {
-        patch(env, &claim, finished_patch(&claim, size)).await?;
+    if !wish.already_told {
+        let told = patch(env, &claim, finished_patch(&claim, &wish.amount)).await;
+        let what = if wish.follows { "pvc status failed:" } else { "PVC status failed :" };
+        told.map_err(|e| StepError {
+            message: format!("mountVolume.NodeExpandVolume update {what} {e}"),
+            ..e
+        })?;
     }
-    Ok(Grown::To(size))
+    Ok(Grown::To(wish.size))
+}
+
+/// Tells the claim that its volume did not grow, where somebody waits for that.
+async fn give_up(
+    env: &Env,
+    input: &MountInput,
+    claim: &PersistentVolumeClaim,
+    wish: &Wish,
+    (message, code): (String, Option<Code>),
+) -> Result<Grown, NotGrown> {
+    if wish.follows {
+        let infeasible =
+            code.is_some_and(is_infeasible) || (wish.overtaken && input.growth_given_up);
+        let told = failed_patch(claim, &message, infeasible, env.clock.now());
+        if let Err(err) = patch(env, claim, told).await {
+            tracing::error!(volume = input.spec.name, %err,
+                "could not tell the claim that its volume did not grow");
+        }
+    }
+    if code == Some(Code::FailedPrecondition) {
+        return Ok(Grown::Refused);
+    }
+    let error = StepError { message, outcome: Outcome::Uncertain };
+    Err(NotGrown { error, given_up: wish.follows })
+}
+
+fn is_infeasible(code: Code) -> bool {
+    matches!(code, Code::InvalidArgument | Code::OutOfRange | Code::NotFound)
 }
 
 enum Refusal {
@@ -110,8 +165,22 @@ enum Refusal {
     NotSupported(String),
     /// The driver is not there.
     Missing(StepError),
-    /// The driver tried.
-    Failed(CallError),
+    /// It was tried; with the driver's code, if it was the driver who refused.
+    Failed(String, Option<Code>),
+}
+
+impl From<StepError> for Refusal {
+    fn from(error: StepError) -> Self {
+        Self::Failed(error.message, None)
+    }
+}
+
+impl From<CallError> for Refusal {
+    fn from(error: CallError) -> Self {
+        let colon = if is_infeasible(error.code) { "" } else { ": " };
+        let text = format!("Expander.NodeExpand failed to expand the volume {colon}{error}");
+        Self::Failed(text, Some(error.code))
+    }
 }
 
 async fn ask_driver(
@@ -122,25 +191,24 @@ async fn ask_driver(
     match &input.spec.plugin {
         Plugin::Local => return grow_disk(env, input).await,
         Plugin::Flex(driver) | Plugin::FlexAttached(driver) => {
-            let done = flex::expand(env, driver, input, (size, known)).await;
-            if done.map_err(Refusal::Missing)? || input.spec.is_block() {
+            let done = flex::expand(env, driver, input, (size, known)).await?;
+            if done || input.spec.is_block() {
                 return Ok(());
             }
             let target = flex::device_mount(env, driver, &input.spec.name);
-            return host_tools::grow(&input.device_path, &target).await.map_err(Refusal::Missing);
+            return Ok(host_tools::grow(&input.device_path, &target).await?);
         }
         _ => {}
     }
-    let source = csi::mount::source_of(input).map_err(Refusal::Missing)?;
+    let source = csi::mount::source_of(input)?;
     let driver = env
         .csi
         .get(&source.driver)
         .map(|d| d.open(&source.driver, env.csi.seconds.clone()))
         .ok_or_else(|| Refusal::Missing(StepError::transient(missing(&source.driver))))?;
     let expands = driver.can(Capability::ExpandVolume).await.map_err(|e| {
-        Refusal::Missing(StepError::uncertain(format!(
-            "Expander.NodeExpand failed to check if node supports expansion : {e}"
-        )))
+        let what = "Expander.NodeExpand failed to check if node supports expansion";
+        Refusal::Failed(format!("{what} : {e}"), None)
     })?;
     if !expands {
         return Err(Refusal::NotSupported(format!(
@@ -149,10 +217,8 @@ async fn ask_driver(
         )));
     }
     let refusal = "expander.NodeExpand failed to get NodeExpandSecretRef";
-    let secrets = csi::source::named_secret(env, source.expand_secret.as_ref(), refusal)
-        .await
-        .map_err(Refusal::Missing)?;
-    let multi = driver.can(Capability::SingleNodeMultiWriter).await.map_err(Refusal::Failed)?;
+    let secrets = csi::source::named_secret(env, source.expand_secret.as_ref(), refusal).await?;
+    let multi = driver.can(Capability::SingleNodeMultiWriter).await?;
     let link = env.paths.container_source(&input.uid, &input.spec);
     let (staging, path) = if source.block {
         let device = std::fs::canonicalize(&link).unwrap_or(link);
@@ -169,9 +235,8 @@ async fn ask_driver(
             volume_capability: Some(source.capability(multi, None, "")),
             secrets,
         })
-        .await
-        .map(drop)
-        .map_err(Refusal::Failed)
+        .await?;
+    Ok(())
 }
 
 /// A local disk is grown by its file system's own tool; a folder or a raw device has nothing to grow.
@@ -181,10 +246,10 @@ async fn grow_disk(env: &Env, input: &MountInput) -> Result<(), Refusal> {
     };
     let target = local::device_mount(env, &input.spec.name);
     let path = path.to_owned();
-    if !local::is_disk(env, &input.spec).await.map_err(Refusal::Missing)? {
+    if !local::is_disk(env, &input.spec).await? {
         return Ok(());
     }
-    host_tools::grow(&path, &target).await.map_err(Refusal::Missing)
+    Ok(host_tools::grow(&path, &target).await?)
 }
 
 async fn patch(

@@ -3,6 +3,7 @@
 //! Run without a shell, with a deadline; what they print is part of the error.
 
 use crate::env::{Env, StepError};
+use engine::volumes::Outcome;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -80,6 +81,17 @@ fn shown(code: Option<i32>) -> String {
     code.map_or_else(|| "signal".to_owned(), |code| format!("exit status {code}"))
 }
 
+/// Whether systemd runs this machine: then mounts get a scope of their own, so that a helper that
+/// stays (FUSE) does not end with us. Asked once.
+async fn has_systemd() -> bool {
+    static FOUND: tokio::sync::OnceCell<bool> = tokio::sync::OnceCell::const_new();
+    let ask = || async {
+        let probe = ["--description=Kubernetes systemd probe", "--scope", "true"];
+        run("systemd-run", &probe, MOUNT_LIMIT).await.is_ok_and(|ended| ended.code == Some(0))
+    };
+    *FOUND.get_or_init(ask).await
+}
+
 /// Mounts with the host's helper (`mount -t <type>`).
 pub(crate) async fn mount(
     source: &str,
@@ -94,11 +106,27 @@ pub(crate) async fn mount(
         arguments.extend(["-o", joined.as_str()]);
     }
     arguments.extend([source, &target_text]);
-    let ended = run("mount", &arguments, MOUNT_LIMIT).await?;
+    let what = format!("--description=Kubernetes transient mount for {target_text}");
+    let command = in_scope(has_systemd().await, &what, arguments);
+    let ended = run(command.0, &command.1, MOUNT_LIMIT).await?;
     if ended.code == Some(0) {
         return Ok(());
     }
-    Err(StepError::settled(mount_failed(&ended, &arguments)))
+    Err(StepError::settled(mount_failed(&ended, command.0, &command.1)))
+}
+
+/// The program that mounts, with its arguments.
+fn in_scope<'a>(
+    scoped: bool,
+    description: &'a str,
+    arguments: Vec<&'a str>,
+) -> (&'static str, Vec<&'a str>) {
+    if !scoped {
+        return ("mount", arguments);
+    }
+    let mut all = vec![description, "--scope", "--", "mount"];
+    all.extend(arguments);
+    ("systemd-run", all)
 }
 
 /// Gives a bind mount these options.
@@ -110,12 +138,12 @@ pub(crate) async fn remount_bind(target: &Path, options: &[String]) -> Result<()
     if ended.code == Some(0) {
         return Ok(());
     }
-    Err(StepError::uncertain(mount_failed(&ended, &arguments)))
+    Err(StepError::uncertain(mount_failed(&ended, "mount", &arguments)))
 }
 
-fn mount_failed(ended: &Ended, arguments: &[&str]) -> String {
+fn mount_failed(ended: &Ended, program: &str, arguments: &[&str]) -> String {
     format!(
-        "mount failed: {}\nMounting command: mount\nMounting arguments: {}\nOutput: {}",
+        "mount failed: {}\nMounting command: {program}\nMounting arguments: {}\nOutput: {}",
         shown(ended.code),
         arguments.join(" "),
         ended.output
@@ -160,15 +188,30 @@ pub(crate) async fn disk_format(device: &str) -> Result<Option<String>, StepErro
         return Ok(None);
     }
     if ended.code != Some(0) {
-        return Err(StepError::settled(format!(
-            "failed to get disk format of disk {device}: {}",
-            shown(ended.code)
-        )));
+        return Err(StepError::settled(shown(ended.code)));
     }
-    let field =
-        |name: &str| ended.output.lines().find_map(|l| l.strip_prefix(name)).map(str::to_owned);
+    let lines = || ended.output.lines().filter(|line| !line.is_empty());
+    if lines().any(|line| line.matches('=').count() != 1) {
+        let text = format!("blkid returns invalid output: {}", ended.output);
+        return Err(StepError::settled(text));
+    }
+    let field = |name: &str| lines().find_map(|l| l.strip_prefix(name)).map(str::to_owned);
     let table = field("PTTYPE=").map(|_| "unknown data, probably partitions".to_owned());
     Ok(table.or_else(|| field("TYPE=")))
+}
+
+/// A disk that was not mounted.
+#[derive(Debug)]
+pub(crate) struct NotMounted {
+    pub(crate) error: StepError,
+    /// There is another file system on it than was to be mounted.
+    pub(crate) mismatch: bool,
+}
+
+impl From<StepError> for NotMounted {
+    fn from(error: StepError) -> Self {
+        Self { error, mismatch: false }
+    }
 }
 
 /// Formats an empty disk, checks a formatted one, and mounts it.
@@ -177,49 +220,53 @@ pub(crate) async fn format_and_mount(
     target: &Path,
     fs_type: &str,
     options: &[String],
-) -> Result<(), StepError> {
+) -> Result<(), NotMounted> {
     let read_only = options.iter().any(|o| o == "ro");
-    let found = disk_format(device).await?;
+    let fs_type = if fs_type.is_empty() { "ext4" } else { fs_type };
+    let mut all = options.to_vec();
+    all.push("defaults".into());
+    let found = disk_format(device).await.map_err(|e| StepError {
+        message: format!("failed to get disk format of disk {device}: {e}"),
+        ..e
+    })?;
     match &found {
         None if read_only => {
             return Err(StepError::settled(format!(
                 "cannot mount unformatted disk {device} as we are manipulating it in read-only mode"
-            )));
+            ))
+            .into());
         }
-        None => make(device, fs_type).await?,
+        None => make(device, target, fs_type, &all).await?,
         Some(_) if !read_only => check(device).await?,
         Some(_) => {}
     }
-    let mut all = options.to_vec();
-    all.push("defaults".into());
+    let mismatch = found.is_some_and(|found| found != fs_type);
     let mounted = mount(device, target, fs_type, &all).await;
-    match (mounted, found) {
-        (Err(e), Some(found)) if found != fs_type => Err(StepError {
-            message: format!(
-                "failed to mount the volume as {fs_type:?}, it already contains {found}. Mount error: {e}"
-            ),
-            ..e
-        }),
-        (result, _) => result,
-    }
+    mounted.map_err(|error| NotMounted { error, mismatch })
 }
 
-async fn make(device: &str, fs_type: &str) -> Result<(), StepError> {
+async fn make(
+    device: &str,
+    target: &Path,
+    fs_type: &str,
+    options: &[String],
+) -> Result<(), StepError> {
     let program = format!("mkfs.{fs_type}");
     let arguments: Vec<&str> = match fs_type {
         "ext3" | "ext4" => vec!["-F", "-m0", device],
         "xfs" => vec!["-f", device],
         _ => vec![device],
     };
-    let ended = run(&program, &arguments, MAKE_LIMIT).await?;
-    if ended.code == Some(0) {
-        return Ok(());
-    }
-    Err(StepError::settled(format!(
-        "failed to format disk {device:?} as {fs_type}: {} Output: {}",
-        shown(ended.code),
-        ended.output
-    )))
+    let (outcome, code, output) = match run(&program, &arguments, MAKE_LIMIT).await {
+        Ok(ended) if ended.code == Some(0) => return Ok(()),
+        Ok(ended) => (Outcome::Final, shown(ended.code), ended.output),
+        Err(e) => (e.outcome, e.message, String::new()),
+    };
+    let (target, options) = (target.to_string_lossy(), options.join(","));
+    let message = format!(
+        "format of disk {device:?} failed: type:({fs_type:?}) target:({target:?}) options:({options:?}) errcode:({code}) output:({output}) "
+    );
+    Err(StepError { message, outcome })
 }
 
 /// Repairs what can be repaired without asking; only errors left uncorrected are fatal.
@@ -227,7 +274,7 @@ async fn check(device: &str) -> Result<(), StepError> {
     let ended = match run("fsck", &["-a", device], MAKE_LIMIT).await {
         Ok(ended) => ended,
         // No checker on this host.
-        Err(e) if e.outcome == engine::volumes::Outcome::Final => return Ok(()),
+        Err(e) if e.outcome == Outcome::Final => return Ok(()),
         Err(e) => return Err(e),
     };
     if ended.code == Some(4) {
@@ -237,4 +284,33 @@ async fn check(device: &str) -> Result<(), StepError> {
         )));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn systemd_mounts_in_a_scope_of_its_own() {
+        let arguments = || vec!["-t", "nfs", "s:/p", "/m"];
+        assert_eq!(in_scope(false, "d", arguments()), ("mount", arguments()));
+        let (program, all) = in_scope(true, "d", arguments());
+        let ended = Ended { code: Some(32), output: "no".into() };
+        assert_eq!(
+            mount_failed(&ended, program, &all),
+            "mount failed: exit status 32\nMounting command: systemd-run\nMounting arguments: \
+             d --scope -- mount -t nfs s:/p /m\nOutput: no"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_cannot_be_formatted_is_told_with_all_there_is_to_know() {
+        let options = ["rw".to_owned(), "defaults".to_owned()];
+        let error = make("/dev/none", Path::new("/t"), "nosuchfs", &options).await.unwrap_err();
+        assert_eq!(
+            error.message,
+            "format of disk \"/dev/none\" failed: type:(\"nosuchfs\") target:(\"/t\") \
+             options:(\"rw,defaults\") errcode:(executable file not found in $PATH) output:() "
+        );
+    }
 }

@@ -26,6 +26,8 @@ pub(crate) struct OpReport {
     pub(crate) size: Option<i64>,
     /// An expansion was refused for good while the volume is in use here.
     pub(crate) refused: bool,
+    /// An expansion was given up.
+    pub(crate) given_up: bool,
     /// What went wrong.
     pub(crate) error: Option<String>,
 }
@@ -39,6 +41,7 @@ impl OpReport {
             device_path: None,
             size: None,
             refused: false,
+            given_up: false,
             error: None,
         }
     }
@@ -63,7 +66,7 @@ pub(crate) async fn mount(env: &Env, input: &MountInput) -> OpReport {
     let spec = &input.spec;
     if let Some(pv) = spec.as_persistent() {
         let labels = node_labels(env);
-        if !volume_fits_node(pv, &env.config.node_name, &labels) {
+        if !volume_fits_node(pv, &labels) {
             let error = StepError::settled("no matching NodeSelectorTerms");
             let step = if spec.is_block() {
                 "MapVolume.NodeAffinity check failed"
@@ -112,7 +115,7 @@ pub(crate) async fn mount(env: &Env, input: &MountInput) -> OpReport {
         if let Err(e) = plugins::mount_device(env, input, &attached).await {
             let left = match e.outcome {
                 Outcome::Uncertain => Some(DeviceState::Uncertain),
-                Outcome::Final if !input.reconstructed => Some(DeviceState::NotMounted),
+                Outcome::Final if !input.device_reconstructed => Some(DeviceState::NotMounted),
                 _ => None,
             };
             // Nothing was done for the pod itself.
@@ -160,8 +163,9 @@ async fn grow_after(
             } else {
                 "MapVolume.MarkVolumeAsMounted failed while expanding volume"
             };
-            let e = StepError { outcome: Outcome::Uncertain, ..e };
-            fail(env, input, reason, step, report.device, e)
+            let error = StepError { outcome: Outcome::Uncertain, ..e.error };
+            let failed = fail(env, input, reason, step, report.device, error);
+            OpReport { given_up: e.given_up, ..failed }
         }
     }
 }
@@ -177,7 +181,8 @@ pub(crate) async fn grow(env: &Env, input: &MountInput) -> OpReport {
         Ok(Grown::Refused) => OpReport { refused: true, ..OpReport::done() },
         Err(e) => {
             let step = "NodeExpandVolume.NodeExpandVolume failed";
-            fail(env, input, "VolumeResizeFailed", step, None, e)
+            let failed = fail(env, input, "VolumeResizeFailed", step, None, e.error);
+            OpReport { given_up: e.given_up, ..failed }
         }
     }
 }

@@ -1,13 +1,17 @@
 //! `fsGroup`: who owns a volume's files, told while it takes long.
 
-use crate::env::{Env, Step, StepError};
+use crate::env::{Env, StepError};
+use crate::metrics::label;
+use crate::plugins::MountInput;
 use crate::pool::Patience;
 use api::core::v1::Pod;
+use engine::volumes::Plugin;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use sys::ownership::{GroupOwnership, Progress};
+use tokio::time::Instant;
 
 const FIRST_REPORT: Duration = Duration::from_secs(30);
 const NEXT_REPORT: Duration = Duration::from_secs(60);
@@ -40,11 +44,11 @@ pub(crate) fn apply_now(path: &Path, gid: Option<u32>, read_only: bool) -> Resul
 /// while it takes longer than expected.
 pub(crate) async fn apply(
     env: &Env,
-    pod: &Arc<Pod>,
+    input: &MountInput,
     path: PathBuf,
     read_only: bool,
-    step: &Step,
 ) -> Result<(), StepError> {
+    let (pod, step) = (&input.pod, &input.step);
     let Some(gid) = fs_group(pod) else { return Ok(()) };
     let ownership = GroupOwnership { gid, read_only };
     let only_root = on_root_mismatch(pod);
@@ -53,23 +57,28 @@ pub(crate) async fn apply(
     let counter = Arc::clone(&progress);
     let key = path.to_string_lossy().into_owned();
     let shown = from_uid_on(pod, &path);
-    let walk = env.pool.run(
-        &key,
-        "set ownership",
-        Patience::StepAside,
-        move || -> Result<(), StepError> {
-            if only_root && ownership.root_matches(&path)? {
-                return Ok(());
+    let started = Instant::now();
+    let walk =
+        env.pool.run(&key, "set ownership", Patience::StepAside, move || -> (bool, Walked) {
+            match only_root && ownership.root_matches(&path).unwrap_or(false) {
+                true => (false, Ok(())),
+                false => (true, ownership.apply(&path, &counter).map_err(StepError::from)),
             }
-            Ok(ownership.apply(&path, &counter)?)
-        },
-    );
+        });
     tokio::pin!(walk);
+    // Other plugins do not tell how far they are.
+    let told = matches!(input.spec.plugin, Plugin::Csi | Plugin::Local);
     let mut wait = FIRST_REPORT;
     loop {
         // Cancel-safe: the walk is pinned outside the loop, the timeout only borrows it.
         match tokio::time::timeout(wait, &mut walk).await {
-            Ok(result) => return result?,
+            Ok(result) => {
+                let (walked, result) = result?;
+                if walked {
+                    count(env, &label(&input.spec), result.is_ok(), started.elapsed());
+                }
+                return result;
+            }
             Err(_) => {
                 let done = progress.entries.load(Ordering::Relaxed);
                 let message = if wait == FIRST_REPORT {
@@ -79,12 +88,23 @@ pub(crate) async fn apply(
                 } else {
                     format!("Setting volume ownership for {shown}, processed {done} files.")
                 };
-                env.warn(pod, "VolumePermissionChangeInProgress", message);
+                if told {
+                    env.warn(pod, "VolumePermissionChangeInProgress", message);
+                }
                 step.enter(format!("setting volume ownership of {shown}, {done} files so far"));
                 wait = NEXT_REPORT;
             }
         }
     }
+}
+
+type Walked = Result<(), StepError>;
+
+/// A walk is an operation of its own in the metrics.
+fn count(env: &Env, plugin: &str, well: bool, took: Duration) {
+    let status = if well { "success" } else { "fail-unknown" };
+    let labels = [plugin, "volume_apply_access_control", status, "false"];
+    env.metrics.operation.observe_duration(&labels, took);
 }
 
 /// The path from the pod's UID on, as events show it.

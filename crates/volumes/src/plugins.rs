@@ -13,9 +13,11 @@ pub(crate) mod nfs;
 use crate::block;
 use crate::csi;
 use crate::env::{Env, Step, StepError};
+use crate::host_tools::NotMounted;
 use crate::pool::NORMAL;
-use api::core::v1::Pod;
+use api::core::v1::{ObjectReference, Pod};
 use engine::volumes::{DeviceState, MountState, Plugin, VolumeSpec};
+use ports::{EventSeverity, EventTarget, NodeEvent};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -32,12 +34,16 @@ pub(crate) struct MountInput {
     pub(crate) state: Option<MountState>,
     /// The mount was found on disk and not set up since.
     pub(crate) reconstructed: bool,
+    /// Some pod's mount of it was.
+    pub(crate) device_reconstructed: bool,
     /// The shared device mount so far.
     pub(crate) device: DeviceState,
     /// As which device it was attached.
     pub(crate) device_path: String,
     /// Other pods have it mounted.
     pub(crate) others: bool,
+    /// Growing it on this node was given up before.
+    pub(crate) growth_given_up: bool,
     /// The SELinux label to mount it with; empty: none.
     pub(crate) label: String,
     /// What is being done, for whoever waits.
@@ -224,6 +230,28 @@ pub(crate) async fn make_mount_point(env: &Env, target: &Path) -> Result<bool, S
             Ok::<bool, StepError>(sys::mount::is_mount_point(&made)?)
         })
         .await?
+}
+
+/// Why a disk was not mounted; what is wrong with it is told on its volume, too.
+pub(crate) fn told(env: &Env, input: &MountInput, not: NotMounted) -> StepError {
+    if let (true, Some(volume)) = (not.mismatch, input.spec.as_persistent()) {
+        let meta = &volume.metadata;
+        let reference = ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("PersistentVolume".into()),
+            name: meta.name.clone(),
+            uid: meta.uid.clone(),
+            resource_version: meta.resource_version.clone(),
+            ..ObjectReference::default()
+        };
+        env.events.emit(NodeEvent {
+            target: EventTarget::Object(Box::new(reference)),
+            severity: EventSeverity::Warning,
+            reason: "FailedMountOnFilesystemMismatch",
+            message: format!("MountVolume failed for volume {:?} {}", input.spec.name, not.error),
+        });
+    }
+    not.error
 }
 
 /// PV mount options; the old annotation wins over the field.

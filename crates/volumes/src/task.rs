@@ -97,11 +97,15 @@ pub(crate) struct VolumesTask {
     start: Instant,
 
     books: BTreeMap<PodUid, PodBook>,
+    /// Since when each pod's volumes are wished for.
+    wishes: BTreeMap<(PodUid, VolumeName), Instant>,
     desired: Desired,
     actual: Actual,
     backoffs: Backoffs,
     /// Why each operation failed that has not worked since.
     errors: BTreeMap<OpKey, String>,
+    /// Volumes that did not grow although it was tried.
+    growth_given_up: BTreeSet<VolumeName>,
     pending: BTreeSet<OpKey>,
     steps: BTreeMap<OpKey, Step>,
     jobs: JoinSet<JobDone>,
@@ -143,10 +147,12 @@ impl VolumesTask {
             changes,
             start: now,
             books: BTreeMap::new(),
+            wishes: BTreeMap::new(),
             desired: Desired::default(),
             actual: Actual::default(),
             backoffs: Backoffs::default(),
             errors: BTreeMap::new(),
+            growth_given_up: BTreeSet::new(),
             pending: BTreeSet::new(),
             steps: BTreeMap::new(),
             jobs: JoinSet::new(),
@@ -377,6 +383,7 @@ impl VolumesTask {
         let step = Step::new(action.name());
         let work = self.work(&action, &step);
         let Some(work) = work else { return };
+        self.count_as_attached(&action);
         self.actual.begin(&action, &self.desired);
         self.pending.insert(key.clone());
         self.steps.insert(key.clone(), step);
@@ -389,6 +396,7 @@ impl VolumesTask {
             name => name,
         };
         let plugin = spec.map(|s| label(&s)).unwrap_or_default();
+        let wished = self.wished_at(&action);
         self.spawn(Job::Op(action, key), async move {
             let started = Instant::now();
             let report = work.await;
@@ -397,10 +405,22 @@ impl VolumesTask {
             metrics.operation.observe_duration(&labels, started.elapsed());
             if name == "volume_mount" && report.error.is_none() {
                 let labels = [plugin.as_str(), "overall_volume_mount"];
-                metrics.end_to_end.observe_duration(&labels, started.elapsed());
+                metrics.end_to_end.observe_duration(&labels, wished.elapsed());
             }
             JobDone::Op(report)
         });
+    }
+
+    /// A volume that nobody attaches counts as found attached, when it is first dealt with.
+    fn count_as_attached(&self, action: &Action) {
+        let Action::Mount { volume, pod } = action else { return };
+        let wanted = self.desired.pods.get(pod).and_then(|p| p.volumes.get(volume));
+        if let (Some(wanted), None) = (wanted, self.actual.volumes.get(volume)) {
+            let plugin = label(&wanted.spec);
+            let name = "verify_controller_attached_volume";
+            let labels = [plugin.as_str(), name, "success", "false"];
+            self.env.metrics.operation.observe_duration(&labels, Duration::ZERO);
+        }
     }
 
     fn work(
@@ -457,9 +477,11 @@ impl VolumesTask {
             spec: Arc::clone(&wanted.spec),
             state: mount.map(|m| m.state),
             reconstructed: mount.is_some_and(|m| m.reconstructed),
+            device_reconstructed: actual.is_some_and(|v| v.pods.values().any(|m| m.reconstructed)),
             device: actual.map(|v| v.device).unwrap_or_default(),
             device_path: actual.map(|v| v.device_path.clone()).unwrap_or_default(),
             others: actual.is_some_and(|v| v.pods.keys().any(|p| p != pod)),
+            growth_given_up: self.growth_given_up.contains(volume),
             label: actual.map_or(wanted.label.mount.as_str(), |v| v.label_for(wanted)).to_owned(),
             step: step.clone(),
         })
@@ -539,6 +561,9 @@ impl VolumesTask {
                 volume.device_path = device;
             }
             volume.expansion_refused |= report.refused;
+        }
+        if report.given_up {
+            self.growth_given_up.insert(action.volume().clone());
         }
     }
 }

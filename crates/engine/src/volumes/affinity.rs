@@ -3,36 +3,29 @@
 use api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume};
 use std::collections::BTreeMap;
 
-/// Compares the volume's required node affinity with the node; no affinity fits everywhere.
-pub fn volume_fits_node(
-    volume: &PersistentVolume,
-    node_name: &str,
-    labels: &BTreeMap<String, String>,
-) -> bool {
+/// Compares the volume's required node affinity with the node's labels; no affinity fits everywhere. A
+/// node's name is not looked at: what asks for one fits nowhere (`kubelet: CheckNodeAffinity`).
+pub fn volume_fits_node(volume: &PersistentVolume, labels: &BTreeMap<String, String>) -> bool {
     let required = volume
         .spec
         .as_ref()
         .and_then(|s| s.node_affinity.as_ref())
         .and_then(|a| a.required.as_ref());
     required.is_none_or(|selector| {
-        selector.node_selector_terms.iter().any(|term| term_matches(term, node_name, labels))
+        selector.node_selector_terms.iter().any(|term| term_matches(term, labels))
     })
 }
 
-fn term_matches(
-    term: &NodeSelectorTerm,
-    node_name: &str,
-    labels: &BTreeMap<String, String>,
-) -> bool {
+fn term_matches(term: &NodeSelectorTerm, labels: &BTreeMap<String, String>) -> bool {
     let expressions = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();
     // An empty term selects nothing.
     if expressions.is_empty() && fields.is_empty() {
         return false;
     }
-    let name = [("metadata.name".to_owned(), node_name.to_owned())].into();
+    let nameless = [("metadata.name".to_owned(), String::new())].into();
     expressions.iter().all(|r| requirement_holds(r, labels))
-        && fields.iter().all(|r| requirement_holds(r, &name))
+        && fields.iter().all(|r| requirement_holds(r, &nameless))
 }
 
 fn requirement_holds(
@@ -71,7 +64,7 @@ mod tests {
         };
         let labels: BTreeMap<String, String> =
             [("zone".into(), "a".into()), ("size".into(), "5".into())].into();
-        let fits = |terms| volume_fits_node(&volume(terms), "n1", &labels);
+        let fits = |terms| volume_fits_node(&volume(terms), &labels);
         assert!(fits(json!([{"matchExpressions": [
             {"key": "zone", "operator": "In", "values": ["a", "b"]},
             {"key": "size", "operator": "Gt", "values": ["4"]}]}])));
@@ -79,10 +72,15 @@ mod tests {
             {"key": "zone", "operator": "In", "values": ["b"]}]}])));
         assert!(fits(json!([
             {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]},
-            {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}])));
+            {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}])));
+        let named = |operator: &str| {
+            fits(json!([{"matchFields": [
+                {"key": "metadata.name", "operator": operator, "values": ["n1"]}]}]))
+        };
+        assert!(!named("In") && named("NotIn"));
         assert!(!fits(json!([{}])));
         assert!(fits(json!([{"matchExpressions": [
             {"key": "gone", "operator": "DoesNotExist"}]}])));
-        assert!(volume_fits_node(&PersistentVolume::default(), "n1", &labels));
+        assert!(volume_fits_node(&PersistentVolume::default(), &labels));
     }
 }

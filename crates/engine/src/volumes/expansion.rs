@@ -2,6 +2,7 @@
 
 use api::core::v1::PersistentVolumeClaim;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::str::FromStr;
 use units::Quantity;
 
@@ -27,18 +28,26 @@ pub enum Expansion {
     Expand {
         /// To this size in bytes.
         size: i64,
-        /// The claim follows our progress (the resizer speaks the recovery protocol).
-        tell_claim: bool,
+        /// The same as the claim is told.
+        amount: String,
+        /// The resizer speaks the recovery protocol: the claim follows our progress.
+        follows: bool,
         /// The claim already has the size (another node did it), so a driver that cannot expand
         /// on the node has nothing to do.
         already_told: bool,
+        /// Somebody asks for another size by now.
+        overtaken: bool,
     },
 }
 
-fn storage(
-    list: Option<&std::collections::BTreeMap<String, api::machinery::api::resource::Quantity>>,
-) -> Option<i64> {
-    Some(Quantity::from_str(&list?.get("storage")?.0).ok()?.value())
+type Amounts = BTreeMap<String, api::machinery::api::resource::Quantity>;
+
+fn amount(list: Option<&Amounts>) -> Option<&str> {
+    Some(list?.get("storage")?.0.as_str())
+}
+
+fn storage(list: Option<&Amounts>) -> Option<i64> {
+    Some(Quantity::from_str(amount(list)?).ok()?.value())
 }
 
 /// The size that the claim's status reports.
@@ -46,36 +55,45 @@ pub fn claim_size(claim: &PersistentVolumeClaim) -> Option<i64> {
     storage(claim.status.as_ref()?.capacity.as_ref())
 }
 
-/// Decides, given the persistent volume's capacity.
-pub fn expansion(claim: &PersistentVolumeClaim, volume_size: i64) -> Expansion {
-    let Some(status) = claim.status.as_ref() else { return Expansion::Wait };
+/// Decides, given the persistent volume's capacity; `None` without one.
+pub fn expansion(
+    claim: &PersistentVolumeClaim,
+    capacity: Option<&BTreeMap<String, api::machinery::api::resource::Quantity>>,
+) -> Option<Expansion> {
+    let (volume_size, volume_amount) = (storage(capacity)?, amount(capacity)?);
+    let Some(status) = claim.status.as_ref() else { return Some(Expansion::Wait) };
     let reported = claim_size(claim).unwrap_or_default();
     let statuses = status.allocated_resource_statuses.as_ref();
-    if status.allocated_resources.is_none() && statuses.is_none() {
-        if reported >= volume_size {
-            return Expansion::Done { size: volume_size };
-        }
-        return Expansion::Expand { size: volume_size, tell_claim: true, already_told: false };
-    }
-    let size = storage(status.allocated_resources.as_ref()).unwrap_or(volume_size);
     let state = statuses.and_then(|s| s.get("storage")).map(String::as_str).unwrap_or_default();
+    let allocated = status.allocated_resources.as_ref();
+    let expand = |size: i64, amount: &str, follows: bool, already_told: bool| {
+        let requests = claim.spec.as_ref().and_then(|s| s.resources.as_ref());
+        let requested = storage(requests.and_then(|r| r.requests.as_ref())).unwrap_or_default();
+        let overtaken = requested != size;
+        Expansion::Expand { size, amount: amount.to_owned(), follows, already_told, overtaken }
+    };
+    if allocated.is_none() && state.is_empty() {
+        if reported >= volume_size {
+            return Some(Expansion::Done { size: volume_size });
+        }
+        return Some(expand(volume_size, volume_amount, false, false));
+    }
+    let size = storage(allocated).unwrap_or(volume_size);
+    let shown = amount(allocated).unwrap_or(volume_amount);
     let told = reported >= size && state.is_empty();
-    let shared = claim
-        .spec
-        .as_ref()
-        .and_then(|s| s.access_modes.as_ref())
-        .is_some_and(|m| m.iter().any(|mode| mode == "ReadWriteMany"));
+    let modes = claim.spec.as_ref().and_then(|s| s.access_modes.as_ref());
+    let shared = modes.is_some_and(|m| m.iter().any(|mode| mode == "ReadWriteMany"));
     let excused = claim.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(NOT_REQUIRED));
     if told && shared && !excused {
-        return Expansion::Expand { size, tell_claim: false, already_told: true };
+        return Some(expand(size, shown, true, true));
     }
     if told {
-        return Expansion::Done { size };
+        return Some(Expansion::Done { size });
     }
     if state == PENDING || state == IN_PROGRESS {
-        return Expansion::Expand { size, tell_claim: true, already_told: false };
+        return Some(expand(size, shown, true, false));
     }
-    Expansion::Wait
+    Some(Expansion::Wait)
 }
 
 /// Says that this node is at it.
@@ -87,7 +105,7 @@ pub fn in_progress_patch(claim: &PersistentVolumeClaim) -> Value {
 }
 
 /// Says that the volume has its new size.
-pub fn finished_patch(claim: &PersistentVolumeClaim, size: i64) -> Value {
+pub fn finished_patch(claim: &PersistentVolumeClaim, amount: &str) -> Value {
     let removed: Vec<Value> = claim
         .status
         .iter()
@@ -96,7 +114,7 @@ pub fn finished_patch(claim: &PersistentVolumeClaim, size: i64) -> Value {
         .map(|c| json!({"$patch": "delete", "type": c.type_}))
         .collect();
     let mut status = json!({
-        "capacity": {"storage": Quantity::from_bytes(size).to_string()},
+        "capacity": {"storage": amount},
         "allocatedResourceStatuses": {"storage": null}
     });
     if let (false, Some(map)) = (removed.is_empty(), status.as_object_mut()) {
@@ -105,19 +123,30 @@ pub fn finished_patch(claim: &PersistentVolumeClaim, size: i64) -> Value {
     json!({"metadata": {"resourceVersion": claim.metadata.resource_version}, "status": status})
 }
 
-/// Says what went wrong; `infeasible` stops further tries until the user changes the claim.
-pub fn failed_patch(error: &str, infeasible: bool, now: jiff::Timestamp) -> Value {
-    let condition = json!({
-        "type": "NodeResizeError",
-        "status": "True",
-        "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-        "message": format!("failed to expand pvc with {error}")
-    });
-    let mut status = json!({"conditions": [condition]});
-    if let (true, Some(map)) = (infeasible, status.as_object_mut()) {
-        map.insert("allocatedResourceStatuses".into(), json!({"storage": INFEASIBLE}));
+/// Says what went wrong, unless it is said that something did; `infeasible` stops further tries until
+/// the user changes the claim.
+pub fn failed_patch(
+    claim: &PersistentVolumeClaim,
+    error: &str,
+    infeasible: bool,
+    now: jiff::Timestamp,
+) -> Value {
+    const FAILED: &str = "NodeResizeError";
+    let mut status = serde_json::Map::new();
+    let mut known = claim.status.iter().flat_map(|s| s.conditions.iter().flatten());
+    if !known.any(|c| c.type_ == FAILED && c.status == "True") {
+        let condition = json!({
+            "type": FAILED,
+            "status": "True",
+            "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            "message": format!("failed to expand pvc with {error}")
+        });
+        status.insert("conditions".into(), json!([condition]));
     }
-    json!({ "status": status })
+    if infeasible {
+        status.insert("allocatedResourceStatuses".into(), json!({"storage": INFEASIBLE}));
+    }
+    if status.is_empty() { json!({}) } else { json!({ "status": status }) }
 }
 
 #[cfg(test)]
@@ -127,22 +156,32 @@ mod tests {
     fn claim(modes: &[&str], status: Value) -> PersistentVolumeClaim {
         serde_json::from_value(json!({
             "metadata": {"name": "c", "resourceVersion": "7"},
-            "spec": {"accessModes": modes}, "status": status
+            "spec": {"accessModes": modes, "resources": {"requests": {"storage": "2Gi"}}},
+            "status": status
         }))
         .unwrap()
+    }
+
+    fn amounts(storage: &str) -> Amounts {
+        [("storage".to_owned(), api::machinery::api::resource::Quantity(storage.to_owned()))].into()
     }
 
     #[test]
     fn each_state_of_the_claim_has_its_answer() {
         let gi = 1 << 30;
-        let expand =
-            |tell_claim, already_told| Expansion::Expand { size: 2 * gi, tell_claim, already_told };
+        let expand = |follows, already_told| Expansion::Expand {
+            size: 2 * gi,
+            amount: "2Gi".into(),
+            follows,
+            already_told,
+            overtaken: false,
+        };
         let cases = [
             (
                 "old resizer",
                 &["ReadWriteOnce"][..],
                 json!({"capacity": {"storage": "1Gi"}}),
-                expand(true, false),
+                expand(false, false),
             ),
             (
                 "old, done",
@@ -186,12 +225,43 @@ mod tests {
                 &["ReadWriteMany"][..],
                 json!({"capacity": {"storage": "2Gi"},
                 "allocatedResources": {"storage": "2Gi"}}),
-                expand(false, true),
+                expand(true, true),
             ),
         ];
         for (name, modes, status, expected) in cases {
-            assert_eq!(expansion(&claim(modes, status), 2 * gi), expected, "{name}");
+            let found = expansion(&claim(modes, status), Some(&amounts("2Gi")));
+            assert_eq!(found, Some(expected), "{name}");
         }
+        assert_eq!(expansion(&claim(&[], json!({})), None), None);
+    }
+
+    #[test]
+    fn the_claim_is_told_its_size_as_it_was_asked_for() {
+        let c = claim(
+            &["ReadWriteOnce"],
+            json!({"capacity": {"storage": "1G"}, "allocatedResources": {"storage": "2G"},
+                "allocatedResourceStatuses": {"storage": "NodeResizeInProgress"}}),
+        );
+        let found = expansion(&c, Some(&amounts("3G")));
+        let Some(Expansion::Expand { amount, overtaken: true, .. }) = found else {
+            panic!("{found:?}")
+        };
+        assert_eq!(finished_patch(&c, &amount)["status"]["capacity"], json!({"storage": "2G"}));
+    }
+
+    #[test]
+    fn a_failure_is_told_once_until_it_is_over() {
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        let fresh = claim(&[], json!({}));
+        let message = &failed_patch(&fresh, "x", false, now)["status"]["conditions"][0]["message"];
+        assert_eq!(message, "failed to expand pvc with x");
+        let told =
+            claim(&[], json!({"conditions": [{"type": "NodeResizeError", "status": "True"}]}));
+        assert_eq!(failed_patch(&told, "y", false, now), json!({}));
+        assert_eq!(
+            failed_patch(&told, "y", true, now),
+            json!({"status": {"allocatedResourceStatuses": {"storage": "NodeResizeInfeasible"}}})
+        );
     }
 
     #[test]
@@ -203,7 +273,7 @@ mod tests {
                 {"type": "ModifyingVolume", "status": "True"}]}),
         );
         assert_eq!(
-            finished_patch(&c, 2 << 30),
+            finished_patch(&c, "2Gi"),
             json!({"metadata": {"resourceVersion": "7"}, "status": {
                 "capacity": {"storage": "2Gi"},
                 "allocatedResourceStatuses": {"storage": null},

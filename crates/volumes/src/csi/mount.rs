@@ -208,9 +208,9 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
         return Err(e.into());
     }
     if !group && sets_group {
-        ownership::apply(env, &input.pod, path, source.read_only, &input.step).await.map_err(
-            |e| StepError::uncertain(format!("applyFSGroup failed for vol {}: {e}", source.handle)),
-        )?;
+        ownership::apply(env, input, path, source.read_only).await.map_err(|e| {
+            StepError::uncertain(format!("applyFSGroup failed for vol {}: {e}", source.handle))
+        })?;
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! What iSCSI and Fibre Channel disks share: finding multipath devices, the mount that pods share, and each
 //! pod's bind of it.
 
-use super::{MountInput, make_mount_point, mount_options};
+use super::{MountInput, make_mount_point, mount_options, told};
 use crate::env::{Env, StepError};
 use crate::host_tools;
 use crate::ownership;
@@ -70,7 +70,8 @@ pub(crate) async fn mount_device(
     options.dedup();
     input.step.enter(format!("formatting and mounting {}", device.display()));
     let device = device.to_string_lossy();
-    host_tools::format_and_mount(&device, &disk.global, &disk.fs_type, &options).await
+    let mounted = host_tools::format_and_mount(&device, &disk.global, &disk.fs_type, &options);
+    mounted.await.map_err(|e| told(env, input, e))
 }
 
 /// Binds the mounted disk into the pod.
@@ -100,9 +101,7 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput, disk: &Disk) -> Result
     if !options.is_empty() {
         host_tools::remount_bind(&target, &options).await?;
     }
-    if !read_only
-        && let Err(err) = ownership::apply(env, &input.pod, target, read_only, &input.step).await
-    {
+    if !read_only && let Err(err) = ownership::apply(env, input, target, read_only).await {
         tracing::warn!(volume = input.spec.name, %err, "could not set ownership");
     }
     Ok(())

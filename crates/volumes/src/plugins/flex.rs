@@ -4,7 +4,7 @@
 //! waits for the device, mounts it once for all pods and then for each of them; whatever it does not support is
 //! done in the usual way: the device is formatted and mounted, the mount is bound.
 
-use super::{MountInput, UnmountInput, local, make_mount_point};
+use super::{MountInput, UnmountInput, local, make_mount_point, told};
 use crate::env::{Env, Step, StepError};
 use crate::host_tools;
 use crate::ownership;
@@ -261,7 +261,9 @@ pub(crate) async fn mount_device(
     }
     let (fs_type, read_only, _) = source(&input.spec).ok_or_else(no_source)?;
     let option = if read_only { "ro" } else { "rw" };
-    host_tools::format_and_mount(&shown, &dir, &fs_type, &[option.to_owned()]).await
+    let options = [option.to_owned()];
+    let mounted = host_tools::format_and_mount(&shown, &dir, &fs_type, &options);
+    mounted.await.map_err(|e| told(env, input, e))
 }
 
 /// Unmounts it again.
@@ -455,8 +457,7 @@ async fn mount_with(
     let read_only = source(&input.spec).is_some_and(|(_, read_only, _)| read_only);
     if !read_only
         && known(env, driver).is_some_and(|d| d.fs_group)
-        && let Err(err) =
-            ownership::apply(env, &input.pod, dir.to_owned(), read_only, &input.step).await
+        && let Err(err) = ownership::apply(env, input, dir.to_owned(), read_only).await
     {
         tracing::warn!(volume = input.spec.name, %err, "could not set ownership");
     }

@@ -1,8 +1,8 @@
 //! Local volumes: a folder or a disk of this node, by a persistent volume.
 
-use super::{MountInput, UnmountInput, make_mount_point, mount_options};
+use super::{MountInput, UnmountInput, make_mount_point, mount_options, told};
 use crate::env::{Env, Step, StepError};
-use crate::host_tools;
+use crate::host_tools::{self, NotMounted};
 use crate::ownership;
 use crate::pool::NORMAL;
 use engine::volumes::VolumeSpec;
@@ -82,6 +82,8 @@ pub(crate) async fn mount_device(env: &Env, input: &MountInput) -> Result<(), St
     let mut options = mount_options(&input.spec);
     if input.spec.read_only {
         options.push("ro".into());
+        options.sort();
+        options.dedup();
     }
     input.step.enter(format!("formatting and mounting {}", path.display()));
     let device = path.to_string_lossy().into_owned();
@@ -96,9 +98,11 @@ pub(crate) async fn mount_device(env: &Env, input: &MountInput) -> Result<(), St
     }
     let message = format!(
         "local: failed to mount device {device} at {shown} (fstype: {fs_type}), error {}",
-        e.message
+        e.error
     );
-    Err(StepError { message, ..e })
+    let mismatch = e.mismatch;
+    let error = StepError { message, ..e.error };
+    Err(told(env, input, NotMounted { error, mismatch }))
 }
 
 /// Binds the folder, or the mounted disk, into the pod.
@@ -157,7 +161,7 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
             ),
         ),
         Some(_) if !input.others && !read_only && !input.is_remount() => {
-            ownership::apply(env, &input.pod, target, read_only, &input.step).await?;
+            ownership::apply(env, input, target, read_only).await?;
         }
         _ => {}
     }

@@ -8,7 +8,7 @@ use crate::resolve::Resolved;
 use api::core::v1::{Pod, Volume};
 use api::ids::{PodUid, VolumeName};
 use engine::volumes::{
-    DesiredPod, MountState, OpKey, VolumeSpec, Want, label_conflict, widest_mode,
+    Action, DesiredPod, MountState, OpKey, VolumeSpec, Want, label_conflict, widest_mode,
 };
 use ports::{ObjectChange, ObjectKind, PodLife, VolumeFacts};
 use std::collections::{BTreeMap, BTreeSet};
@@ -113,6 +113,7 @@ impl VolumesTask {
         for uid in gone {
             self.drop_pod(&uid);
         }
+        self.wishes.retain(|(uid, _), _| self.desired.pods.contains_key(uid));
         self.forget_failures();
     }
 
@@ -222,12 +223,25 @@ impl VolumesTask {
             volumes: BTreeMap::new(),
         });
         entry.resolved = complete;
+        let now = Instant::now();
+        for (name, volume) in &resolved.volumes {
+            let at = self.wishes.entry((uid.clone(), name.clone())).or_insert(now);
+            // What is looked at again is wished for anew.
+            *at = if volume.refresh { now } else { *at };
+        }
         if complete {
             entry.volumes = resolved.volumes;
         } else {
             entry.volumes.extend(resolved.volumes);
         }
         self.read_node();
+    }
+
+    /// Since when the mounted volume was wished for.
+    pub(super) fn wished_at(&self, action: &Action) -> Instant {
+        let Action::Mount { volume, pod } = action else { return Instant::now() };
+        let known = self.wishes.get(&(pod.clone(), volume.clone())).copied();
+        known.unwrap_or_else(Instant::now)
     }
 
     /// Takes out volumes that another pod has under another SELinux label, where that is an error.

@@ -202,6 +202,56 @@ async fn a_volume_grows_while_it_is_in_use() {
     eventually("all gone", || bed.mounts().is_empty() && loops_on(&bed.root).is_empty()).await;
 }
 
+/// The claim wants to grow from 16 to 32 MiB; the user asks for `request` by now.
+fn wish_to_grow(bed: &Bed, request: &str) {
+    csi_claim(bed, "c", json!({"volumeMode": "Block", "capacity": {"storage": "32Mi"}}));
+    let mut claim = (**bed.objects.claims.lock().unwrap().get("c").unwrap()).clone();
+    let resources = json!({"requests": {"storage": request}});
+    claim.spec.get_or_insert_default().resources = serde_json::from_value(resources).unwrap();
+    claim.status = Some(
+        serde_json::from_value(json!({
+            "phase": "Bound", "capacity": {"storage": "16Mi"},
+            "allocatedResources": {"storage": "32Mi"},
+            "allocatedResourceStatuses": {"storage": "NodeResizePending"}
+        }))
+        .unwrap(),
+    );
+    bed.objects.claims.lock().unwrap().insert("c".into(), Arc::new(claim));
+}
+
+#[tokio::test]
+async fn a_volume_that_does_not_grow_is_given_up_once_somebody_asks_for_another_size() {
+    let (bed, driver) = bed_with("grow-not", |_| {}).await;
+    csi_claim(&bed, "c", json!({"volumeMode": "Block"}));
+    let p = device_pod("u", "c");
+    bed.show(&[(&p, PodLife::Syncing)]);
+    bed.ready(&p).await;
+    driver.fault("NodeExpandVolume", Some("before Internal"));
+    wish_to_grow(&bed, "32Mi");
+    bed.ready(&p).await;
+    let told = || bed.storage.claim_patches.lock().unwrap().clone();
+    let message = |patch: &serde_json::Value| {
+        patch["status"]["conditions"][0]["message"].as_str().unwrap_or_default().to_owned()
+    };
+    eventually("told", || told().iter().any(|patch| {
+        message(patch).starts_with(
+            "failed to expand pvc with Expander.NodeExpand failed to expand the volume : rpc error: code = Internal",
+        )
+    })).await;
+    let infeasible = |patch: &serde_json::Value| {
+        patch["status"]["allocatedResourceStatuses"]["storage"] == "NodeResizeInfeasible"
+    };
+    assert!(!told().iter().any(infeasible), "{:?}", told());
+    wish_to_grow(&bed, "24Mi");
+    eventually("given up", || told().iter().any(infeasible)).await;
+    assert!(bed.events.all().iter().any(|e| {
+        e.starts_with("VolumeResizeFailed: NodeExpandVolume.NodeExpandVolume failed for volume \"pv-c\" : Expander.NodeExpand failed")
+    }));
+    driver.fault("NodeExpandVolume", None);
+    bed.end(&p).await;
+    eventually("all gone", || bed.mounts().is_empty() && loops_on(&bed.root).is_empty()).await;
+}
+
 #[tokio::test]
 async fn a_nowhere_server_fails_with_the_helpers_words() {
     let bed = Bed::new("nfs");
