@@ -176,7 +176,8 @@ impl ContainerGc {
         let mut status = runtime.container_status(&gone.id).await.map_err(|fault| fault.text)?;
         if let (ContainerRunState::Unknown, Some(known)) = (gone.state, &status) {
             let view = translate::container(known, "");
-            crate::worker::kill_restored(&self.shared, &gone.owner(), &view).await?;
+            let pod = gone.owner();
+            Box::pin(crate::worker::kill_restored(&self.shared, &pod, &view)).await?;
             status = runtime.container_status(&gone.id).await.map_err(|fault| fault.text)?;
         }
         self.shared.placement.container_removed(&gone.id);
