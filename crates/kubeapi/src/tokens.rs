@@ -126,13 +126,19 @@ impl Tokens {
     }
 }
 
+/// The request in the form in which Go shows it.
 fn describe(wanted: &TokenRequest) -> String {
+    let audiences: Vec<String> = wanted.audiences.iter().map(|a| format!("{a:?}")).collect();
+    let audiences = match audiences.as_slice() {
+        [] => "[]string(nil)".to_owned(),
+        some => format!("[]string{{{}}}", some.join(", ")),
+    };
     format!(
-        "{:?}/{:?}/{:?}/{}/{:?}",
+        "{:?}/{:?}/{audiences}/{}/v1.BoundObjectReference{{Kind:\"Pod\", APIVersion:\"v1\", Name:{:?}, UID:{:?}}}/\"\"",
         wanted.service_account,
         wanted.namespace,
-        wanted.audiences,
         wanted.expiration_seconds,
+        wanted.pod_name,
         wanted.pod_uid
     )
 }
@@ -144,6 +150,22 @@ mod tests {
     fn token(life_seconds: Option<i64>, end: i64) -> Cached {
         let expires_at = Timestamp::from_second(end).unwrap();
         Cached { response: TokenResponse { token: "t".into(), expires_at }, life_seconds }
+    }
+
+    #[test]
+    fn a_request_is_shown_as_go_shows_it() {
+        let mut wanted = TokenRequest {
+            namespace: "n".into(),
+            service_account: "s".into(),
+            pod_name: "p".into(),
+            pod_uid: "u".into(),
+            audiences: vec!["a".into(), "b".into()],
+            expiration_seconds: 3600,
+        };
+        let pod = r#"v1.BoundObjectReference{Kind:"Pod", APIVersion:"v1", Name:"p", UID:"u"}"#;
+        assert_eq!(describe(&wanted), format!(r#""s"/"n"/[]string{{"a", "b"}}/3600/{pod}/"""#));
+        wanted.audiences.clear();
+        assert_eq!(describe(&wanted), format!(r#""s"/"n"/[]string(nil)/3600/{pod}/"""#));
     }
 
     #[test]
