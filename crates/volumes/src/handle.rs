@@ -172,8 +172,10 @@ impl Volumes for VolumesHandle {
             return Err(VolumeError::NotReady(STOPPED.into()));
         };
         let full = csi::limits::is_full(&self.env, &state.unattached_storage).await;
-        match state.ended("context deadline exceeded") {
-            Err(VolumeError::TimedOut(text)) if full => Err(VolumeError::AttachLimit(text)),
+        let cause = "context deadline exceeded";
+        let shown = state.text(cause);
+        match state.ended(cause) {
+            Err(VolumeError::TimedOut(_)) if full => Err(VolumeError::AttachLimit(shown)),
             result => result,
         }
     }

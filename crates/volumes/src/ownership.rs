@@ -11,11 +11,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use sys::ownership::{GroupOwnership, Progress};
+use telemetry::metrics::HistogramFamily;
 use tokio::time::Instant;
 
 const FIRST_REPORT: Duration = Duration::from_secs(30);
 const NEXT_REPORT: Duration = Duration::from_secs(60);
 const DOCS: &str = "https://kubernetes.io/docs/tasks/configure-pod-container/security-context/#configure-volume-permission-and-ownership-change-policy-for-pods";
+
+type Walked = Result<(), StepError>;
 
 /// The pod's `fsGroup`.
 pub(crate) fn fs_group(pod: &Pod) -> Option<u32> {
@@ -32,11 +35,25 @@ fn on_root_mismatch(pod: &Pod) -> bool {
         .is_some_and(|policy| policy == "OnRootMismatch")
 }
 
-/// Walks a small volume of ours at once (emptyDir and content volumes always recurse).
-pub(crate) fn apply_now(path: &Path, gid: Option<u32>, read_only: bool) -> Result<(), StepError> {
-    match gid {
-        Some(gid) => Ok(GroupOwnership { gid, read_only }.apply(path, &Progress::default())?),
-        None => Ok(()),
+/// Who owns the small volumes of a pod, which are ours.
+#[derive(Debug, Clone)]
+pub(crate) struct Owner {
+    gid: Option<u32>,
+    operations: HistogramFamily,
+}
+
+impl Owner {
+    pub(crate) fn of(env: &Env, pod: &Pod) -> Self {
+        Self { gid: fs_group(pod), operations: env.metrics.operation.clone() }
+    }
+
+    /// Walks a volume at once (emptyDir and content volumes always recurse).
+    pub(crate) fn take(&self, path: &Path, read_only: bool, plugin: &str) -> Walked {
+        let Some(gid) = self.gid else { return Ok(()) };
+        let started = Instant::now();
+        let walked = GroupOwnership { gid, read_only }.apply(path, &Progress::default());
+        count(&self.operations, plugin, walked.is_ok(), started.elapsed());
+        Ok(walked?)
     }
 }
 
@@ -75,7 +92,8 @@ pub(crate) async fn apply(
             Ok(result) => {
                 let (walked, result) = result?;
                 if walked {
-                    count(env, &label(&input.spec), result.is_ok(), started.elapsed());
+                    let operations = &env.metrics.operation;
+                    count(operations, &label(&input.spec), result.is_ok(), started.elapsed());
                 }
                 return result;
             }
@@ -98,13 +116,11 @@ pub(crate) async fn apply(
     }
 }
 
-type Walked = Result<(), StepError>;
-
 /// A walk is an operation of its own in the metrics.
-fn count(env: &Env, plugin: &str, well: bool, took: Duration) {
+fn count(operations: &HistogramFamily, plugin: &str, well: bool, took: Duration) {
     let status = if well { "success" } else { "fail-unknown" };
     let labels = [plugin, "volume_apply_access_control", status, "false"];
-    env.metrics.operation.observe_duration(&labels, took);
+    operations.observe_duration(&labels, took);
 }
 
 /// The path from the pod's UID on, as events show it.

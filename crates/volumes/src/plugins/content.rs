@@ -4,7 +4,7 @@ use super::MountInput;
 use super::empty_dir::{self, EmptyDir, Medium};
 use crate::atomic_writer;
 use crate::env::{Env, Step, StepError};
-use crate::ownership;
+use crate::ownership::{self, Owner};
 use crate::pool::NORMAL;
 use api::core::v1::{
     ClusterTrustBundleProjection, ConfigMap, KeyToPath, Pod, PodCertificateProjection,
@@ -39,7 +39,7 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
         dir: env.paths.volume(&input.uid, &plugin, name),
         meta: env.paths.meta(&input.uid, &Plugin::EmptyDir, &format!("wrapped_{name}")),
         medium,
-        gid: ownership::fs_group(&input.pod),
+        owner: Owner::of(env, &input.pod),
         quota: env.quotas.wanted(&input.pod, &input.spec),
         proc: env.paths.proc().to_owned(),
     };
@@ -52,7 +52,7 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
     env.pool
         .run(&key, "write files", NORMAL, move || {
             empty.make()?;
-            let result = write(&empty, payload, &nested, now);
+            let result = write(&empty, &plugin, payload, &nested, now);
             if result.is_err() && !keep {
                 empty_dir::remove(&quotas, &empty.proc, &empty.dir, &empty.meta)?;
             }
@@ -63,6 +63,7 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
 
 fn write(
     empty: &EmptyDir,
+    plugin: &Plugin,
     payload: Payload,
     nested: &[String],
     now: jiff::Timestamp,
@@ -76,7 +77,7 @@ fn write(
             ))
         })?;
     }
-    let owner = || ownership::apply_now(&empty.dir, empty.gid, true);
+    let owner = || empty.owner.take(&empty.dir, true, plugin.name());
     atomic_writer::write(&empty.dir, payload, now, owner)?;
     Ok(())
 }

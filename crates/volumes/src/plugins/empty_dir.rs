@@ -2,7 +2,7 @@
 
 use super::{MountInput, UnmountInput};
 use crate::env::{Env, StepError, chain};
-use crate::ownership;
+use crate::ownership::Owner;
 use crate::pool::NORMAL;
 use crate::quota::{Quotas, Wanted};
 use api::core::v1::Pod;
@@ -30,7 +30,7 @@ pub(crate) struct EmptyDir {
     pub(crate) dir: PathBuf,
     pub(crate) meta: PathBuf,
     pub(crate) medium: Medium,
-    pub(crate) gid: Option<u32>,
+    pub(crate) owner: Owner,
     /// It is to be counted by a quota, on disk.
     pub(crate) quota: Option<Wanted>,
     pub(crate) proc: PathBuf,
@@ -78,7 +78,7 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
         dir: env.paths.volume(&input.uid, &Plugin::EmptyDir, &input.spec.name),
         meta: env.paths.meta(&input.uid, &Plugin::EmptyDir, &input.spec.name),
         medium,
-        gid: ownership::fs_group(&input.pod),
+        owner: Owner::of(env, &input.pod),
         quota: env.quotas.wanted(&input.pod, &input.spec),
         proc: env.paths.proc().to_owned(),
     };
@@ -113,7 +113,7 @@ impl EmptyDir {
             Medium::Memory(options) => self.mount_once("tmpfs", "tmpfs", options)?,
             Medium::HugePages(options) => self.mount_once("nodev", "hugetlbfs", options)?,
         }
-        if let Err(e) = ownership::apply_now(&self.dir, self.gid, false) {
+        if let Err(e) = self.owner.take(&self.dir, false, Plugin::EmptyDir.name()) {
             tracing::warn!(path = %self.dir.display(), err = %e, "could not set ownership");
         }
         sys::fs::create_dir_all(&self.meta, 0o750)?;

@@ -39,7 +39,8 @@ pub(crate) struct WaitState {
 }
 
 impl WaitState {
-    fn text(&self, cause: &str) -> String {
+    /// Upstream's text about the wait.
+    pub(crate) fn text(&self, cause: &str) -> String {
         format!(
             "unmounted volumes=[{}], unattached volumes=[{}], failed to process volumes=[{}]: {cause}",
             self.unmounted.join(" "),
@@ -48,7 +49,7 @@ impl WaitState {
         )
     }
 
-    /// The wait is over; everything mounted is still good.
+    /// The wait is over; everything mounted is still good. Only the log shows what each volume waits for.
     pub(crate) fn ended(self, cause: &str) -> Result<PodMounts, VolumeError> {
         if let Some(mounts) = self.ready {
             return Ok(mounts);

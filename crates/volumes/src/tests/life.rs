@@ -195,6 +195,19 @@ async fn fs_group_owns_empty_dirs() {
     let mounts = bed.ready(&p).await;
     let found = std::fs::metadata(&mounts["d"].host_path).unwrap();
     assert_eq!((found.gid(), found.mode() & 0o7777), (4321, 0o2777));
+    // Found attached, given to the group, mounted: each is an operation.
+    let shown = bed.registry.render();
+    for name in ["verify_controller_attached_volume", "volume_apply_access_control", "volume_mount"]
+    {
+        let counted = shown.lines().any(|line| {
+            line.starts_with("storage_operation_duration_seconds_count{")
+                && line.contains(&format!("operation_name=\"{name}\""))
+                && line.contains("volume_plugin=\"kubernetes.io/empty-dir\"")
+                && line.contains("status=\"success\"")
+                && line.ends_with(" 1")
+        });
+        assert!(counted, "{name} in {shown}");
+    }
 }
 
 #[tokio::test]
