@@ -18,7 +18,7 @@ pub use references::api_reference;
 pub use validate::{Fault, Rules, faults};
 
 use crate::pod::{MIRROR_ANNOTATION, is_static};
-use api::core::v1::{Pod, PodStatus, Toleration};
+use api::core::v1::{Pod, Toleration};
 use api::machinery::apis::meta::v1::OwnerReference;
 use identity::uid_of;
 
@@ -32,6 +32,8 @@ pub enum StaticOrigin<'a> {
     File(&'a str),
     /// A URL.
     Url(&'a str),
+    /// A URL with a whole list of pods.
+    UrlList(&'a str),
 }
 
 /// What preparation depends on.
@@ -54,6 +56,9 @@ pub enum StaticPodError {
     /// It refers to an object of the API.
     #[error("static pods may not reference {0}")]
     ApiReference(String),
+    /// It refers to what no static pod may have, whatever else is allowed.
+    #[error("static pods may not use {0}")]
+    NeverAllowed(&'static str),
     /// An API server would refuse it.
     #[error("invalid pod: [{}]", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))]
     Invalid(Vec<Fault>),
@@ -84,19 +89,33 @@ pub fn prepare(
     if matches!(origin, StaticOrigin::File(_)) {
         tolerate_everything(spec.tolerations.get_or_insert_default());
     }
-    pod.status = Some(PodStatus { phase: Some("Pending".to_owned()), ..PodStatus::default() });
+    // What else the manifest says about its status stays, as of a pod that was dumped to a file.
+    pod.status.get_or_insert_default().phase = Some("Pending".to_owned());
     set_uid(&mut pod, &uid);
     let found = faults(&pod, &settings.rules);
     if !found.is_empty() {
         return Err(StaticPodError::Invalid(found));
     }
-    let refused = api_reference(&pod).filter(|what| {
-        settings.refuse_api_references || matches!(*what, "clustertrustbundles" | "resourceclaims")
-    });
-    match refused {
-        Some(what) => Err(StaticPodError::ApiReference(what.to_owned())),
+    match refusal(&pod, origin, settings) {
+        Some(refusal) => Err(refusal),
         None => Ok(pod),
     }
+}
+
+/// What the pod refers to although a static pod may not.
+fn refusal(
+    pod: &Pod,
+    origin: &StaticOrigin<'_>,
+    settings: &StaticSettings,
+) -> Option<StaticPodError> {
+    if settings.refuse_api_references {
+        return api_reference(pod).map(|what| StaticPodError::ApiReference(what.to_owned()));
+    }
+    // Without the rule lists are not looked at, and of single pods only this.
+    if matches!(origin, StaticOrigin::UrlList(_)) {
+        return None;
+    }
+    references::never_allowed(pod).map(StaticPodError::NeverAllowed)
 }
 
 /// Gives the pod a UID; its hash annotation is the same text.

@@ -20,6 +20,7 @@ pub fn set_defaults(pod: &mut Pod) {
         *grace = 1;
     }
     spec.enable_service_links.get_or_insert(true);
+    default_account(spec);
     let host_network = spec.host_network.unwrap_or_default();
     let init = spec.init_containers.iter_mut().flatten();
     for container in spec.containers.iter_mut().chain(init) {
@@ -30,6 +31,14 @@ pub fn set_defaults(pod: &mut Pod) {
     }
     default_huge_page_limits(pod);
     default_pod_requests(pod);
+}
+
+/// The account has an older name, which gives way and then says the same.
+fn default_account(spec: &mut PodSpec) {
+    let given = |name: &Option<String>| name.clone().filter(|name| !name.is_empty());
+    let account = given(&spec.service_account_name).or_else(|| given(&spec.service_account));
+    spec.service_account.clone_from(&account);
+    spec.service_account_name = account;
 }
 
 fn text(field: &mut Option<String>, value: &str) {
@@ -151,8 +160,31 @@ fn default_volume(volume: &mut Volume) {
         source.default_mode.get_or_insert(0o644);
         source.sources.iter_mut().flatten().for_each(default_projection);
     }
+    default_network_disk(volume);
+    let template = volume.ephemeral.as_mut().and_then(|e| e.volume_claim_template.as_mut());
+    if let Some(template) = template {
+        template.spec.volume_mode.get_or_insert_with(|| "Filesystem".to_owned());
+    }
+}
+
+fn default_network_disk(volume: &mut Volume) {
     if let Some(source) = &mut volume.iscsi {
         text(&mut source.iscsi_interface, "default");
+    }
+    if let Some(source) = &mut volume.rbd {
+        text(&mut source.pool, "rbd");
+        text(&mut source.user, "admin");
+        text(&mut source.keyring, "/etc/ceph/keyring");
+    }
+    if let Some(source) = &mut volume.azure_disk {
+        source.caching_mode.get_or_insert_with(|| "ReadWrite".to_owned());
+        source.fs_type.get_or_insert_with(|| "ext4".to_owned());
+        source.read_only.get_or_insert(false);
+        source.kind.get_or_insert_with(|| "Shared".to_owned());
+    }
+    if let Some(source) = &mut volume.scale_io {
+        text(&mut source.storage_mode, "ThinProvisioned");
+        text(&mut source.fs_type, "xfs");
     }
 }
 

@@ -49,7 +49,7 @@ fn read_types(table: &'static str) -> HashMap<&'static str, Vec<Field>> {
 pub(super) fn uid_of(pod: &Pod, origin: &StaticOrigin<'_>, node: &str) -> String {
     let place = match origin {
         StaticOrigin::File(path) => format!("host:{node}file:{path}"),
-        StaticOrigin::Url(url) => format!("url:{url}"),
+        StaticOrigin::Url(url) | StaticOrigin::UrlList(url) => format!("url:{url}"),
     };
     format!("{:032x}", fnv1a_128(format!("{}{place}", dump(pod)).as_bytes()))
 }

@@ -20,6 +20,18 @@ pub fn api_reference(pod: &Pod) -> Option<&'static str> {
     spec.volumes.iter().flatten().find_map(of_volume)
 }
 
+/// What even a static pod that may refer to the API may not have, in upstream's words.
+pub(super) fn never_allowed(pod: &Pod) -> Option<&'static str> {
+    let spec = pod.spec.as_ref()?;
+    let projected = spec.volumes.iter().flatten().filter_map(|v| v.projected.as_ref());
+    let mut sources = projected.flat_map(|p| p.sources.iter().flatten());
+    if sources.any(|s| s.cluster_trust_bundle.is_some()) {
+        return Some("ClusterTrustBundle projected volume sources");
+    }
+    let claims = spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty());
+    claims.then_some("ResourceClaims")
+}
+
 fn environment(spec: &PodSpec) -> (Vec<&EnvVar>, Vec<&EnvFromSource>) {
     let full = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     let mut variables: Vec<&EnvVar> = Vec::new();

@@ -146,6 +146,52 @@ fn references_to_the_api_are_refused() {
 }
 
 #[test]
+fn the_older_name_of_the_account_counts() {
+    let error = prepared(&with("serviceAccount", json!("sa"))).unwrap_err();
+    assert_eq!(error.to_string(), "static pods may not reference serviceaccounts");
+    let lenient = StaticSettings { refuse_api_references: false, ..settings() };
+    let pod = manifest(&with("serviceAccount", json!("sa")));
+    let spec = prepare(pod, &StaticOrigin::Url("u"), &lenient).unwrap().spec.unwrap();
+    assert_eq!(spec.service_account_name.as_deref(), Some("sa"));
+    let both = json!({ "serviceAccount": "old", "serviceAccountName": "new",
+        "containers": simple()["containers"] });
+    let spec = prepare(manifest(&both), &StaticOrigin::Url("u"), &lenient).unwrap().spec.unwrap();
+    assert_eq!(spec.service_account.as_deref(), Some("new"));
+}
+
+#[test]
+fn some_references_are_refused_to_single_pods_in_any_case() {
+    let bundle = json!({ "sources": [{ "clusterTrustBundle": { "name": "n", "path": "p" } }] });
+    let volumes = json!([{ "name": "s", "secret": { "secretName": "s" } },
+        { "name": "t", "projected": bundle }]);
+    let claims = json!([{ "name": "c", "resourceClaimName": "r" }]);
+    let lenient = StaticSettings { refuse_api_references: false, ..settings() };
+    for (spec, what) in [
+        (with("volumes", volumes), "ClusterTrustBundle projected volume sources"),
+        (with("resourceClaims", claims), "ResourceClaims"),
+    ] {
+        for origin in [StaticOrigin::File("f"), StaticOrigin::Url("u")] {
+            let error = prepare(manifest(&spec), &origin, &lenient).unwrap_err();
+            assert_eq!(error.to_string(), format!("static pods may not use {what}"));
+        }
+        assert!(prepare(manifest(&spec), &StaticOrigin::UrlList("u"), &lenient).is_ok());
+        let strict = prepare(manifest(&spec), &StaticOrigin::UrlList("u"), &settings());
+        assert!(matches!(strict, Err(StaticPodError::ApiReference(_))));
+    }
+}
+
+#[test]
+fn a_dumped_pod_keeps_its_status_but_begins_anew() {
+    let mut dumped = manifest(&simple());
+    let status = json!({ "phase": "Running", "qosClass": "BestEffort", "message": "m" });
+    dumped.status = serde_json::from_value(status).unwrap();
+    let pod = prepare(dumped, &StaticOrigin::File("f"), &settings()).unwrap();
+    let status = pod.status.unwrap();
+    assert_eq!(status.phase.as_deref(), Some("Pending"));
+    assert_eq!(status.message.as_deref(), Some("m"));
+}
+
+#[test]
 fn what_an_api_server_would_refuse_is_refused() {
     let container = |field: &str, value: Value| {
         let mut spec = simple();

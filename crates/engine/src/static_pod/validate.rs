@@ -3,8 +3,8 @@
 //! Owns: the rules for every field that a pod of a file or URL can carry, and their wording, which is upstream's.
 //! Which rules hold depends on gates; they come in as [`Rules`].
 //!
-//! Deliberately thin: fields of volumes that a static pod may not use at all (claims, trust bundles, certificates) and
-//! Windows' options are checked only as far as the pod would be accepted.
+//! Deliberately thin: fields of volumes that a static pod may not use at all (claims, trust bundles, certificates),
+//! managed fields and Windows' options are checked only as far as the pod would be accepted.
 
 mod containers;
 mod env;

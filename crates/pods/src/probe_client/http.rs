@@ -27,7 +27,7 @@ pub(crate) struct HttpFetch {
     pub(crate) url: String,
     /// Headers, in order; names may repeat.
     pub(crate) headers: Vec<(String, String)>,
-    /// A longer body is an error.
+    /// A body of this length or more is an error.
     pub(crate) max_body: usize,
 }
 
@@ -150,12 +150,17 @@ impl HttpClient {
     pub(crate) async fn fetch(&self, fetch: HttpFetch) -> Result<HttpAnswer, HttpError> {
         let url = Url::parse(&fetch.url).map_err(HttpError::Request)?;
         let phase = Phase::default();
-        let headers = Headers::new(&fetch.headers);
-        let max = fetch.max_body.saturating_add(1);
+        let mut headers = Headers::new(&fetch.headers);
+        // The place alone says who is asked.
+        headers.remove("Host");
+        if headers.get("User-Agent").is_none() {
+            headers.set("User-Agent", "Go-http-client/1.1".to_owned());
+        }
+        let max = fetch.max_body;
         let opened = self.follow_in_phases(&url, &headers, (&phase, max), Follow::All).await?;
         let answer = opened.answer(max).await?;
-        if answer.body.len() > fetch.max_body {
-            return Err(HttpError::Body(format!("body exceeds {} bytes", fetch.max_body)));
+        if answer.body.len() >= fetch.max_body {
+            return Err(HttpError::Body("the read limit is reached".to_owned()));
         }
         Ok(answer)
     }

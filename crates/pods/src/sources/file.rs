@@ -77,6 +77,7 @@ impl FileSource {
         report: SourceReport,
     ) -> Self {
         let (reported, good) = (BTreeMap::new(), BTreeMap::new());
+        let path = without_end(&path);
         Self { path, period, statics, report, reported, good, delivered: false }
     }
 
@@ -199,6 +200,8 @@ fn read_path(path: &Path, known: &BTreeMap<PathBuf, u64>) -> Look {
     };
     let mut files = BTreeMap::new();
     if metadata.is_dir() {
+        // Pods are told apart by the paths of their files, so these are always spelled alike.
+        let path = &plain(path);
         let names = match sys::fs::list_dir(path) {
             Ok(names) => names,
             Err(e) => return Look::Unusable(e.source.to_string()),
@@ -220,10 +223,29 @@ fn read_path(path: &Path, known: &BTreeMap<PathBuf, u64>) -> Look {
     Look::Files(files)
 }
 
+/// Without slashes at its end.
+fn without_end(path: &Path) -> PathBuf {
+    PathBuf::from(path.as_os_str().to_string_lossy().trim_end_matches('/'))
+}
+
+/// The path without empty, `.` and `..` parts, by its letters alone (Go's `filepath.Clean`).
+fn plain(path: &Path) -> PathBuf {
+    use std::path::Component;
+    let mut parts: Vec<Component<'_>> = Vec::new();
+    for part in path.components() {
+        match (part, parts.last()) {
+            (Component::CurDir, _) | (Component::ParentDir, Some(Component::RootDir)) => {}
+            (Component::ParentDir, Some(Component::Normal(_))) => drop(parts.pop()),
+            (part, _) => parts.push(part),
+        }
+    }
+    parts.iter().collect()
+}
+
 fn read_file(path: &Path, metadata: &std::fs::Metadata, known: Option<&u64>) -> FileLook {
     let modified = metadata.modified().ok().and_then(|t| jiff::Timestamp::try_from(t).ok());
     let size = usize::try_from(metadata.len()).unwrap_or(usize::MAX);
-    if size > MAX_MANIFEST_BYTES {
+    if size >= MAX_MANIFEST_BYTES {
         return FileLook::Read {
             modified,
             print: 0,
@@ -254,6 +276,21 @@ fn print_of(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_are_named_by_the_plain_path_of_their_folder() {
+        let cases = [
+            ("/etc/m", "/etc/m"),
+            ("/etc//m", "/etc/m"),
+            ("/etc/./x/../m", "/etc/m"),
+            ("/../m", "/m"),
+            ("m/../../n", "../n"),
+        ];
+        for (given, expected) in cases {
+            assert_eq!(plain(Path::new(given)), Path::new(expected), "{given}");
+        }
+        assert_eq!(without_end(Path::new("/etc/m//")), Path::new("/etc/m"));
+    }
 
     #[test]
     fn bytes_that_are_known_are_not_decoded_again() {

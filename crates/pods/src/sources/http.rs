@@ -1,10 +1,11 @@
 //! Pods from a URL (`staticPodURL`).
 //!
 //! Promises: a failed fetch keeps the pods of the last good one; the body is bounded; an unchanged
-//! body costs nothing; the first four failures in a row are logged, the rest at debug level.
+//! body costs nothing; the first four failures in a row are told, the rest at debug level only, and
+//! then the success.
 
 use super::SourceReport;
-use super::manifest::{self, MAX_MANIFEST_BYTES};
+use super::manifest::{self, MAX_MANIFEST_BYTES, Manifest};
 use super::statics::{Origin, StaticPods};
 use crate::probe_client::http::{HttpClient, HttpFetch};
 use std::sync::Arc;
@@ -28,12 +29,19 @@ pub struct UrlSourceConfig {
 enum FetchError {
     #[error("{0}")]
     Transport(String),
-    #[error("unexpected status {0}")]
-    Status(u16),
-    #[error("body is empty")]
-    Empty,
+    #[error("{url}: {}", shown(*status))]
+    Status { url: String, status: u16 },
+    #[error("zero-length data received from {0}")]
+    Empty(String),
     #[error("{0}")]
     Manifest(String),
+}
+
+/// A status with its name.
+fn shown(status: u16) -> String {
+    let named = hyper::StatusCode::from_u16(status).ok();
+    let name = named.and_then(|status| status.canonical_reason()).unwrap_or_default();
+    format!("{status} {name}")
 }
 
 /// The URL source's task.
@@ -66,18 +74,24 @@ impl UrlSource {
                 _ = period.tick() => {} // cancel-safe: documented by tokio
             }
             match self.look().await {
-                Ok(()) => self.failures = 0,
-                Err(error) => {
-                    self.failures = self.failures.saturating_add(1);
-                    let url = &self.config.url;
-                    if self.failures <= 4 {
-                        tracing::error!(url, err = %error, "cannot read pods from URL");
-                    } else {
-                        tracing::debug!(url, err = %error, "cannot read pods from URL");
-                    }
+                Ok(()) if self.failures > 0 => {
+                    tracing::info!("Successfully read pods from URL");
+                    self.failures = 0;
                 }
+                Ok(()) => {}
+                Err(error) => self.tell(&error),
             }
         }
+    }
+
+    fn tell(&mut self, error: &FetchError) {
+        match self.failures {
+            0..3 => tracing::info!(err = %error, "Failed to read pods from URL"),
+            3 => tracing::info!(err = %error,
+                "Failed to read pods from URL. Dropping verbosity of this message to V(4)"),
+            _ => tracing::debug!(err = %error, "Failed to read pods from URL"),
+        }
+        self.failures = self.failures.saturating_add(1);
     }
 
     async fn look(&mut self) -> Result<(), FetchError> {
@@ -91,21 +105,27 @@ impl UrlSource {
             .map_err(|_| FetchError::Transport("timed out after 10s".to_owned()))?
             .map_err(|e| FetchError::Transport(e.to_string()))?;
         if answer.status != 200 {
-            return Err(FetchError::Status(answer.status));
+            let (url, status) = (self.config.url.clone(), answer.status);
+            return Err(FetchError::Status { url, status });
         }
         if answer.body.is_empty() {
             self.report.deliver(Vec::new()).await;
-            return Err(FetchError::Empty);
+            return Err(FetchError::Empty(self.config.url.clone()));
         }
         if answer.body == self.last_body {
             return Ok(());
         }
         self.last_body = answer.body;
-        let pods = manifest::decode_pods(&self.last_body)
+        let read = manifest::decode_pods(&self.last_body)
             .map_err(|e| FetchError::Manifest(e.to_string()))?;
+        let url = &self.config.url;
+        let (pods, origin) = match read {
+            Manifest::Pod(pod) => (vec![*pod], Origin::Url(url)),
+            Manifest::List(pods) => (pods, Origin::UrlList(url)),
+        };
         let prepared = pods
             .into_iter()
-            .map(|pod| self.statics.prepare(pod, Origin::Url(&self.config.url)).map(Arc::new))
+            .map(|pod| self.statics.prepare(pod, origin).map(Arc::new))
             .collect::<Result<Vec<_>, _>>()
             .map_err(|e| FetchError::Manifest(e.to_string()))?;
         self.report.deliver(prepared).await;

@@ -7,14 +7,18 @@ use api::core::v1::Pod;
 use serde_json::Value;
 use serde_path_to_error::Segment;
 
-/// The largest manifest that is read (`kubelet: maxConfigLength`).
+/// Manifests of this size and above are not read (`kubelet: maxConfigLength`).
 pub(crate) const MAX_MANIFEST_BYTES: usize = 10 << 20;
+/// So many lists and maps of a pod may have gaps.
+const MOST_GAPS: usize = 1000;
+const POD: &str = "v1 Pod";
+const LIST: &str = "v1 PodList";
 
 /// Why a manifest is not a pod.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ManifestError {
-    /// It is larger than 10 MiB.
-    #[error("manifest has {0} bytes, more than 10 MiB")]
+    /// It has 10 MiB or more.
+    #[error("manifest has {0} bytes, but must have less than 10 MiB")]
     TooLarge(usize),
     /// It is neither YAML nor JSON.
     #[error("{0}")]
@@ -40,34 +44,50 @@ pub(crate) enum ManifestError {
     Invalid(String),
 }
 
+/// What a manifest holds.
+#[derive(Debug)]
+pub(crate) enum Manifest {
+    /// One pod.
+    Pod(Box<Pod>),
+    /// A list of pods (only the URL source takes it).
+    List(Vec<Pod>),
+}
+
 /// Decodes one pod.
 pub(crate) fn decode_pod(bytes: &[u8]) -> Result<Pod, ManifestError> {
     let value = decode_value(bytes)?;
+    let kind = kind_of(&value);
+    if kind != POD {
+        return Err(ManifestError::Kind(kind));
+    }
     pod_from_value(value, bytes)
 }
 
-/// Decodes one pod or a list of pods (only the URL source takes lists).
-pub(crate) fn decode_pods(bytes: &[u8]) -> Result<Vec<Pod>, ManifestError> {
+/// Decodes one pod or a list of pods.
+pub(crate) fn decode_pods(bytes: &[u8]) -> Result<Manifest, ManifestError> {
     let mut value = decode_value(bytes)?;
-    if kind_of(&value).ends_with("PodList") {
-        let items = value.get_mut("items").map(Value::take).unwrap_or_default();
-        let items = items.as_array().cloned().unwrap_or_default();
-        return items
-            .into_iter()
-            .map(|mut item| {
-                if let Some(object) = item.as_object_mut() {
-                    object.entry("apiVersion").or_insert_with(|| "v1".into());
-                    object.entry("kind").or_insert_with(|| "Pod".into());
-                }
-                pod_from_value(item, &[])
-            })
-            .collect();
+    let kind = kind_of(&value);
+    if kind == POD {
+        return pod_from_value(value, bytes).map(|pod| Manifest::Pod(Box::new(pod)));
     }
-    pod_from_value(value, bytes).map(|pod| vec![pod])
+    if kind != LIST {
+        return Err(ManifestError::Kind(kind));
+    }
+    // Of what kind an item says that it is does not count: the list says what it holds.
+    let items = match value.get_mut("items").map(Value::take) {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(items)) => items,
+        Some(_) => {
+            let reason = "expected a list".to_owned();
+            return Err(ManifestError::Field { line: 0, path: "items".to_owned(), reason });
+        }
+    };
+    let pods = items.into_iter().map(|item| pod_from_value(item, &[]));
+    pods.collect::<Result<_, _>>().map(Manifest::List)
 }
 
 fn decode_value(bytes: &[u8]) -> Result<Value, ManifestError> {
-    if bytes.len() > MAX_MANIFEST_BYTES {
+    if bytes.len() >= MAX_MANIFEST_BYTES {
         return Err(ManifestError::TooLarge(bytes.len()));
     }
     match units::yaml::read_either(bytes) {
@@ -85,12 +105,18 @@ fn kind_of(value: &Value) -> String {
     }
 }
 
-fn pod_from_value(value: Value, bytes: &[u8]) -> Result<Pod, ManifestError> {
-    let kind = kind_of(&value);
-    if kind != "v1 Pod" {
-        return Err(ManifestError::Kind(kind));
-    }
-    let pod: Pod = serde_path_to_error::deserialize(value).map_err(|error| {
+fn pod_from_value(mut value: Value, bytes: &[u8]) -> Result<Pod, ManifestError> {
+    let Some(object) = value.as_object_mut() else {
+        // Nothing where a pod should be is a pod of which nothing is known.
+        let reason = "expected a pod".to_owned();
+        return match value {
+            Value::Null => Err(ManifestError::NoName),
+            _ => Err(ManifestError::Field { line: 0, path: "items".to_owned(), reason }),
+        };
+    };
+    object.insert("apiVersion".to_owned(), "v1".into());
+    object.insert("kind".to_owned(), "Pod".into());
+    let pod = read_pod(value).map_err(|error| {
         let steps: Vec<String> = error.path().iter().map(step).collect();
         let line = units::yaml::line_of(bytes, steps.iter().map(String::as_str)).unwrap_or(0);
         let path = error.path().to_string();
@@ -100,6 +126,59 @@ fn pod_from_value(value: Value, bytes: &[u8]) -> Result<Pod, ManifestError> {
         return Err(ManifestError::NoName);
     }
     Ok(pod)
+}
+
+/// Reads the pod. Nothing in the place of an item or of a value in a map is, as in Go, one of which
+/// nothing is known; what that is comes out only when it is read.
+fn read_pod(mut value: Value) -> Result<Pod, serde_path_to_error::Error<serde_json::Error>> {
+    let mut lists = 0;
+    loop {
+        lists += 1;
+        let error = match serde_path_to_error::deserialize(&value) {
+            Ok(pod) => return Ok(pod),
+            Err(error) => error,
+        };
+        let text = error.inner().to_string();
+        let expected = text.strip_prefix("invalid type: null, expected ");
+        let nothing = expected.map(|what| match what {
+            "a string" | "string" => Value::from(""),
+            "Quantity" => Value::from("0"),
+            "i32" | "i64" => Value::from(0),
+            "a boolean" => Value::from(false),
+            _ => Value::Object(serde_json::Map::new()),
+        });
+        let replaced = nothing.is_some_and(|nothing| fill(&mut value, error.path(), &nothing));
+        if !replaced || lists > MOST_GAPS {
+            return Err(error);
+        }
+    }
+}
+
+/// Puts `nothing` in the place of every null beside the one at `path`, and of itself.
+fn fill(value: &mut Value, path: &serde_path_to_error::Path, nothing: &Value) -> bool {
+    let steps: Vec<String> = path.iter().map(step).collect();
+    let Some((_, parents)) = steps.split_last() else { return false };
+    let mut place = value;
+    for step in parents {
+        let next = match place {
+            Value::Array(items) => step.parse::<usize>().ok().and_then(|n| items.get_mut(n)),
+            Value::Object(fields) => fields.get_mut(step),
+            _ => None,
+        };
+        let Some(next) = next else { return false };
+        place = next;
+    }
+    let entries: Vec<&mut Value> = match place {
+        Value::Array(items) => items.iter_mut().collect(),
+        Value::Object(fields) => fields.iter_mut().map(|(_, entry)| entry).collect(),
+        _ => return false,
+    };
+    let mut found = false;
+    for entry in entries.into_iter().filter(|entry| entry.is_null()) {
+        *entry = nothing.clone();
+        found = true;
+    }
+    found
 }
 
 fn step(segment: &Segment) -> String {
@@ -155,7 +234,50 @@ mod tests {
     fn lists_and_other_kinds_are_refused_in_files() {
         let list = b"apiVersion: v1\nkind: PodList\nitems: []\n";
         assert_eq!(decode_pod(list), Err(ManifestError::Kind("v1 PodList".into())));
-        assert_eq!(decode_pods(list).unwrap().len(), 0);
+        assert!(matches!(decode_pods(list), Ok(Manifest::List(pods)) if pods.is_empty()));
+        for other in ["v2 PodList", "v1 MyPodList", "v1 List"] {
+            let (version, kind) = other.split_once(' ').unwrap();
+            let text = format!("apiVersion: {version}\nkind: {kind}\nitems: []\n");
+            let error = decode_pods(text.as_bytes()).unwrap_err();
+            assert_eq!(error, ManifestError::Kind(other.to_owned()));
+        }
+    }
+
+    #[test]
+    fn a_list_says_what_its_items_are() {
+        let list = |items: &str| {
+            decode_pods(format!("apiVersion: v1\nkind: PodList\nitems: {items}\n").as_bytes())
+        };
+        let named = list("[{kind: Service, metadata: {name: a}}, {metadata: {name: b}}]");
+        let Manifest::List(pods) = named.unwrap() else { panic!("no list") };
+        assert_eq!(
+            pods.iter().map(|p| p.metadata.name.as_deref()).collect::<Vec<_>>(),
+            [Some("a"), Some("b")]
+        );
+        assert!(matches!(list("~"), Ok(Manifest::List(pods)) if pods.is_empty()));
+        // Not as if there were no pods: those that run stay.
+        assert!(list("{}").is_err());
+        assert_eq!(list("[~]").unwrap_err(), ManifestError::NoName);
+    }
+
+    #[test]
+    fn nothing_in_a_list_or_map_is_an_empty_entry() {
+        let text = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n  labels: {a: , b: c, d: ~}\n\
+                    spec:\n  containers:\n  - name: a\n    command: [x, ~, '', ~]\n    \
+                    env: [~]\n    resources: {limits: {cpu: ~}}\n  tolerations: [~]\n  \
+                    securityContext: {supplementalGroups: [~, 5]}\n  initContainers: ~\n";
+        let pod = decode_pod(text.as_bytes()).unwrap();
+        let labels = pod.metadata.labels.unwrap();
+        assert_eq!(labels.values().map(String::as_str).collect::<Vec<_>>(), ["", "c", ""]);
+        let spec = pod.spec.unwrap();
+        let container = &spec.containers[0];
+        assert_eq!(container.command.as_deref().unwrap(), ["x", "", "", ""]);
+        assert_eq!(container.env.as_ref().unwrap().len(), 1);
+        let limits = container.resources.as_ref().and_then(|r| r.limits.as_ref()).unwrap();
+        assert_eq!(limits["cpu"].0, "0");
+        assert_eq!(spec.tolerations.unwrap().len(), 1);
+        assert_eq!(spec.security_context.unwrap().supplemental_groups.unwrap(), [0, 5]);
+        assert!(spec.init_containers.is_none());
     }
 
     #[test]

@@ -7,6 +7,7 @@
 use api::core::v1::Pod;
 use api::ids::PodUid;
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use ports::PodSource;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -81,7 +82,7 @@ impl MergeState {
             let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
             let given = Arc::clone(pod);
             let Some(old) = known.get(&uid) else {
-                let marked = Arc::new(marked(pod, source, &seen_text(now)));
+                let marked = Arc::new(marked(pod, source, &seen_text(now, TimeZone::system())));
                 adds.push(Change::Add(Arc::clone(&marked)));
                 next.insert(uid, Known { given, marked });
                 continue;
@@ -122,9 +123,13 @@ pub(crate) fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
-/// `config.seen` in Go's `RFC3339Nano` with all nine digits.
-fn seen_text(now: Timestamp) -> String {
-    format!("{now:.9}")
+/// `config.seen` in Go's `RFC3339Nano` with all nine digits, by the node's own clock.
+fn seen_text(now: Timestamp, zone: TimeZone) -> String {
+    let local = now.to_zoned(zone);
+    if local.offset().is_zero() {
+        return format!("{now:.9}");
+    }
+    local.strftime("%Y-%m-%dT%H:%M:%S%.9f%:z").to_string()
 }
 
 fn marked(pod: &Pod, source: PodSource, seen: &str) -> Pod {
@@ -197,6 +202,13 @@ mod tests {
     }
 
     #[test]
+    fn the_seen_time_is_that_of_the_nodes_clock() {
+        let zone = TimeZone::fixed(jiff::tz::offset(-3));
+        assert_eq!(seen_text(at(0), TimeZone::UTC), "1970-01-01T00:00:00.000000000Z");
+        assert_eq!(seen_text(at(0), zone), "1969-12-31T21:00:00.000000000-03:00");
+    }
+
+    #[test]
     fn a_status_change_is_a_reconcile_and_the_seen_time_is_kept() {
         let mut state = MergeState::default();
         state.merge(PodSource::Api, vec![Arc::new(pod("1", "a"))], at(0));
@@ -206,7 +218,8 @@ mod tests {
         let merged = state.merge(PodSource::Api, vec![Arc::new(changed.clone())], at(9));
         assert_eq!(kinds(&merged), [("reconcile", "1".to_owned())]);
         let Change::Reconcile(pod) = &merged.changes[0] else { panic!() };
-        assert_eq!(annotation(pod, ANNOTATION_SEEN), Some("1970-01-01T00:00:00.000000000Z"));
+        let first = seen_text(at(0), TimeZone::system());
+        assert_eq!(annotation(pod, ANNOTATION_SEEN), Some(first.as_str()));
         let again = state.merge(PodSource::Api, vec![Arc::new(changed)], at(10));
         assert_eq!(again, Merged::default());
     }

@@ -25,6 +25,8 @@ pub(crate) enum Origin<'a> {
     },
     /// A URL.
     Url(&'a str),
+    /// A URL with a whole list of pods.
+    UrlList(&'a str),
 }
 
 /// Makes pods of manifests.
@@ -60,6 +62,9 @@ impl StaticPods {
                 static_pod::prepare(pod, &StaticOrigin::File(&path), &self.settings)?
             }
             Origin::Url(url) => static_pod::prepare(pod, &StaticOrigin::Url(url), &self.settings)?,
+            Origin::UrlList(url) => {
+                static_pod::prepare(pod, &StaticOrigin::UrlList(url), &self.settings)?
+            }
         };
         if !given && let Some(uid) = self.known_as(&pod, origin) {
             static_pod::set_uid(&mut pod, &uid);

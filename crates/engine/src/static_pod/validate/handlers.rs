@@ -135,7 +135,11 @@ pub(super) fn check_lifecycle(lifecycle: &Lifecycle, spec: &PodSpec, at: &At, li
     match spec.os.as_ref().map(|os| os.name.as_str()) {
         None => list.forbidden(&at, "may not be set for containers with empty `spec.os.name`"),
         Some("windows") => list.word_if_set(&at, Some(signal), &["SIGKILL", "SIGTERM"]),
-        Some("linux") if !is_signal(signal) => list.unsupported(&at, signal, &SIGNALS),
+        Some("linux") if !is_signal(signal) => {
+            let all = all_signals();
+            let all: Vec<&str> = all.iter().map(String::as_str).collect();
+            list.unsupported(&at, signal, &all);
+        }
         Some(_) => {}
     }
 }
@@ -189,6 +193,16 @@ const SIGNALS: [&str; 36] = [
     "SIGXCPU",
     "SIGXFSZ",
 ];
+
+/// All that there are, by name.
+fn all_signals() -> Vec<String> {
+    let offsets = (1..=15).map(|n| format!("SIGRTMIN+{n}"));
+    let offsets = offsets.chain((1..=14).map(|n| format!("SIGRTMAX-{n}")));
+    let mut all: Vec<String> = SIGNALS.iter().map(|name| (*name).to_owned()).collect();
+    all.extend(offsets);
+    all.sort();
+    all
+}
 
 fn is_signal(name: &str) -> bool {
     let offset = |digits: &str, most: u32| {

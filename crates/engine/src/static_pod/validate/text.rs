@@ -257,6 +257,15 @@ pub(super) fn backstep(path: &str) -> Option<String> {
     path.split('/').any(|part| part == "..").then(|| "must not contain '..'".to_owned())
 }
 
+/// `host:port` as Go's `net.SplitHostPort` takes it: of each part there may be nothing.
+pub(super) fn is_host_and_port(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else { return false };
+    let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let inner = bracketed.unwrap_or(host);
+    let brackets = inner.contains(['[', ']']) || port.contains(['[', ']']);
+    !brackets && (bracketed.is_some() || !host.contains(':'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,10 @@
 use super::containers::check_pull_policy;
 use super::faults::{At, Faults};
 use super::{projected, text};
-use api::core::v1::{ISCSIVolumeSource, PodSpec, Volume};
+use api::core::v1::{
+    AzureDiskVolumeSource, ISCSIVolumeSource, PodSpec, QuobyteVolumeSource, StorageOSVolumeSource,
+    Volume,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 const ONE_TYPE: &str = "may not specify more than 1 volume type";
@@ -64,20 +67,71 @@ pub(super) fn check<'a>(
 type Kind<'a> = (&'static str, bool, Checker<'a>);
 type Checker<'a> = Box<dyn Fn(&At, &mut Faults) + 'a>;
 
+/// The order in which upstream looks at the kinds: the first one counts, any other is one too many.
+const ORDER: [&str; 30] = [
+    "emptyDir",
+    "hostPath",
+    "gitRepo",
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+    "secret",
+    "nfs",
+    "iscsi",
+    "glusterfs",
+    "flocker",
+    "persistentVolumeClaim",
+    "rbd",
+    "cinder",
+    "cephfs",
+    "quobyte",
+    "downwardAPI",
+    "fc",
+    "flexVolume",
+    "configMap",
+    "azureFile",
+    "vsphereVolume",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "azureDisk",
+    "storageos",
+    "projected",
+    "scaleIO",
+    "csi",
+    "ephemeral",
+    "image",
+];
+
 fn check_source(volume: &Volume, pod_name: &str, at: &At, list: &mut Faults) {
-    let mut found = false;
-    for (field, set, check) in local(volume).into_iter().chain(remote(volume)).chain(of_api(volume))
-    {
-        if !set {
-            continue;
-        }
-        if found {
-            list.forbidden(&at.get(field), ONE_TYPE);
+    let kinds = local(volume).into_iter().chain(remote(volume)).chain(of_api(volume));
+    let mut kinds: Vec<Kind<'_>> = kinds.filter(|(_, set, _)| *set).collect();
+    kinds.sort_by_key(|(field, ..)| ORDER.iter().position(|known| known == field));
+    let mut first = true;
+    for (field, _, check) in kinds {
+        // Upstream's own names where it looks at a source, or finds one too many.
+        let (looked, refused) = match field {
+            "gcePersistentDisk" => ("persistentDisk", field),
+            "cephfs" => (field, "cephFS"),
+            "downwardAPI" => (field, "downwarAPI"),
+            _ => (field, field),
+        };
+        if first {
+            check(&at.get(looked), list);
         } else {
-            check(&at.get(field), list);
+            list.forbidden(&at.get(refused), ONE_TYPE);
         }
-        found = true;
+        match field {
+            "iscsi" => check_portal_length(volume, at, list),
+            "ephemeral" if first => check_claim_name(volume, pod_name, at, list),
+            _ => {}
+        }
+        first = false;
     }
+    if first {
+        list.required(at, "must specify a volume type");
+    }
+}
+
+fn check_portal_length(volume: &Volume, at: &At, list: &mut Faults) {
     if let Some(iscsi) = volume.iscsi.as_ref().filter(|i| i.initiator_name.is_some())
         && volume.name.len() + 1 + iscsi.target_portal.len() > 64
     {
@@ -85,15 +139,17 @@ fn check_source(volume: &Volume, pod_name: &str, at: &At, list: &mut Faults) {
                    iscsi.initiatorName is specified.";
         list.invalid(&at.get("name"), &volume.name, why);
     }
-    if volume.ephemeral.is_some() && !pod_name.is_empty() && !volume.name.is_empty() {
-        let claim = format!("{pod_name}-{}", volume.name);
-        for complaint in text::subdomain(&claim) {
-            let why = format!("PVC name {}: {complaint}", units::strconv::quote(&claim));
-            list.invalid(&at.get("name"), &volume.name, &why);
-        }
+}
+
+/// The claim that is made for the volume must have a name that claims can have.
+fn check_claim_name(volume: &Volume, pod_name: &str, at: &At, list: &mut Faults) {
+    if pod_name.is_empty() || volume.name.is_empty() {
+        return;
     }
-    if !found {
-        list.required(at, "must specify a volume type");
+    let claim = format!("{pod_name}-{}", volume.name);
+    for complaint in text::subdomain(&claim) {
+        let why = format!("PVC name {}: {complaint}", units::strconv::quote(&claim));
+        list.invalid(&at.get("name"), &volume.name, &why);
     }
 }
 
@@ -228,14 +284,76 @@ fn remote(volume: &Volume) -> Vec<Kind<'_>> {
     kinds
 }
 
-/// Sources whose only rule is that some fields are filled.
+/// A disk by its name, of which a partition may be chosen.
+fn partitioned<'a>(name: (&'static str, &'a str), partition: Option<i32>) -> Checker<'a> {
+    Box::new(move |at, list| {
+        list.filled(&at.get(name.0), Some(name.1));
+        if let Some(number) = partition.filter(|number| !(0..=255).contains(number)) {
+            list.invalid(&at.get("partition"), number, "must be between 1 and 255, inclusive");
+        }
+    })
+}
+
+fn check_azure_disk(source: &AzureDiskVolumeSource, at: &At, list: &mut Faults) {
+    const MANAGED: &str = "/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}";
+    const BLOB: &str =
+        "https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd";
+    list.filled(&at.get("diskName"), Some(&source.disk_name));
+    list.filled(&at.get("diskURI"), Some(&source.disk_uri));
+    let modes = ["None", "ReadOnly", "ReadWrite"];
+    list.word_if_set(&at.get("cachingMode"), source.caching_mode.as_deref(), &modes);
+    let kinds = ["Dedicated", "Managed", "Shared"];
+    list.word_if_set(&at.get("kind"), source.kind.as_deref(), &kinds);
+    let (start, form) = match source.kind.as_deref() {
+        None => return,
+        Some("Managed") => ("/subscriptions/", MANAGED),
+        Some(_) => ("https://", BLOB),
+    };
+    if !source.disk_uri.starts_with(start) {
+        list.unsupported(&at.get("diskURI"), &source.disk_uri, &[form]);
+    }
+}
+
+fn check_storageos(source: &StorageOSVolumeSource, at: &At, list: &mut Faults) {
+    let name = source.volume_name.as_deref().unwrap_or_default();
+    if name.is_empty() {
+        list.required(&at.get("volumeName"), "");
+    } else {
+        list.each(&at.get("volumeName"), name, text::label(name));
+    }
+    if let Some(space) = source.volume_namespace.as_ref().filter(|space| !space.is_empty()) {
+        list.each(&at.get("volumeNamespace"), space, text::label(space));
+    }
+    if source.secret_ref.as_ref().is_some_and(|secret| secret.name.is_empty()) {
+        list.required(&at.get("secretRef").get("name"), "");
+    }
+}
+
+fn check_quobyte(source: &QuobyteVolumeSource, at: &At, list: &mut Faults) {
+    let why = "must be a host:port pair or multiple pairs separated by commas";
+    if source.registry.is_empty() {
+        list.required(&at.get("registry"), why);
+    } else if source.tenant.as_ref().is_some_and(|tenant| tenant.len() > 64) {
+        let why = "must be a UUID and may not exceed a length of 64 characters";
+        list.required(&at.get("tenant"), why);
+    } else {
+        for _ in source.registry.split(',').filter(|pair| !text::is_host_and_port(pair)) {
+            list.invalid(&at.get("registry"), &source.registry, why);
+        }
+    }
+    list.filled(&at.get("volume"), Some(&source.volume));
+}
+
+/// Sources with few rules of their own.
 fn named(volume: &Volume) -> Vec<Kind<'_>> {
     let mut kinds: Vec<Kind<'_>> = Vec::new();
     if let Some(v) = &volume.gce_persistent_disk {
-        kinds.push(("gcePersistentDisk", true, filled(vec![("pdName", &v.pd_name)])));
+        let check = partitioned(("pdName", &v.pd_name), v.partition);
+        kinds.push(("gcePersistentDisk", true, check));
     }
     if let Some(v) = &volume.aws_elastic_block_store {
-        kinds.push(("awsElasticBlockStore", true, filled(vec![("volumeID", &v.volume_id)])));
+        let check = partitioned(("volumeID", &v.volume_id), v.partition);
+        kinds.push(("awsElasticBlockStore", true, check));
     }
     if let Some(v) = &volume.glusterfs {
         kinds.push((
@@ -245,14 +363,20 @@ fn named(volume: &Volume) -> Vec<Kind<'_>> {
         ));
     }
     if let Some(v) = &volume.rbd {
-        let monitors = v.monitors.first().map_or("", String::as_str);
+        let monitors = if v.monitors.is_empty() { "" } else { "some" };
         kinds.push(("rbd", true, filled(vec![("monitors", monitors), ("image", &v.image)])));
     }
     if let Some(v) = &volume.cinder {
-        kinds.push(("cinder", true, filled(vec![("volumeID", &v.volume_id)])));
+        let check: Checker<'_> = Box::new(|at, list| {
+            list.filled(&at.get("volumeID"), Some(&v.volume_id));
+            if v.secret_ref.as_ref().is_some_and(|secret| secret.name.is_empty()) {
+                list.required(&at.get("secretRef").get("name"), "");
+            }
+        });
+        kinds.push(("cinder", true, check));
     }
     if let Some(v) = &volume.cephfs {
-        let monitors = v.monitors.first().map_or("", String::as_str);
+        let monitors = if v.monitors.is_empty() { "" } else { "some" };
         kinds.push(("cephfs", true, filled(vec![("monitors", monitors)])));
     }
     if let Some(v) = &volume.azure_file {
@@ -269,8 +393,7 @@ fn named(volume: &Volume) -> Vec<Kind<'_>> {
         kinds.push(("portworxVolume", true, filled(vec![("volumeID", &v.volume_id)])));
     }
     if let Some(v) = &volume.azure_disk {
-        let fields = vec![("diskName", v.disk_name.as_str()), ("diskURI", &v.disk_uri)];
-        kinds.push(("azureDisk", true, filled(fields)));
+        kinds.push(("azureDisk", true, Box::new(|at, list| check_azure_disk(v, at, list))));
     }
     if let Some(v) = &volume.scale_io {
         let name = v.volume_name.as_deref().unwrap_or_default();
@@ -279,15 +402,10 @@ fn named(volume: &Volume) -> Vec<Kind<'_>> {
         kinds.push(("scaleIO", true, filled(fields)));
     }
     if let Some(v) = &volume.storageos {
-        let name = v.volume_name.as_deref().unwrap_or_default();
-        kinds.push(("storageos", true, filled(vec![("volumeName", name)])));
+        kinds.push(("storageos", true, Box::new(|at, list| check_storageos(v, at, list))));
     }
     if let Some(v) = &volume.quobyte {
-        kinds.push((
-            "quobyte",
-            true,
-            filled(vec![("registry", &v.registry), ("volume", &v.volume)]),
-        ));
+        kinds.push(("quobyte", true, Box::new(|at, list| check_quobyte(v, at, list))));
     }
     if let Some(v) = &volume.flocker {
         let of = |field: &Option<String>| field.clone().unwrap_or_default();
@@ -360,14 +478,22 @@ fn of_api(volume: &Volume) -> Vec<Kind<'_>> {
             "csi",
             true,
             Box::new(|at, list| {
-                let at = at.get("driver");
+                let place = at.get("driver");
                 if v.driver.is_empty() {
-                    return list.required(&at, "");
+                    list.required(&place, "");
+                } else {
+                    if v.driver.len() > 63 {
+                        list.too_long(&place, 63);
+                    }
+                    list.each(&place, &v.driver, text::subdomain(&v.driver.to_lowercase()));
                 }
-                if v.driver.len() > 63 {
-                    list.too_long(&at, 63);
+                match v.node_publish_secret_ref.as_ref().map(|secret| secret.name.as_str()) {
+                    None => {}
+                    Some("") => {
+                        list.required(&at.get("nodePublishSecretRef").get("name"), "");
+                    }
+                    Some(name) => list.each(&at.get("name"), name, text::subdomain(name)),
                 }
-                list.each(&at, &v.driver, text::subdomain(&v.driver.to_lowercase()));
             }),
         ));
     }

@@ -97,15 +97,32 @@ async fn pods_may_be_fetched_from_another_place_but_without_credentials() {
     let (near, asked_near) = server(vec![away]).await;
     let fetch = HttpFetch {
         url: format!("http://127.0.0.1:{near}/"),
-        headers: vec![("Authorization".into(), "x".into()), ("X-A".into(), "1".into())],
-        max_body: 100,
+        headers: [("Authorization", "x"), ("X-A", "1"), ("Host", "elsewhere")]
+            .map(|(name, value)| (name.into(), value.into()))
+            .to_vec(),
+        max_body: 5,
     };
     let answer = HttpClient::for_hooks().fetch(fetch).await.unwrap();
     assert_eq!((answer.status, answer.body.as_slice()), (200, b"pods".as_slice()));
-    assert!(asked_near.await.unwrap()[0].contains("Authorization: x"));
+    let asked = asked_near.await.unwrap();
+    for line in ["Authorization: x", "User-Agent: Go-http-client/1.1"] {
+        assert!(asked[0].contains(line), "{line} missing in {}", asked[0]);
+    }
+    assert!(asked[0].contains(&format!("Host: 127.0.0.1:{near}\r\n")), "{}", asked[0]);
     let asked = asked_far.await.unwrap();
     assert!(asked[0].starts_with("GET /p ") && asked[0].contains("X-A: 1"), "{}", asked[0]);
     assert!(!asked[0].contains("Authorization"), "{}", asked[0]);
+}
+
+#[tokio::test]
+async fn pods_that_reach_the_limit_are_too_many() {
+    let there = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npods".to_owned();
+    let (port, task) = server(vec![there]).await;
+    let url = format!("http://127.0.0.1:{port}/");
+    let fetch = HttpFetch { url, headers: Vec::new(), max_body: 4 };
+    let error = HttpClient::for_hooks().fetch(fetch).await.unwrap_err();
+    assert_eq!(error.to_string(), "the read limit is reached");
+    task.await.unwrap();
 }
 
 #[tokio::test]
