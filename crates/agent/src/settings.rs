@@ -274,6 +274,7 @@ pub(crate) fn volumes(config: &Config, host: &Host, roots: &Roots) -> VolumesCon
         volume_plugin_dir: config.dirs.volume_plugins.clone(),
         cluster_trust_bundles: config.gates.enabled("ClusterTrustBundleProjection"),
         pod_certificates: config.gates.enabled("PodCertificateRequest"),
+        project_quotas: config.gates.enabled("LocalStorageCapacityIsolationFSQuotaMonitoring"),
         selinux: host.selinux,
         labelling: Labelling::read(&host.selinux_contexts, config.gates.enabled("SELinuxMount")),
         usage_period: config.pods.volume_stats_period,
