@@ -3,10 +3,11 @@
 use crate::AgentError;
 use crate::host::Host;
 use config::Config;
+use config::environment::MemorySignal;
 use engine::cgroup::{CgroupName, Driver, Tree};
 use engine::eviction::{GracePolicy, Threshold, ThresholdConfig, ThresholdError};
 use engine::shutdown::{PriorityPeriod, periods};
-use node::{AlarmPlaces, EvictionConfig, ShutdownConfig};
+use node::{AlarmPlaces, EvictionConfig, KernelMemoryPlaces, ShutdownConfig};
 use pods::ViewHealth;
 use ports::Roots;
 use std::collections::BTreeMap;
@@ -48,6 +49,7 @@ pub(crate) fn thresholds(config: &Config) -> Result<Vec<Threshold>, ThresholdErr
 pub(crate) fn eviction(
     config: &Config,
     host: &Host,
+    roots: &Roots,
     driver: Driver,
     thresholds: Vec<Threshold>,
 ) -> EvictionConfig {
@@ -63,6 +65,13 @@ pub(crate) fn eviction(
         local_storage: config.pods.local_storage_isolation,
         may_be_split: config.gates.enabled("KubeletSeparateDiskGC"),
         alarms: alarms.map(|(node, pods)| AlarmPlaces { node, pods }),
+        kernel_memory: (config.opt_ins.memory_signal == MemorySignal::MemAvailable).then(|| {
+            let pods_stat = config.resources.cgroups_per_qos.then(|| place(&pods)).flatten();
+            KernelMemoryPlaces {
+                meminfo: roots.proc.join("meminfo"),
+                pods_stat: pods_stat.map(|pods| pods.join("memory.stat")),
+            }
+        }),
     }
 }
 

@@ -272,7 +272,7 @@ async fn start_all(
     let faults = protect::view_faults(pods.view_health(), fault_out, tasks.token());
     tasks.spawn("view-faults", OnExit::Fine, faults);
     let eviction = Eviction::new(
-        protect::eviction(config, &host, driver, thresholds),
+        protect::eviction(config, &host, &roots, driver, thresholds),
         EvictionParts {
             stats: Arc::new(usage.clone()),
             pods: Arc::new(pods.clone()),

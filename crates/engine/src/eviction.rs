@@ -11,6 +11,8 @@
 //! Promises: acts on a reading only once; a condition outlives its cause by the transition period; at most one pod per
 //! round. Upstream: `eviction.managerImpl`.
 
+mod account;
+mod kernel;
 pub mod local;
 mod message;
 pub mod rank;
@@ -19,6 +21,8 @@ mod state;
 mod tests;
 pub mod threshold;
 
+pub use account::{Cause, Place, account};
+pub use kernel::{KernelMemory, measured};
 pub use message::{EvictionText, eviction_text};
 pub use state::{EvictionState, Round};
 pub use threshold::{Signal, Threshold, ThresholdConfig, ThresholdError};

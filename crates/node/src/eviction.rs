@@ -32,8 +32,9 @@ use api::stats::Summary;
 use engine::admission::Pressure;
 use engine::eviction::threshold::derive_container_fs;
 use engine::eviction::{
-    EvictionState, FsLayout, GracePolicy, Observations, PodUsages, Reclaim as Step, Threshold,
-    eviction_text, limit_status, local, may_be_evicted, pressure_status, rank, reclaim_steps,
+    Cause, EvictionState, FsLayout, GracePolicy, KernelMemory, Observations, Place, PodUsages,
+    Reclaim as Step, Threshold, account, eviction_text, limit_status, local, may_be_evicted,
+    measured, pressure_status, rank, reclaim_steps,
 };
 use engine::pod::life::StatusOverride;
 use ports::{
@@ -41,6 +42,7 @@ use ports::{
     PressureCondition, Reclaim, Stats, StatsScope, StorageLayout,
 };
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -65,6 +67,18 @@ pub struct EvictionConfig {
     pub may_be_split: bool,
     /// Where the kernel is asked for alarms; `None` for nowhere.
     pub alarms: Option<AlarmPlaces>,
+    /// Where the kernel is asked how much memory it can hand out; `None` takes capacity less working
+    /// set, as upstream.
+    pub kernel_memory: Option<KernelMemoryPlaces>,
+}
+
+/// Where the kernel tells how much memory it can hand out.
+#[derive(Debug, Clone)]
+pub struct KernelMemoryPlaces {
+    /// `/proc/meminfo`.
+    pub meminfo: PathBuf,
+    /// `memory.stat` of the pods' cgroup, if pods have one.
+    pub pods_stat: Option<PathBuf>,
 }
 
 /// What the loop is connected to.
@@ -94,6 +108,13 @@ pub struct Eviction {
     state: EvictionState,
     layout: Option<FsLayout>,
     alarms: Alarms,
+}
+
+/// What was read in one round.
+#[derive(Debug, Clone, Copy)]
+struct Readings<'a> {
+    observed: &'a Observations,
+    by_working_set: &'a Observations,
 }
 
 /// What one round did.
@@ -155,7 +176,8 @@ impl Eviction {
         let scope = if limited { StatsScope::Fresh } else { StatsScope::Node };
         let Some(summary) = self.summary(scope).await else { return Done::Quiet };
         self.alarms.follow(&self.config.thresholds, &summary);
-        let observed = observe::observations(&summary);
+        let by_working_set = observe::observations(&summary);
+        let observed = self.measured(by_working_set.clone()).await;
         let now = self.parts.clock.now();
         let round = self.state.round(&thresholds, &observed, self.config.transition, now);
         self.publish(&round.conditions);
@@ -184,7 +206,26 @@ impl Eviction {
         let Some(usages) = summary.map(|summary| observe::usages(&summary)) else {
             return Done::Quiet;
         };
-        self.evict_one(&round.act, layout, &active, &usages, &observed).await
+        let readings = Readings { observed: &observed, by_working_set: &by_working_set };
+        self.evict_one(&round.act, layout, &active, &usages, readings).await
+    }
+
+    /// The readings with the kernel's own about memory, if that is asked for.
+    async fn measured(&self, mut observed: Observations) -> Observations {
+        let Some(places) = self.config.kernel_memory.clone() else { return observed };
+        let read = sys::blocking::run(move || {
+            let meminfo = sys::fs::read_to_string(&places.meminfo)?;
+            let stat = places.pods_stat.map(sys::fs::read_to_string).transpose()?;
+            Ok::<_, sys::fs::FsError>(KernelMemory::parse(&meminfo, &stat.unwrap_or_default()))
+        });
+        match read.await {
+            Ok(Ok(Some(kernel))) => kernel.apply(&mut observed, self.parts.clock.now()),
+            unread => tracing::error!(
+                err = ?unread,
+                "Eviction manager: the kernel does not say what memory is available; the working set counts"
+            ),
+        }
+        observed
     }
 
     async fn summary(&self, scope: StatsScope) -> Option<Arc<Summary>> {
@@ -282,7 +323,7 @@ impl Eviction {
         }
         match self.parts.stats.summary(StatsScope::Node).await {
             Ok(summary) => {
-                let observed = observe::observations(&summary);
+                let observed = self.measured(observe::observations(&summary)).await;
                 EvictionState::is_relieved(&self.config.thresholds, &observed)
             }
             Err(error) => {
@@ -298,8 +339,9 @@ impl Eviction {
         layout: FsLayout,
         active: &[Arc<Pod>],
         usages: &PodUsages,
-        observed: &Observations,
+        readings: Readings<'_>,
     ) -> Done {
+        let Readings { observed, by_working_set } = readings;
         let Some(first) = act.first() else { return Done::Quiet };
         tracing::info!(
             resourceName = first.signal.resource(),
@@ -323,9 +365,16 @@ impl Eviction {
                     .observe(&[threshold.signal.as_str()], age.as_secs_f64());
             }
         }
-        for pod in order.into_iter().filter_map(|index| active.get(index)) {
+        let of = order.len();
+        let cause = Cause { threshold: first, observed, layout };
+        for (at, pod) in order.into_iter().filter_map(|index| active.get(index)).enumerate() {
             let uid = uid_of(pod);
-            let text = eviction_text(pod, usages.get(&uid), act, observed);
+            let usage = usages.get(&uid);
+            let mut text = eviction_text(pod, usage, act, observed);
+            text.message.extend(measured(first.signal, observed, by_working_set));
+            let why = account(pod, usage, cause, Place { at: at + 1, of });
+            let name = pod.metadata.name.as_deref().unwrap_or_default();
+            tracing::info!(pod = name, podUID = %uid, why, "Eviction manager: pod is next in the order");
             let grace = self.config.grace.seconds(first, pod).unwrap_or(1);
             let status = pressure_status(pod, &text.message);
             if self.evict(pod, grace, status, text.annotations).await {

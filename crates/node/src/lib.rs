@@ -28,7 +28,9 @@ mod start;
 mod startup;
 mod view;
 
-pub use eviction::{AlarmPlaces, Eviction, EvictionConfig, EvictionMetrics, EvictionParts};
+pub use eviction::{
+    AlarmPlaces, Eviction, EvictionConfig, EvictionMetrics, EvictionParts, KernelMemoryPlaces,
+};
 pub use heartbeat::{HeartbeatConfig, Registration};
 pub use inputs::NodeInputs;
 pub use lease::LeaseConfig;

@@ -32,29 +32,40 @@ struct Key {
 
 fn key(signal: Signal, layout: FsLayout, pod: &Pod, usage: Option<&PodUsage>) -> Key {
     let priority = pod.spec.as_ref().and_then(|s| s.priority).unwrap_or_default();
-    let request = |name: &str| i128::from(compared_request(pod, name).value());
-    let used = |value: Option<u64>| i128::from(value.unwrap_or_default());
     if signal.resource() == "pids" {
         // Priority comes first here, and only among equals a pod without stats.
-        let excess = usage.map_or(i128::MAX, |usage| used(usage.processes));
+        let excess = usage.map_or(i128::MAX, |usage| use_and_request(signal, layout, pod, usage).0);
         return Key { has_stats: true, within_request: true, priority, excess: Reverse(excess) };
     }
     let Some(usage) = usage else {
         return Key { has_stats: false, within_request: false, priority, excess: Reverse(0) };
     };
-    let (within_request, excess) = match signal.resource() {
-        "memory" => {
-            let memory = used(usage.memory);
-            (memory <= request("memory"), memory - request("memory"))
-        }
-        resource => {
-            let disk = disk_usage(signal, layout, pod, usage);
-            let amount = used(if resource == "inodes" { disk.inodes } else { disk.bytes });
-            // Upstream subtracts the storage request from inodes as well.
-            (amount <= request(resource), amount - request("ephemeral-storage"))
-        }
+    let (amount, requested) = use_and_request(signal, layout, pod, usage);
+    let excess = match signal.resource() {
+        "memory" => amount - requested,
+        // Upstream subtracts the storage request from inodes as well.
+        _ => amount - i128::from(compared_request(pod, "ephemeral-storage").value()),
     };
+    let within_request = amount <= requested;
     Key { has_stats: true, within_request, priority, excess: Reverse(excess) }
+}
+
+/// What a pod uses of what is short, and what it requested of it.
+pub(super) fn use_and_request(
+    signal: Signal,
+    layout: FsLayout,
+    pod: &Pod,
+    usage: &PodUsage,
+) -> (i128, i128) {
+    let resource = signal.resource();
+    let used = match resource {
+        "memory" => usage.memory,
+        "pids" => usage.processes,
+        "inodes" => disk_usage(signal, layout, pod, usage).inodes,
+        _ => disk_usage(signal, layout, pod, usage).bytes,
+    };
+    let requested = compared_request(pod, resource).value();
+    (i128::from(used.unwrap_or_default()), i128::from(requested))
 }
 
 /// What of a pod lies on the filesystem of the signal.

@@ -84,6 +84,7 @@ impl World {
             local_storage: true,
             may_be_split: true,
             alarms: None,
+            kernel_memory: None,
         };
         let parts = EvictionParts {
             stats: Arc::<Self>::clone(self),
@@ -309,4 +310,32 @@ async fn pods_are_read_only_when_one_has_to_go_or_has_limits() {
     tokio::time::advance(PERIOD).await;
     assert_eq!(eviction.round().await, Done::Quiet);
     assert_eq!(*world.asked.lock().unwrap(), [StatsScope::Fresh]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn page_cache_evicts_nobody_where_the_kernel_is_asked_what_it_can_hand_out() {
+    let world = World::new(&[("big", 400 * MIB, 0), ("small", 550 * MIB, 1)]);
+    let (mut eviction, pressure) = world.eviction(&[("memory.available", "100Mi")]);
+    let meminfo = std::env::temp_dir().join(format!("rubelet-meminfo-{}", std::process::id()));
+    let say = |available: u64| {
+        let text = format!("MemTotal: {} kB\nMemAvailable: {} kB\n", 1000 << 10, available << 10);
+        sys::fs::write(&meminfo, text).unwrap();
+    };
+    say(600);
+    eviction.config.kernel_memory =
+        Some(KernelMemoryPlaces { meminfo: meminfo.clone(), pods_stat: None });
+    assert_eq!(eviction.round().await, Done::Quiet, "by working set only 50Mi are left");
+    assert!(pressure.borrow().is_empty());
+    say(40);
+    tokio::time::advance(PERIOD).await;
+    assert_eq!(eviction.round().await, Done::Evicted(vec![PodUid::from("big")]));
+    let told = "Evicted: The node was low on resource: memory. Threshold quantity: 100Mi, available: 40Mi. \
+                Measured by what the kernel can free; by working set 50Mi are available. ";
+    assert_eq!(world.told()[1], told);
+    // A kernel that does not say leaves the usual measure.
+    world.used.lock().unwrap().insert("small".to_owned(), 950 * MIB);
+    sys::fs::write(&meminfo, "MemTotal: 5 kB\n").unwrap();
+    tokio::time::advance(PERIOD).await;
+    assert_eq!(eviction.round().await, Done::Evicted(vec![PodUid::from("small")]));
+    std::fs::remove_file(&meminfo).unwrap();
 }
