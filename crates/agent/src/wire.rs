@@ -285,7 +285,10 @@ async fn start_all(
     );
     tasks.spawn("eviction", OnExit::Fine, eviction.run(tasks.token()));
     if let Some(log) = protect::kernel_log(config, &roots)? {
-        let watch = OomWatch::new(log, Arc::clone(&cluster.events), Arc::clone(&host.cgroups));
+        let mut watch = OomWatch::new(log, Arc::clone(&cluster.events), Arc::clone(&host.cgroups));
+        if config.opt_ins.oom_events {
+            watch = watch.telling(Arc::new(pods.clone()));
+        }
         tasks.spawn("oom-watch", OnExit::Fine, watch.run(tasks.token()));
     }
     let shutdown = Shutdown::new(

@@ -31,6 +31,76 @@ impl OomKill {
     }
 }
 
+/// Whose limit was met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limited {
+    /// The container's own.
+    Container,
+    /// The pod's.
+    Pod,
+    /// That of all pods, or of some.
+    Above,
+}
+
+/// The pod that a killed process belonged to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Victim {
+    /// The pod's UID.
+    pub pod: String,
+    /// The container's id, if the process was in one.
+    pub container: Option<String>,
+    /// Whose limit was met.
+    pub limited: Limited,
+}
+
+impl OomKill {
+    /// Where the killed process was; `None` if it was no pod's.
+    pub fn victim(&self) -> Option<Victim> {
+        let parts: Vec<&str> = self.cgroup.split('/').filter(|part| !part.is_empty()).collect();
+        let (at, pod) =
+            parts.iter().enumerate().find_map(|(at, part)| Some((at, pod_of(part)?)))?;
+        let container = parts.get(at + 1).map(|part| {
+            let scope = part.strip_suffix(".scope");
+            scope.map_or(*part, |scope| scope.rsplit('-').next().unwrap_or(scope)).to_owned()
+        });
+        let depth = self.limited.split('/').filter(|part| !part.is_empty()).count();
+        let limited = match depth.cmp(&(at + 1)) {
+            std::cmp::Ordering::Less => Limited::Above,
+            std::cmp::Ordering::Equal => Limited::Pod,
+            std::cmp::Ordering::Greater => Limited::Container,
+        };
+        Some(Victim { pod, container, limited })
+    }
+
+    /// The message of an event of the pod: who was killed, by whose limit, with numbers as far as known.
+    pub fn pod_message(&self, limited: Limited, limit: Option<u64>, peak: Option<u64>) -> String {
+        let whose = match limited {
+            Limited::Container => "the container's",
+            Limited::Pod => "the pod's",
+            Limited::Above => "all pods'",
+        };
+        let bytes = |n: u64| units::Quantity::from_bytes(i64::try_from(n).unwrap_or(i64::MAX));
+        let known = |what: &str, n: Option<u64>| n.map(|n| format!("{what} {}", bytes(n)));
+        let numbers: Vec<String> =
+            [known("limit", limit), known("peak", peak)].into_iter().flatten().collect();
+        let numbers =
+            if numbers.is_empty() { String::new() } else { format!(": {}", numbers.join(", ")) };
+        let (process, pid) = (&self.process, self.pid);
+        format!(
+            "Process {process} (pid {pid}) was killed for want of memory within {whose} limit{numbers}"
+        )
+    }
+}
+
+/// The UID in the name of a pod's cgroup, by either driver.
+fn pod_of(part: &str) -> Option<String> {
+    let uid = match part.strip_suffix(".slice") {
+        Some(slice) => slice.rsplit_once("-pod")?.1.replace('_', "-"),
+        None => part.strip_prefix("pod")?.to_owned(),
+    };
+    (uid.len() >= 16).then_some(uid)
+}
+
 /// Reads kills from lines.
 #[derive(Debug, Clone, Default)]
 pub struct OomReader {
@@ -124,6 +194,49 @@ mod tests {
         assert_eq!(found[0].limited, "/kubepods/podx");
         assert_eq!((found[0].process.as_str(), found[0].pid), ("stress", 42));
         assert_eq!(found[0].system_message(), None);
+    }
+
+    #[test]
+    fn a_killed_process_is_found_in_its_pod_by_either_driver() {
+        let kill = |limited: &str, cgroup: &str| OomKill {
+            limited: limited.to_owned(),
+            cgroup: cgroup.to_owned(),
+            process: "stress".to_owned(),
+            pid: 42,
+        };
+        let uid = "8f2c1d34-0000-4b5c-9d6e-7f8091a2b3c4";
+        let flat = format!("/kubepods/burstable/pod{uid}");
+        let slice = format!("/kubepods.slice/kubepods-pod{}.slice", uid.replace('-', "_"));
+        for (limited, cgroup, container, by) in [
+            (format!("{flat}/abc1"), format!("{flat}/abc1"), Some("abc1"), Limited::Container),
+            (flat.clone(), format!("{flat}/abc1/inner"), Some("abc1"), Limited::Pod),
+            ("/kubepods".to_owned(), format!("{flat}/abc1"), Some("abc1"), Limited::Above),
+            (
+                format!("{slice}/cri-containerd-abc1.scope"),
+                format!("{slice}/cri-containerd-abc1.scope"),
+                Some("abc1"),
+                Limited::Container,
+            ),
+            (slice.clone(), slice.clone(), None, Limited::Pod),
+        ] {
+            let found = kill(&limited, &cgroup).victim().unwrap();
+            let want =
+                Victim { pod: uid.to_owned(), container: container.map(Into::into), limited: by };
+            assert_eq!(found, want, "{cgroup}");
+        }
+        for other in ["/", "/user.slice/session-1.scope", "/kubepods/podcast", "/podman/x"] {
+            assert_eq!(kill("/", other).victim(), None, "{other}");
+        }
+        let kill = kill("/x", "/x");
+        assert_eq!(
+            kill.pod_message(Limited::Container, Some(32 << 20), Some(32 << 20)),
+            "Process stress (pid 42) was killed for want of memory within the container's limit: limit \
+             32Mi, peak 32Mi"
+        );
+        assert_eq!(
+            kill.pod_message(Limited::Pod, None, None),
+            "Process stress (pid 42) was killed for want of memory within the pod's limit"
+        );
     }
 
     #[test]
