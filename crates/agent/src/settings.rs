@@ -11,6 +11,7 @@ use config::resolved::{
 use engine::admission::resize::ResizePolicy;
 use engine::cgroup::{CgroupName, Driver};
 use engine::image::record::{AllowList, VerificationPolicy};
+use engine::image::turn::PullOrder;
 use engine::node::{NodeSettings, Reservation, Threshold};
 use engine::pod::PodGates;
 use engine::pod::backoff::BackOffCurve;
@@ -236,6 +237,10 @@ pub(crate) fn images(config: &Config) -> ImagesConfig {
     ImagesConfig {
         serialize_pulls: serial,
         max_parallel_pulls: pulls.max_parallel.and_then(count),
+        pull_order: match config.opt_ins.pull_order {
+            config::environment::PullOrder::Arrival => PullOrder::Arrival,
+            config::environment::PullOrder::Priority => PullOrder::Priority,
+        },
         registry_qps: pulls.qps.map_or(0.0, f64::from),
         registry_burst: pulls.burst,
         verification: verification(&pulls.verification),

@@ -13,3 +13,4 @@ pub mod keyring;
 pub mod provider;
 pub mod record;
 pub mod reference;
+pub mod turn;

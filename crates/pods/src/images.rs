@@ -24,6 +24,7 @@ mod metrics;
 mod providers;
 mod pull;
 mod records;
+mod turns;
 
 pub use calls::ImageCalls;
 pub use credentials::DockerConfigPlaces;
@@ -34,6 +35,7 @@ pub use pull::PullProgress;
 
 use api::core::v1::{Pod, Secret};
 use engine::image::record::VerificationPolicy;
+use engine::image::turn::PullOrder;
 use engine::request::security::ImageUser;
 use ports::{Clock, Events, Objects, Tasks};
 use proto::cri_v1::PodSandboxConfig;
@@ -47,6 +49,8 @@ pub struct ImagesConfig {
     pub serialize_pulls: bool,
     /// `maxParallelImagePulls`; `None` is no limit. Not looked at for serial pulls.
     pub max_parallel_pulls: Option<usize>,
+    /// Who goes first of those that wait.
+    pub pull_order: PullOrder,
     /// `registryPullQPS`; 0 is no limit.
     pub registry_qps: f64,
     /// `registryBurst`.

@@ -10,6 +10,7 @@ use super::metrics::ImageMetrics;
 use super::providers::Providers;
 use super::pull::{PullProgress, Puller};
 use super::records::Records;
+use super::turns::Turns;
 use super::{EnsureImage, EnsuredImage, ImageFault, ImagesConfig, ImagesDeps, ImagesError};
 use engine::image::gc::{GcPolicy, size_label};
 use engine::image::keyring::Credential;
@@ -61,8 +62,9 @@ impl Inner {
             }
         };
         let slots = if config.serialize_pulls { Some(1) } else { config.max_parallel_pulls };
+        let turns = Turns::new(slots, config.pull_order);
         let puller =
-            Puller::new(Arc::clone(&calls), slots, config.registry_qps, config.registry_burst);
+            Puller::new(Arc::clone(&calls), turns, config.registry_qps, config.registry_burst);
         let inner = Self {
             calls,
             objects,
@@ -272,6 +274,7 @@ impl Inner {
         let begun = Instant::now();
         let progress = PullProgress {
             pod_uid: uid,
+            priority: request.pod.spec.as_ref().and_then(|s| s.priority).unwrap_or_default(),
             image: image.clone(),
             since: self.clock.now(),
             started: None,

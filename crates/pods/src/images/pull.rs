@@ -1,16 +1,18 @@
 //! One pull after another, within limits.
 //!
-//! A slot (one for serial pulls) is waited for, the rate is not: over it, the pull fails at once as
+//! A slot (one for serial pulls) is waited for in turn, the rate is not: over it, the pull fails at once as
 //! upstream's does.
 
 use super::calls::ImageCalls;
+use super::turns::Turns;
 use engine::image::keyring::{Credential, aggregate};
+use engine::image::reference;
+use engine::image::turn::Waiting;
 use jiff::Timestamp;
 use proto::cri_v1::{AuthConfig, ImageSpec, PodSandboxConfig};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 /// A pull that waits or runs, for those who ask why a pod does not start.
@@ -18,6 +20,8 @@ use tokio::time::Instant;
 pub struct PullProgress {
     /// The pod's UID.
     pub pod_uid: String,
+    /// The pod's priority.
+    pub priority: i32,
     /// The image as the pod names it.
     pub image: String,
     /// When it was asked for.
@@ -41,7 +45,7 @@ pub(super) struct Pulled {
 #[derive(Debug)]
 pub(super) struct Puller {
     calls: Arc<dyn ImageCalls>,
-    slots: Semaphore,
+    turns: Turns,
     rate: Option<Mutex<Bucket>>,
     progress: Mutex<Progress>,
 }
@@ -53,16 +57,10 @@ struct Progress {
 }
 
 impl Puller {
-    /// `slots` is `None` for no limit, `qps` 0 for no rate.
-    pub(super) fn new(
-        calls: Arc<dyn ImageCalls>,
-        slots: Option<usize>,
-        qps: f64,
-        burst: u32,
-    ) -> Self {
-        let slots = slots.unwrap_or(Semaphore::MAX_PERMITS).clamp(1, Semaphore::MAX_PERMITS);
+    /// `qps` is 0 for no rate.
+    pub(super) fn new(calls: Arc<dyn ImageCalls>, turns: Turns, qps: f64, burst: u32) -> Self {
         let rate = (qps > 0.0).then(|| Mutex::new(Bucket::new(qps, burst, Instant::now())));
-        Self { calls, slots: Semaphore::new(slots), rate, progress: Mutex::default() }
+        Self { calls, turns, rate, progress: Mutex::default() }
     }
 
     /// Pulls with each credential until one works; anonymously when there is none.
@@ -75,7 +73,11 @@ impl Puller {
         clock: &dyn ports::Clock,
     ) -> Result<Pulled, String> {
         let ticket = Ticket::new(self, progress.clone());
-        let _slot = self.slots.acquire().await.map_err(|e| e.to_string())?;
+        let registry = reference::parse(&progress.image).map(|name| name.repository);
+        let registry =
+            registry.unwrap_or_default().split('/').next().unwrap_or_default().to_owned();
+        let who = Waiting { priority: progress.priority, registry };
+        let _slot = self.turns.take(who).await.ok_or("the line of pulls is lost")?;
         progress.started = Some(clock.now());
         ticket.update(progress);
         let begun = Instant::now();
