@@ -336,6 +336,7 @@ async fn start_all(
         health,
         clock,
         tasks: tasks.clone(),
+        checkpoints: server::CheckpointQuota::new(config.opt_ins.checkpoint_limit),
     };
     server::start(server_settings, certificate, deps, cluster.reviews, tasks).await.map_err(
         |error| match error {

@@ -33,6 +33,7 @@ pub mod tls;
 mod websocket;
 
 pub use explain::{explain_socket, serve_explain};
+pub use handlers::checkpoint::CheckpointQuota;
 pub use health_metrics::HealthMetrics;
 pub use pods_api::{PodsApiError, serve_pods};
 pub use serve::{HealthCheck, ServerDeps};

@@ -2,6 +2,7 @@
 
 use crate::auth::Guard;
 use crate::handlers;
+use crate::handlers::checkpoint::CheckpointQuota;
 use crate::handlers::stream::WebSockets;
 use crate::health_metrics::HealthMetrics;
 use crate::reply::{self, Reply};
@@ -60,6 +61,8 @@ pub struct ServerDeps {
     pub clock: Arc<dyn Clock>,
     /// Where streams run.
     pub tasks: Tasks,
+    /// How many archives of containers there may be.
+    pub checkpoints: CheckpointQuota,
 }
 
 impl std::fmt::Debug for ServerDeps {

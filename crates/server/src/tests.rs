@@ -100,6 +100,7 @@ pub(crate) fn service(switches: Switches, guard: Option<Guard>, tasks: &Tasks) -
         started: 0,
         clock,
         tasks: tasks.clone(),
+        checkpoints: crate::CheckpointQuota::default(),
     };
     Arc::new(Service {
         switches,

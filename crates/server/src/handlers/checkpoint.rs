@@ -1,4 +1,7 @@
 //! `/checkpoint/NS/POD/CONTAINER`: a running container written to an archive.
+//!
+//! An archive holds a container's whole memory and nobody removes it: operators can say how many there may
+//! be (CVE-2025-0426).
 
 use super::pods::find;
 use super::stream::find_running;
@@ -13,6 +16,7 @@ use hyper::body::Incoming;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::json;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Asks the runtime for the archive.
 pub(crate) async fn answer(
@@ -42,11 +46,62 @@ pub(crate) async fn answer(
         Ok(None) => return failed(format!("container {} not found", path.container)),
         Err(error) => return failed(error.to_string()),
     };
+    let Some(_under_way) = deps.checkpoints.begin(kept(deps).await) else {
+        let (namespace, pod, container) = (&path.namespace, &path.pod, &path.container);
+        let text = format!(
+            "checkpointing of {namespace}/{pod}/{container} refused (there are as many archives as allowed: {})",
+            deps.checkpoints.most.unwrap_or_default()
+        );
+        return reply::plain(StatusCode::TOO_MANY_REQUESTS, text);
+    };
     let name = archive(path, &moment(deps.clock.now()));
     let place = deps.roots.kubelet.join("checkpoints").join(name).display().to_string();
     match deps.runtime.checkpoint_container(&id, &place, timeout).await {
         Ok(()) => reply::json(&json!({"items": [place]})),
         Err(error) => failed(error.to_string()),
+    }
+}
+
+/// How many archives there may be.
+#[derive(Debug, Default)]
+pub struct CheckpointQuota {
+    most: Option<usize>,
+    under_way: AtomicUsize,
+}
+
+impl CheckpointQuota {
+    /// At most so many; `None` for no limit.
+    pub fn new(most: Option<usize>) -> Self {
+        Self { most, under_way: AtomicUsize::new(0) }
+    }
+
+    /// The right to one more beside those that are kept and those under way.
+    fn begin(&self, kept: usize) -> Option<UnderWay<'_>> {
+        let others = self.under_way.fetch_add(1, Ordering::SeqCst);
+        let turn = UnderWay(&self.under_way);
+        self.most.is_none_or(|most| kept.saturating_add(others) < most).then_some(turn)
+    }
+}
+
+/// An archive that is being written.
+struct UnderWay<'a>(&'a AtomicUsize);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Archives on disk; not looked for without a limit. A folder that cannot be read counts as full.
+async fn kept(deps: &ServerDeps) -> usize {
+    if deps.checkpoints.most.is_none() {
+        return 0;
+    }
+    let folder = deps.roots.kubelet.join("checkpoints");
+    match sys::blocking::run(move || sys::fs::list_dir(folder)).await {
+        Ok(Ok(names)) => names.iter().filter(|name| name.ends_with(".tar")).count(),
+        Ok(Err(error)) if error.is_not_found() => 0,
+        _ => usize::MAX,
     }
 }
 
@@ -71,6 +126,18 @@ fn has_container(pod: &Pod, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn archives_on_disk_and_under_way_count_and_a_refused_one_does_not() {
+        let quota = CheckpointQuota::new(Some(3));
+        let first = quota.begin(1).expect("the second of three");
+        let second = quota.begin(1).expect("the third of three");
+        assert!(quota.begin(1).is_none() && quota.begin(1).is_none());
+        drop((first, second));
+        assert!(quota.begin(2).is_some());
+        assert!(quota.begin(3).is_none());
+        assert!(CheckpointQuota::default().begin(usize::MAX).is_some(), "without a limit");
+    }
 
     #[test]
     fn archives_are_named_after_pod_container_and_time() {
