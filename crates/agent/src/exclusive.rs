@@ -4,6 +4,7 @@ use crate::host::Host;
 use crate::{AgentError, settings};
 use async_trait::async_trait;
 use config::Config;
+use config::environment::OutdatedState;
 use config::resolved::{CpuManagerPolicy, MemoryManagerPolicy, TopologyPolicy, TopologyScope};
 use cri::RuntimeClient;
 use engine::cpus::checkpoint::KnownContainers;
@@ -17,7 +18,7 @@ use resources::cpus::{ContainerCpus, CpuPolicy, Cpus};
 use resources::memory::{Memory, MemoryPolicy};
 use resources::placement::{Placed, PlacementConfig, Provider, Scope};
 use resources::pod_resources::ExclusiveSets;
-use resources::{CpusAndMemory, PlacementMetrics, StateError, machine};
+use resources::{CpusAndMemory, Outdated, PlacementMetrics, StateError, machine, start_anew};
 use std::sync::Arc;
 use sys::topology::MachineTopology;
 use telemetry::metrics::Registry;
@@ -60,10 +61,18 @@ impl Exclusive {
         let dir = &config.dirs.root;
         let kinds = if pod_level(config) { Entries::Pods } else { Entries::Containers };
         let unusable = |cause: StateError| AgentError::ContainerManager(cause.to_string());
-        let cpus =
-            Cpus::start(cpu_policy, (dir, kinds), &known, metrics.clone()).map_err(unusable)?;
-        let memory =
-            Memory::start(memory_policy, (dir, kinds), metrics.clone()).map_err(unusable)?;
+        let outdated = match config.opt_ins.outdated_state {
+            OutdatedState::Refuse => Outdated::Refuse,
+            OutdatedState::GiveUp => Outdated::GiveUp,
+        };
+        let cpus = start_anew(dir, outdated, || {
+            Cpus::start(cpu_policy.clone(), (dir, kinds), &known, metrics.clone())
+        });
+        let cpus = cpus.map_err(unusable)?;
+        let memory = start_anew(dir, outdated, || {
+            Memory::start(memory_policy.clone(), (dir, kinds), metrics.clone())
+        });
+        let memory = memory.map_err(unusable)?;
         let numa_nodes = machine.nodes.iter().map(|node| node.id).collect();
         Ok(Self { cpus, memory, policy, numa_nodes, metrics })
     }

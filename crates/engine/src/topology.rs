@@ -7,6 +7,7 @@
 mod mask;
 mod merge;
 mod options;
+pub mod outdated;
 
 pub use mask::{NumaMask, masks_of};
 pub use merge::{Numa, Policy, PolicyKind};

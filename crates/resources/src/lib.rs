@@ -20,7 +20,7 @@ mod tunables;
 
 pub use metrics::PlacementMetrics;
 pub use sets::CpusAndMemory;
-pub use state_file::StateError;
+pub use state_file::{Outdated, StateError, start_anew};
 pub use system::{SystemCgroups, SystemCgroupsError};
 pub use tunables::{TunableRule, set_kernel_tunables};
 

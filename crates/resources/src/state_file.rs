@@ -1,5 +1,6 @@
 //! A state file that either kubelet reads.
 
+use engine::topology::outdated::holds_nothing;
 use std::path::{Path, PathBuf};
 use sys::fs::FsError;
 
@@ -25,6 +26,39 @@ pub enum StateError {
         /// What is wrong, and the way out.
         cause: String,
     },
+}
+
+/// Starts; where operators ask for it and a state file that cannot be used holds nothing of anybody's, once
+/// more without that file. Upstream wants the node drained and the file deleted by hand.
+pub fn start_anew<T>(
+    dir: &Path,
+    outdated: Outdated,
+    start: impl Fn() -> Result<T, StateError>,
+) -> Result<T, StateError> {
+    let error = match start() {
+        Err(error @ StateError::Start { .. }) if outdated == Outdated::GiveUp => error,
+        done => return done,
+    };
+    let StateError::Start { kind, .. } = &error else { return Err(error) };
+    let file = StateFile::new(dir, kind);
+    if !file.read()?.is_some_and(|text| holds_nothing(&text)) {
+        return Err(error);
+    }
+    let path = file.path.display();
+    if let Err(error) = sys::fs::remove_file(&file.path) {
+        return Err(file.unusable(error.source.to_string()));
+    }
+    tracing::warn!(err = %error, %path, "A state file that holds no allocation was given up");
+    start()
+}
+
+/// What becomes of a state file that cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outdated {
+    /// It keeps us from starting, as upstream.
+    Refuse,
+    /// It is given up if it holds nothing.
+    GiveUp,
 }
 
 impl StateFile {
@@ -70,5 +104,37 @@ impl StateFile {
 
     fn try_write(&self, text: &str) -> Result<(), FsError> {
         sys::fs::write_atomic(&self.path, text, 0o600)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_where_it_is_asked_for_and_only_a_file_that_holds_nothing_is_given_up() {
+        let dir = std::env::temp_dir().join(format!("rubelet-outdated-{}", std::process::id()));
+        sys::fs::create_dir_all(&dir, 0o755).unwrap();
+        let file = StateFile::new(&dir, "cpu");
+        // Good is only the policy static.
+        let start = || match file.read()? {
+            Some(text) if !text.contains("static") => Err(file.unusable("differs".to_owned())),
+            found => Ok(found.is_some()),
+        };
+        let nothing = r#"{"policyName":"none","defaultCpuSet":"","checksum":1}"#;
+        let something = r#"{"policyName":"none","entries":{"u":{"c":"1"}},"checksum":1}"#;
+        for (text, outdated, want) in [
+            (nothing, Outdated::Refuse, None),
+            (something, Outdated::GiveUp, None),
+            (nothing, Outdated::GiveUp, Some(false)),
+        ] {
+            file.write(text);
+            assert_eq!(start_anew(&dir, outdated, start).ok(), want, "{text}");
+            assert_eq!(file.read().unwrap().is_some(), want.is_none(), "{text}");
+        }
+        file.write(r#"{"policyName":"static"}"#);
+        assert_eq!(start_anew(&dir, Outdated::GiveUp, start), Ok(true), "what is good stays");
+        sys::fs::remove_file(&file.path).unwrap();
+        sys::fs::remove_dir(&dir).unwrap();
     }
 }
