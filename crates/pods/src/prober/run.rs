@@ -197,12 +197,12 @@ impl ProbeRun {
                 .map(|header| (header.name.clone(), header.value.clone()))
                 .collect();
             let headers = headers_with_defaults(&given, &self.parts.user_agent);
-            return http::probe(&target, &headers, limit).await;
+            return http::probe(&target, &headers, limit).await.unless_ours();
         }
         if let Some(socket) = &self.probe.tcp_socket {
             let host = socket.host.as_deref().filter(|h| !h.is_empty()).unwrap_or(ip);
             return match resolve_port(&socket.port, &self.container) {
-                Ok(port) => tcp::probe(host, port, limit).await,
+                Ok(port) => tcp::probe(host, port, limit).await.unless_ours(),
                 Err(error) => ProbeAnswer::error(error),
             };
         }
