@@ -6,6 +6,7 @@
 //! Promises: an answer within two seconds whatever hangs, a fix with everything that is not good,
 //! exit code 1 when something would keep pods from running.
 
+mod benchmark;
 mod certificates;
 mod cni;
 mod host;
@@ -140,6 +141,7 @@ pub(crate) fn run(args: &[String], loaded: &Loaded, cgroups: CgroupVersion) -> R
 
 fn machine(config: &Config, roots: &Roots) -> Vec<Finding> {
     let mut findings = Vec::new();
+    findings.extend(benchmark::check(config));
     findings.extend(host::permissions(config, sys::process::is_root()));
     findings.extend(host::cgroups(config, roots));
     findings.extend(host::propagation(roots));
@@ -147,6 +149,7 @@ fn machine(config: &Config, roots: &Roots) -> Vec<Finding> {
     findings.extend(host::clock());
     findings.extend(host::inotify(roots));
     findings.extend(host::kernel(config, roots));
+    findings.extend(host::advertisements(roots));
     findings.extend(host::resolver(config));
     findings.extend(host::ports(config));
     findings.extend(certificates::check(config, &ports::SystemClock));

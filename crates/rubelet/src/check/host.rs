@@ -195,6 +195,35 @@ pub(super) fn inotify(roots: &Roots) -> Vec<Finding> {
     findings
 }
 
+/// Whether a pod can change this host's routes by announcing itself as a router (CVE-2020-10749): on the
+/// bridges that pods are behind, and on interfaces still to come.
+pub(super) fn advertisements(roots: &Roots) -> Vec<Finding> {
+    const SUBJECT: &str = "router advertisements";
+    let settings = roots.proc.join("sys/net/ipv6/conf");
+    let names = sys::fs::list_dir(&settings).unwrap_or_default();
+    let is_bridge = |name: &str| roots.sys.join("class/net").join(name).join("bridge").is_dir();
+    let accepts = |name: &str| {
+        let value = |key: &str| number(&settings.join(name).join(key));
+        // One who forwards takes them only if told so twice.
+        let wanted = if value("forwarding") == Some(0) { 1 } else { 2 };
+        value("disable_ipv6") != Some(1) && value("accept_ra").is_some_and(|v| v >= wanted)
+    };
+    let open: Vec<String> = names
+        .iter()
+        .filter(|name| (*name == "default" || is_bridge(name)) && accepts(name))
+        .map(|name| format!("net.ipv6.conf.{name}.accept_ra"))
+        .collect();
+    if open.is_empty() {
+        return vec![Finding::ok(SUBJECT, "none are taken from pods")];
+    }
+    let fix: Vec<String> = open.iter().map(|name| format!("{name}=0")).collect();
+    vec![Finding::warning(
+        SUBJECT,
+        format!("{}: a pod could announce itself as this host's router", open.join(", ")),
+        format!("sysctl -w {}, and in /etc/sysctl.d", fix.join(" ")),
+    )]
+}
+
 /// Kernel settings that the agent changes, or must not.
 pub(super) fn kernel(config: &Config, roots: &Roots) -> Vec<Finding> {
     const SUBJECT: &str = "kernel";

@@ -145,6 +145,79 @@ fn low_inotify_limits_are_told_with_the_sysctl() {
 }
 
 #[test]
+fn settings_are_held_against_the_benchmark_one_by_one() {
+    let open = |args: &[&str]| {
+        let findings = benchmark::check(&settings_of(args));
+        assert_eq!(findings.len(), 1);
+        let (_, list) = findings[0].seen.split_once(" are met").unwrap();
+        list.trim_start_matches(", not ").split(", ").map(str::to_owned).collect::<Vec<_>>()
+    };
+    // What upstream leaves open without a configuration file.
+    let all = ["4.2.1", "4.2.2", "4.2.3", "4.2.4", "4.2.9", "4.2.10", "4.2.12", "4.2.13", "4.2.14"];
+    assert_eq!(open(&[]), all);
+    let meeting = [
+        "--anonymous-auth=false",
+        "--authorization-mode=Webhook",
+        "--client-ca-file=/ca",
+        "--read-only-port=0",
+        "--tls-cert-file=/c",
+        "--rotate-certificates",
+        "--tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+        "--pod-max-pids=100",
+        "--seccomp-default",
+    ];
+    for (number, flag) in all.iter().zip(meeting) {
+        let mut args = vec![flag];
+        if *number == "4.2.9" {
+            args.push("--tls-private-key-file=/k");
+        }
+        assert!(!open(&args).contains(&(*number).to_owned()), "{flag}: {:?}", open(&args));
+    }
+    let worse = [
+        ("4.2.5", "--streaming-connection-idle-timeout=0"),
+        ("4.2.6", "--make-iptables-util-chains=false"),
+        ("4.2.7", "--hostname-override=x"),
+        ("4.2.8", "--event-qps=1"),
+        ("4.2.11", "--feature-gates=RotateKubeletServerCertificate=false"),
+        ("4.2.12", "--tls-cipher-suites=TLS_RSA_WITH_AES_128_CBC_SHA"),
+    ];
+    for (number, flag) in worse {
+        assert!(open(&[flag]).contains(&number.to_owned()), "{flag}");
+    }
+}
+
+#[test]
+fn a_bridge_that_takes_router_advertisements_from_pods_is_warned_of() {
+    let scratch = Scratch::new("advertisements");
+    let set = |name: &str, values: [u8; 3]| {
+        let keys = ["accept_ra", "forwarding", "disable_ipv6"];
+        for (key, value) in keys.into_iter().zip(values) {
+            let path = format!("proc/sys/net/ipv6/conf/{name}/{key}");
+            scratch.file(&path, &value.to_string());
+        }
+    };
+    scratch.file("sys/class/net/cni0/bridge/bridge_id", "");
+    for (bridge, default, level) in [
+        // One who forwards does not take them.
+        ([1, 1, 0], [1, 1, 0], Level::Ok),
+        ([2, 1, 0], [0, 0, 0], Level::Warning),
+        ([1, 0, 0], [0, 0, 0], Level::Warning),
+        ([0, 0, 0], [1, 0, 0], Level::Warning),
+        ([2, 1, 1], [1, 0, 1], Level::Ok),
+    ] {
+        set("cni0", bridge);
+        set("default", default);
+        // The network of the host itself may need them.
+        set("eth0", [2, 0, 0]);
+        let findings = host::advertisements(&scratch.roots());
+        assert_eq!(levels(&findings), [level], "{bridge:?} {default:?}: {findings:?}");
+    }
+    set("cni0", [2, 1, 0]);
+    let findings = host::advertisements(&scratch.roots());
+    assert_eq!(findings[0].fix, "sysctl -w net.ipv6.conf.cni0.accept_ra=0, and in /etc/sysctl.d");
+}
+
+#[test]
 fn protected_kernel_settings_that_differ_are_an_error() {
     let scratch = Scratch::new("kernel");
     let set = [("vm/overcommit_memory", "1"), ("vm/panic_on_oom", "0"), ("kernel/panic", "10")];
