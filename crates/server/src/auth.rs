@@ -209,6 +209,14 @@ impl Guard {
                 }
             };
             if allowed {
+                if verb != "create" && is_streaming(path) {
+                    tracing::info!(
+                        user = user.name,
+                        verb,
+                        path,
+                        "Stream allowed without the verb create; RUBELET_STRICT_STREAMING=true refuses it"
+                    );
+                }
                 return Ok(());
             }
         }

@@ -102,12 +102,26 @@ fn faults_of_source(shown: &str, text: &str) -> Vec<String> {
     if is_root && !may_be_unsafe && !text.contains("#![forbid(unsafe_code)]") {
         fault("lacks #![forbid(unsafe_code)]".to_owned());
     }
+    let product = shown.starts_with("crates/") && !shown.starts_with("crates/testkit/");
+    let product = product && !shown.contains("/tests/") && !shown.ends_with("/tests.rs");
+    let own = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    for (at, line) in own.lines().enumerate().filter(|_| product) {
+        if starts_shell(line) {
+            fault(format!("line {}: starts a shell; programs are started by name", at + 1));
+        }
+    }
     for (at, line) in text.lines().enumerate() {
         if has_bare_todo(line) {
             fault(format!("line {}: open work without an issue number, like `TODO(#12)`", at + 1));
         }
     }
     faults
+}
+
+/// Whether a line starts a shell, to which a text from outside could be a command.
+fn starts_shell(line: &str) -> bool {
+    let shells = ["sh", "bash", "dash", "ash", "/bin/sh", "/bin/bash", "/usr/bin/env"];
+    shells.iter().any(|shell| line.contains(&format!("Command::new(\"{shell}\")")))
 }
 
 /// Whether a line holds the word `TODO` (or `FIXME`) that does not name an issue.
@@ -153,6 +167,7 @@ mod tests {
             ("crates/x/src/lib.rs", "//! x\n"),
             ("crates/x/src/a.rs", concat!("//! x\n// TO", "DO: later\n")),
             ("crates/x/src/a.rs", concat!("//! x\n// FIX", "ME(somebody)\n")),
+            ("crates/x/src/a.rs", "//! x\nlet c = Command::new(\"sh\");\n"),
         ] {
             assert_eq!(faults_of_source(shown, text).len(), 1, "{shown}: {text:.40}");
         }

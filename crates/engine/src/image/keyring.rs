@@ -514,4 +514,32 @@ mod tests {
             proptest::prop_assert!(matches_image(&prefix, &image));
         }
     }
+
+    /// CVE-2020-8564: a file that cannot be read was told with its content.
+    #[test]
+    fn what_is_wrong_with_a_file_is_told_without_what_is_in_it() {
+        let secret = "cDFhbnRlZA";
+        let wrong = [
+            format!("{{\"auths\": {{\"r\": {{\"auth\": \"{secret}\"}}}}"),
+            format!("{{\"auths\": {{\"r\": {{\"auth\": \"{secret}!\"}}}}}}"),
+            format!("{{\"auths\": {{\"r\": {{\"auth\": \"{secret}==\"}}}}}}"),
+            format!("{{\"auths\": {{\"r\": {{\"password\": [\"{secret}\"]}}}}}}"),
+            format!("{{\"auths\": \"{secret}\"}}"),
+            format!("{{\"auths\": {{\"r\": \"{secret}\"}}}}"),
+            format!("{{\"{secret}"),
+            format!("{secret}"),
+            format!("\u{0}{secret}"),
+        ];
+        for text in &wrong {
+            for read in [parse_config_json, parse_config] {
+                let Err(error) = read(text.as_bytes()) else { continue };
+                let told = format!("{error} {error:?}");
+                assert!(!told.contains(secret) && !told.contains("p1anted"), "{text}: {told}");
+            }
+            assert!(parse_config_json(text.as_bytes()).is_err(), "{text}");
+        }
+        let good = format!("{{\"auths\": {{\"r\": {{\"password\": \"{secret}\"}}}}}}");
+        let read = parse_config_json(good.as_bytes()).unwrap();
+        assert!(!format!("{read:?}").contains(secret));
+    }
 }

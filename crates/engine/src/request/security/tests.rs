@@ -156,6 +156,44 @@ fn apparmor_annotations_stand_between_container_and_pod() {
     assert_eq!(text(&pod(None), &plain), None);
 }
 
+/// CVE-2023-2431: a profile that names nothing ran unconfined.
+#[test]
+fn no_profile_of_the_node_that_is_odd_ever_runs_unconfined() {
+    let seccomp_of = |type_: &str, name: Option<&str>| {
+        let profile =
+            SeccompProfile { type_: type_.into(), localhost_profile: name.map(Into::into) };
+        let own = SecurityContext { seccomp_profile: Some(profile), ..SecurityContext::default() };
+        seccomp(&settings(), None, &container(own))
+    };
+    for empty in [None, Some("")] {
+        assert_eq!(seccomp_of("Localhost", empty), Err(RequestError::SeccompProfile));
+    }
+    // What leads out of the folder is refused by the API server's validation; as upstream, the
+    // runtime is given what the path comes to and fails for want of such a file.
+    for (name, place) in [
+        ("/etc/passwd", "/root/seccomp/etc/passwd"),
+        ("a/../b", "/root/seccomp/b"),
+        ("../../etc/x", "/etc/x"),
+    ] {
+        let got = seccomp_of("Localhost", Some(name)).unwrap();
+        assert_eq!(
+            (got.profile_type(), got.localhost_ref.as_str()),
+            (ProfileType::Localhost, place)
+        );
+    }
+    let apparmor_of = |type_: &str, name: Option<&str>| {
+        let profile =
+            AppArmorProfile { type_: type_.into(), localhost_profile: name.map(Into::into) };
+        let own =
+            SecurityContext { app_armor_profile: Some(profile), ..SecurityContext::default() };
+        apparmor(&pod(None), &container(own))
+    };
+    assert_eq!(apparmor_of("Localhost", None), Err(RequestError::AppArmorProfile));
+    assert_eq!(apparmor_of("None", Some("x")), Err(RequestError::AppArmorType("None".into())));
+    let (named, text) = apparmor_of("Localhost", Some("../x")).unwrap().unwrap();
+    assert_eq!((named.profile_type(), text.as_str()), (ProfileType::Localhost, "localhost/../x"));
+}
+
 #[test]
 fn unmasked_proc_hides_nothing() {
     let own = container(SecurityContext {
