@@ -116,3 +116,31 @@ fn devices_reach_a_container_and_stay_with_it() {
     control.create(&pod("both", 2)).unwrap();
     node.wait_running("both", PATIENCE).unwrap();
 }
+
+/// Extended resources that somebody else gave the node: it was there before this machine's folder of plugins
+/// was emptied, as after a new installation.
+#[test]
+fn an_existing_node_keeps_resources_that_no_plugin_gave_it() {
+    let control = Arc::new(ControlPlane::start(&ControlPlaneOptions::default()).unwrap());
+    let kind = KubeletKind::from_env().unwrap();
+    let options = KubeletOptions { own_devices: true, ..KubeletOptions::default() };
+    let mut node =
+        TestNode::builder().kubelet(kind).options(options).join(&control).start().unwrap();
+    let version = || -> Option<String> {
+        let node = control.get(["node", "node1"]).ok()?;
+        node["status"]["nodeInfo"]["kubeletVersion"].as_str().map(str::to_owned)
+    };
+    eventually_some(PATIENCE, "the node is there", version).unwrap();
+    node.kill_kubelet();
+    for entry in std::fs::read_dir(node.devices_dir()).unwrap() {
+        std::fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    let given = r#"{"status":{"capacity":{"example.com/resource":"4"},"nodeInfo":{"kubeletVersion":"gone"}}}"#;
+    control
+        .kubectl(["patch", "node", "node1", "--subresource=status", "--type=merge", "-p", given])
+        .unwrap();
+    node.start_kubelet(kind).unwrap();
+    eventually(PATIENCE, "the node reports again", || version().is_some_and(|v| v != "gone"))
+        .unwrap();
+    reports(&control, "4", "4");
+}

@@ -254,7 +254,7 @@ impl Heartbeat {
         }
         let existing = self.api.get().await?;
         tracing::info!(node = self.api.name(), "Node was previously registered");
-        match existing_node_patch(&existing, &initial, facts.devices.reset_extended) {
+        match existing_node_patch(&existing, &initial, &facts) {
             None => Ok(existing),
             Some(patch) => self.api.patch_status(&patch.0).await,
         }

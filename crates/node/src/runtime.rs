@@ -112,6 +112,7 @@ impl RuntimeHealth {
             version: version.filter(|_| self.answers),
             handlers: self.handlers.clone(),
             supplemental_groups_policy: self.supplemental_groups_policy,
+            was_ready: self.ready_at.is_some(),
             errors,
             network_error: self.network_error.clone(),
         }

@@ -87,7 +87,7 @@ struct Inner {
     config: DevicesConfig,
     deps: DevicesDeps,
     began: Instant,
-    reset_extended: bool,
+    folder_was_empty: bool,
     book: Mutex<DeviceBook>,
     /// The plugin in use by resource.
     plugins: Mutex<BTreeMap<String, Plugin>>,
@@ -117,7 +117,7 @@ impl Devices {
         let (touched, receiver) = mpsc::channel(TOUCHED);
         let inner = Inner {
             began: Instant::now(),
-            reset_extended: names.iter().all(|name| name.starts_with('.')),
+            folder_was_empty: names.iter().all(|name| name.starts_with('.')),
             book: Mutex::new(book),
             plugins: Mutex::default(),
             affinities: Mutex::default(),
@@ -201,7 +201,7 @@ impl Devices {
     fn refresh(&self) -> bool {
         let now = self.now();
         let (mut facts, dropped) = self.book(|book| book.facts(now));
-        facts.reset_extended = self.inner.reset_extended;
+        facts.folder_was_empty = self.inner.folder_was_empty;
         self.inner.facts.send_if_modified(|known| {
             let changed = *known != facts;
             *known = facts;

@@ -103,7 +103,7 @@ fn folder(name: &str) -> PathBuf {
 async fn a_container_gets_what_its_plugin_says_also_after_a_restart() {
     let dir = folder("restart");
     let bed = Bed::start(&dir, BTreeSet::new());
-    assert!(bed.devices.facts().borrow().reset_extended, "the folder was empty");
+    assert!(bed.devices.facts().borrow().folder_was_empty);
     let plugin = bed.plugin(&["a", "b"]).await;
     bed.reports(Some(2), Some(2)).await;
     bed.give("u", 1).await.unwrap();
@@ -128,7 +128,7 @@ async fn a_container_gets_what_its_plugin_says_also_after_a_restart() {
 
     let running = BTreeSet::from([("u".to_owned(), "c".to_owned())]);
     let bed = Bed::start(&dir, running);
-    assert!(!bed.devices.facts().borrow().reset_extended);
+    assert!(!bed.devices.facts().borrow().folder_was_empty);
     bed.reports(Some(0), Some(0)).await;
     assert_eq!(bed.devices.owed("u"), [(RESOURCE.to_owned(), 1)].into());
     bed.give("u", 1).await.unwrap();

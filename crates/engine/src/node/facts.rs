@@ -99,8 +99,8 @@ pub struct DeviceFacts {
     pub allocatable: BTreeMap<String, Quantity>,
     /// Resources whose plugin has been gone for long.
     pub removed: Vec<String>,
-    /// The device checkpoint is missing: extended resources of an existing node restart at 0.
-    pub reset_extended: bool,
+    /// The folder of plugins was empty at the start.
+    pub folder_was_empty: bool,
 }
 
 /// A runtime handler.
@@ -125,6 +125,8 @@ pub struct RuntimeFacts {
     pub handlers: Vec<RuntimeHandlerFacts>,
     /// Whether it knows `supplementalGroupsPolicy`; `None` if it reports no features.
     pub supplemental_groups_policy: Option<bool>,
+    /// Whether it was ready before.
+    pub was_ready: bool,
     /// Why it is not ready, in upstream's words and order.
     pub errors: Vec<String>,
     /// Why its network is not ready.

@@ -81,7 +81,7 @@ pub fn initial_node(
 pub fn existing_node_patch(
     existing: &Node,
     initial: &Node,
-    reset_extended: bool,
+    facts: &NodeFacts,
 ) -> Option<super::NodePatch> {
     let mut node = existing.clone();
     reconcile_annotation(&mut node, initial);
@@ -89,7 +89,8 @@ pub fn existing_node_patch(
     let status = node.status.get_or_insert_default();
     let wanted = initial.status.clone().unwrap_or_default();
     default_resources(status, &wanted);
-    if reset_extended {
+    // Upstream looks whether the folder of plugins is empty; its own socket is there once the runtime was ready.
+    if facts.devices.folder_was_empty && !facts.runtime.was_ready {
         zero_extended(status);
     }
     reconcile_huge_pages(status, &wanted);

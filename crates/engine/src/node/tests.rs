@@ -228,7 +228,7 @@ fn an_existing_node_keeps_its_own_labels_and_gets_the_default_ones_right() {
     let capacity = existing.status.as_mut().unwrap().capacity.as_mut().unwrap();
     let gone = capacity["hugepages-2Mi"].clone();
     capacity.insert("hugepages-64Ki".into(), gone);
-    let patch = existing_node_patch(&existing, &initial, false).unwrap().0;
+    let patch = existing_node_patch(&existing, &initial, &facts()).unwrap().0;
     assert_eq!(
         patch,
         json!({
@@ -236,17 +236,24 @@ fn an_existing_node_keeps_its_own_labels_and_gets_the_default_ones_right() {
             "status": {"capacity": {"hugepages-64Ki": null}},
         })
     );
-    assert_eq!(existing_node_patch(&first().node, &first().node, false), None);
+    assert_eq!(existing_node_patch(&first().node, &first().node, &facts()), None);
 }
 
 #[test]
-fn extended_resources_restart_at_zero_without_a_checkpoint() {
+fn extended_resources_restart_at_zero_in_an_empty_folder_before_the_runtime_is_ready() {
     let mut existing = first().node;
     let status = existing.status.as_mut().unwrap();
     let two = status.capacity.as_ref().unwrap()["cpu"].clone();
     status.capacity.as_mut().unwrap().insert("example.com/gpu".into(), two.clone());
     status.allocatable.as_mut().unwrap().insert("example.com/gpu".into(), two);
-    let patch = existing_node_patch(&existing, &first().node, true).unwrap().0;
+    let mut facts = facts();
+    let patch = |facts: &NodeFacts| existing_node_patch(&existing, &first().node, facts);
+    assert_eq!(patch(&facts), None);
+    facts.devices.folder_was_empty = true;
+    facts.runtime.was_ready = true;
+    assert_eq!(patch(&facts), None, "the socket is there by then");
+    facts.runtime.was_ready = false;
+    let patch = patch(&facts).unwrap().0;
     assert_eq!(patch["status"]["capacity"], json!({"example.com/gpu": "0"}));
     assert_eq!(patch["status"]["allocatable"], json!({"example.com/gpu": "0"}));
 }
