@@ -1,11 +1,15 @@
 //! The node on cgroup version 2 with systemd, in a virtual machine: the cgroup tree of the three
 //! classes next to the Go kubelet's, limits that hold, a live resize, a restart, a kill for want of the
 //! machine's memory, and what is left when pods are gone. Once with the systemd driver, once with cgroupfs.
+//! Beside it volumes that need a kernel with more than the build machine's has: see `vm/storage.rs`.
 //!
 //! `make vm-test` runs it; `KUBELET=go` runs it with the Go kubelet, `RECORD=1` besides writes down what that
 //! one did (`fixtures/golden/vm`).
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test on a machine")]
+
+#[path = "vm/storage.rs"]
+mod storage;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -40,6 +44,7 @@ struct Machine {
     node: VirtualNode,
     control: Arc<ControlPlane>,
     driver: &'static str,
+    kind: KubeletKind,
 }
 
 impl Machine {
@@ -49,11 +54,15 @@ impl Machine {
             "podPidsLimit": 500,
             "systemReserved": {"memory": "100Mi", "cpu": "100m", "pid": "1000"},
             "kubeReserved": {"memory": "50Mi"},
-            "featureGates": {"MemoryQoS": true},
+            "featureGates": {
+                "MemoryQoS": true, "LocalStorageCapacityIsolationFSQuotaMonitoring": true,
+            },
+            "volumeStatsAggPeriod": "10s",
         });
         let kind = KubeletKind::from_env().unwrap();
-        let node = VirtualNode::start(&control, kind, driver, &config).unwrap();
-        Machine { node, control, driver }
+        let prepare = storage::prepare(driver);
+        let node = VirtualNode::start(&control, kind, driver, &config, &prepare).unwrap();
+        Machine { node, control, driver, kind }
     }
 
     fn create(&self, name: &str, spec: &Value) {
@@ -407,10 +416,14 @@ fn leave(machine: &Machine) {
 fn scenario(driver: &'static str) {
     let mut machine = Machine::start(driver);
     let seen = observe(&machine);
+    let counted = storage::begin(&machine);
     limits(&machine);
+    storage::server_returns(&machine);
     restart(&mut machine);
+    storage::after_restart(&machine, &counted);
     out_of_memory(&machine);
     leave(&machine);
+    storage::nothing_is_left(&machine);
     compare(&machine, &seen);
 }
 

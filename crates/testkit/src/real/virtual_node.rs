@@ -37,13 +37,14 @@ pub struct VirtualNode {
 }
 
 impl VirtualNode {
-    /// Boot a machine, start containerd and this kubelet with the cgroup driver (`systemd` or
-    /// `cgroupfs`) and `config` laid over the harness's, and wait until `node1` is ready.
+    /// Boot a machine, run a script in it, start containerd and this kubelet with the cgroup driver
+    /// (`systemd` or `cgroupfs`) and `config` laid over the harness's, and wait until `node1` is ready.
     pub fn start(
         control: &Arc<ControlPlane>,
         kind: KubeletKind,
         driver: &str,
         config: &Value,
+        prepare: &str,
     ) -> anyhow::Result<VirtualNode> {
         let slot = Slot::take()?;
         let parts = Parts::find()?;
@@ -64,6 +65,7 @@ impl VirtualNode {
             slot,
         };
         node.boot()?;
+        node.shell(prepare)?;
         node.shell(START_RUNTIME)?;
         node.shell(START_KUBELET)?;
         node.wait_ready()?;
@@ -226,7 +228,9 @@ fn machine(slot: &Slot, base: &Path, shell: u16, api: u16) -> Command {
     command
 }
 
+/// The handler `userns` has a runc that can map the users of mounts.
 fn containerd(driver: &str) -> String {
+    let systemd = driver == "systemd";
     format!(
         r#"version = 3
 [plugins.'io.containerd.nri.v1.nri']
@@ -243,10 +247,14 @@ default_runtime_name = "runc"
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
-SystemdCgroup = {}
+SystemdCgroup = {systemd}
 BinaryName = "runc"
-"#,
-        driver == "systemd"
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.userns]
+runtime_type = "io.containerd.runc.v2"
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.userns.options]
+SystemdCgroup = {systemd}
+BinaryName = "runc-userns"
+"#
     )
 }
 
