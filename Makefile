@@ -92,6 +92,12 @@ config-compare: parts
 	cargo build --package rubelet
 	CASES=$${CASES:-3000} STARTED=$${STARTED:-300} cargo test --package tests --test config_compare -- --nocapture --test-threads=1
 
+## make pod-compare  give the Go kubelet and rubelet the same pods, drawn by chance; PODS=n, SEED=n
+.PHONY: pod-compare
+pod-compare: parts
+	cargo build --package rubelet
+	cargo test --package tests --test pod_compare
+
 ## make access-test  every route by every method and every caller, reviewed by a real API server; KUBELET=go
 .PHONY: access-test
 access-test: parts

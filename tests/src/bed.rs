@@ -47,6 +47,11 @@ impl Bed {
 
     /// Give one golden pod to the kubelet, take it through the record's life, and compare.
     pub fn run(&self, golden: &Golden) -> anyhow::Result<Vec<Difference>> {
+        Ok(compare(golden, &self.follow(golden)?))
+    }
+
+    /// Give one golden pod to the kubelet and take it through the record's life.
+    pub fn follow(&self, golden: &Golden) -> anyhow::Result<Observed> {
         self.observer.forget(&golden.name);
         self.control.create(&golden.manifest())?;
         let mut before = self.play(golden)?;
@@ -55,11 +60,12 @@ impl Bed {
             before = Some(self.delete(golden)?);
         }
         let before = before.context("pod was never seen")?;
-        Ok(compare(golden, &self.end(golden, &before)?.1))
+        Ok(self.end(golden, &before)?.1)
     }
 
-    /// Give one pod to the Go kubelet and write down what it does.
-    pub fn record(&self, golden: &Golden) -> anyhow::Result<()> {
+    /// Give one pod to the Go kubelet and note what it does.
+    pub fn record(&self, golden: &Golden) -> anyhow::Result<Golden> {
+        self.observer.forget(&golden.name);
         self.control.create(&golden.manifest())?;
         let mut before = self.play(golden)?;
         if before.is_none() {
@@ -76,7 +82,7 @@ impl Bed {
         }
         let before = before.context("pod was never seen")?;
         let (pod, observed) = self.end(golden, &before)?;
-        golden.write(&pod, &observed)
+        Ok(golden.observed(pod, observed))
     }
 
     /// Delete the pod; how it was until then.

@@ -6,6 +6,7 @@ use anyhow::Context;
 use serde_json::{Map, Value, json};
 use testkit::real::KubeletKind;
 
+use crate::compare::Observed;
 use crate::script::{self, Step};
 
 /// The namespace of all golden pods.
@@ -72,25 +73,10 @@ pub fn load_all() -> anyhow::Result<Vec<Golden>> {
 fn load(path: PathBuf) -> anyhow::Result<Golden> {
     let text = std::fs::read_to_string(&path)?;
     let record: Value = serde_json::from_str(&text)?;
-    let name = path.file_stem().and_then(|stem| stem.to_str()).context("file name")?.to_owned();
-    let list = |key: &str| record[key].as_array().cloned().unwrap_or_default();
-    let mut script = script::steps(&record).context(name.clone())?;
-    script.extend(known_change(&name));
-    let given = ["change", "script", "cycles"];
-    let given = given.iter().filter_map(|key| Some(((*key).to_owned(), record.get(key)?.clone())));
-    Ok(Golden {
-        script,
-        given: given.collect(),
-        cycles: CYCLES.contains(&name.as_str()) || record["cycles"] == true,
-        set: Set::Core,
-        pod: record["pod"].clone(),
-        cri: list("cri"),
-        steps: list("status_steps"),
-        status: record["status_before_delete"].clone(),
-        events: list("events"),
-        name,
-        path,
-    })
+    let mut golden = Golden::of(path, &record)?;
+    golden.script.extend(known_change(&golden.name));
+    golden.cycles |= CYCLES.contains(&golden.name.as_str());
+    Ok(golden)
 }
 
 /// Pods of the first folder that go round in a cycle.
@@ -121,6 +107,28 @@ fn known_change(name: &str) -> Option<Step> {
 }
 
 impl Golden {
+    /// What a record says that is in this file or would be.
+    pub fn of(path: PathBuf, record: &Value) -> anyhow::Result<Golden> {
+        let name = path.file_stem().and_then(|stem| stem.to_str()).context("file name")?.to_owned();
+        let list = |key: &str| record[key].as_array().cloned().unwrap_or_default();
+        let given = ["change", "script", "cycles"];
+        let given =
+            given.iter().filter_map(|key| Some(((*key).to_owned(), record.get(key)?.clone())));
+        Ok(Golden {
+            script: script::steps(record).context(name.clone())?,
+            given: given.collect(),
+            cycles: record["cycles"] == true,
+            set: Set::Core,
+            pod: record["pod"].clone(),
+            cri: list("cri"),
+            steps: list("status_steps"),
+            status: record["status_before_delete"].clone(),
+            events: list("events"),
+            name,
+            path,
+        })
+    }
+
     /// The pod as a client would create it.
     #[must_use]
     pub fn manifest(&self) -> Value {
@@ -149,14 +157,28 @@ impl Golden {
         !self.steps.is_empty()
     }
 
-    /// Writes the file anew with what was observed of the Go kubelet.
-    pub fn write(&self, pod: &Value, observed: &crate::compare::Observed) -> anyhow::Result<()> {
+    /// The record with what was observed of the Go kubelet.
+    #[must_use]
+    pub fn observed(&self, pod: Value, observed: Observed) -> Golden {
+        let Observed { cri, steps, status, events, brief: _ } = observed;
+        Golden { pod, cri, steps, status, events, ..self.clone() }
+    }
+
+    /// The record as something observed, to compare it with another.
+    #[must_use]
+    pub fn as_observed(&self) -> Observed {
+        let Golden { cri, steps, status, events, .. } = self.clone();
+        Observed { cri, steps, status, events, brief: false }
+    }
+
+    /// Writes the file anew.
+    pub fn write(&self) -> anyhow::Result<()> {
         let mut record = json!({
-            "cri": observed.cri,
-            "events": observed.events,
-            "pod": pod,
-            "status_before_delete": observed.status,
-            "status_steps": observed.steps,
+            "cri": self.cri,
+            "events": self.events,
+            "pod": self.pod,
+            "status_before_delete": self.status,
+            "status_steps": self.steps,
         });
         if let Some(record) = record.as_object_mut() {
             record.extend(self.given.clone());

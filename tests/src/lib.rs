@@ -15,6 +15,7 @@ pub mod golden;
 pub mod litter;
 pub mod normal;
 pub mod observe;
+pub mod pod_case;
 pub mod scenario;
 pub mod script;
 pub mod twins;

@@ -22,6 +22,7 @@ impl Names {
         let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
         let mut names = Names { pairs: Vec::new(), sandboxes: Vec::new(), containers: Vec::new() };
         names.add(uid, "$UID");
+        names.add(&node.slot().dir().to_string_lossy(), "$SLOT");
         names.add(&node.root_dir().to_string_lossy(), "/var/lib/kubelet");
         names.add(&node.pod_logs_dir().to_string_lossy(), "/var/log/pods");
         names.add(&format!("/{}/kubepods", node.slot().cgroup()), "/kubepods");

@@ -85,7 +85,7 @@ fn run_all(kind: KubeletKind, goldens: &[Golden]) -> usize {
                         let result = if golden.is_recorded() {
                             bed.run(golden)
                         } else {
-                            bed.record(golden).map(|()| Vec::new())
+                            bed.record(golden).and_then(|made| made.write()).map(|()| Vec::new())
                         };
                         let word = if passed(golden, &result) { "ok" } else { "FAILED" };
                         println!("test {} ... {word}", golden.name);
