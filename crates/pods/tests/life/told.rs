@@ -305,7 +305,7 @@ async fn a_missing_resolver_file_is_told_in_gos_words() {
     let agent = world.start(Sources::Api).await;
     world.eventually("told", |w| !w.messages("FailedCreatePodSandBox").is_empty()).await;
     let why = format!("open {}: no such file or directory", path.display());
-    assert_eq!(world.messages("CheckLimitsForResolvConf"), [why.clone()]);
+    assert_eq!(world.messages("CheckLimitsForResolvConf"), std::slice::from_ref(&why));
     assert_eq!(
         world.messages("FailedCreatePodSandBox")[0],
         format!("Failed to create pod sandbox: {why}")
