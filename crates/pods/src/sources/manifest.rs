@@ -261,6 +261,18 @@ mod tests {
     }
 
     #[test]
+    fn whole_numbers_may_be_written_as_fractions_in_yaml_only() {
+        let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  \
+                    terminationGracePeriodSeconds: 30.0\n  activeDeadlineSeconds: 1e2\n";
+        let spec = decode_pod(text.as_bytes()).unwrap().spec.unwrap();
+        assert_eq!(spec.termination_grace_period_seconds, Some(30));
+        assert_eq!(spec.active_deadline_seconds, Some(100));
+        let json = br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"j"},
+            "spec":{"terminationGracePeriodSeconds":30.0}}"#;
+        assert!(matches!(decode_pod(json), Err(ManifestError::Field { .. })));
+    }
+
+    #[test]
     fn nothing_in_a_list_or_map_is_an_empty_entry() {
         let text = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n  labels: {a: , b: c, d: ~}\n\
                     spec:\n  containers:\n  - name: a\n    command: [x, ~, '', ~]\n    \
