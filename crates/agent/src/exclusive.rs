@@ -206,11 +206,9 @@ fn cpu_policy(
                 alpha: config.gates.enabled("CPUManagerPolicyAlphaOptions"),
                 beta: config.gates.enabled("CPUManagerPolicyBetaOptions"),
             };
-            let options = CpuOptions::parse(options, stages)
-                .map_err(|e| AgentError::Placement(format!("new static policy error: {e}")))?;
             Ok(CpuPolicy::Static(Box::new(CpuSetup {
                 topology: machine::cpu_topology(machine),
-                options,
+                options: CpuOptions::parse(options, stages),
                 reserved_milli: kept.get("cpu").map(|amount| amount.milli_value()),
                 reserved: config.resources.reservations.cpus.clone(),
                 policy,

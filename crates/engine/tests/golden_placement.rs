@@ -112,7 +112,7 @@ fn exclusive_cpus_are_placed_alike_over_the_life_of_pods() {
     for case in lines("cpus.jsonl") {
         let setup = CpuSetup {
             topology: topology(&case, ["numa", "socket", "core", "uncore", "sockets", "cores"]),
-            options: CpuOptions::default(),
+            options: Ok(CpuOptions::default()),
             reserved_milli: Some(case["reserved"].as_i64().unwrap() * 1000),
             reserved: CpuSet::new(),
             policy: PolicyKind::None,
@@ -122,7 +122,7 @@ fn exclusive_cpus_are_placed_alike_over_the_life_of_pods() {
         // Reserved CPUs were chosen before options counted.
         let reserved = StaticCpus::new(setup.clone()).unwrap();
         let reserved = setup.topology.all().difference(&reserved.allocatable());
-        let setup = CpuSetup { options: options(&case["options"]), reserved, ..setup };
+        let setup = CpuSetup { options: Ok(options(&case["options"])), reserved, ..setup };
         let mut cpus = StaticCpus::new(setup).unwrap();
         cpus.restore(CpuState::default()).unwrap();
         let mut pods = BTreeMap::new();

@@ -16,8 +16,8 @@ use units::{CpuSet, strconv};
 pub struct CpuSetup {
     /// The machine.
     pub topology: CpuTopology,
-    /// Its options.
-    pub options: CpuOptions,
+    /// Its options, or what is wrong with them: only told when the reservation is right.
+    pub options: Result<CpuOptions, CpuFault>,
     /// How many CPUs are kept for the system (in thousandths); `None` if nothing is reserved.
     pub reserved_milli: Option<i64>,
     /// Which ones; empty to choose.
@@ -134,6 +134,7 @@ impl StaticCpus {
             ));
         }
         let fault = |text: String| CpuFault(format!("new static policy error: {text}"));
+        let options = options.map_err(|e| fault(e.0))?;
         options.fit(&topology, policy).map_err(|e| fault(e.0))?;
         let count = usize::try_from(milli.div_euclid(1000) + i64::from(milli % 1000 > 0))
             .unwrap_or_default();

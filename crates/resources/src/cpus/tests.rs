@@ -41,7 +41,7 @@ fn policy() -> CpuPolicy {
         CpuTopology { cpus: (0..4).map(|cpu| (cpu, info(cpu))).collect(), cores: 4, sockets: 1 };
     CpuPolicy::Static(Box::new(CpuSetup {
         topology,
-        options: CpuOptions::default(),
+        options: Ok(CpuOptions::default()),
         reserved_milli: Some(1000),
         reserved: CpuSet::new(),
         policy: PolicyKind::None,

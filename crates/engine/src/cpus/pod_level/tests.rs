@@ -22,7 +22,7 @@ fn machine(case: &Value) -> StaticCpus {
     let whole = case["options"].as_array().is_some_and(|o| o.contains(&json!("full-pcpus-only")));
     let setup = CpuSetup {
         topology,
-        options: CpuOptions { full_pcpus_only: whole, ..CpuOptions::default() },
+        options: Ok(CpuOptions { full_pcpus_only: whole, ..CpuOptions::default() }),
         reserved_milli: Some(1000),
         reserved: CpuSet::new(),
         policy: PolicyKind::None,

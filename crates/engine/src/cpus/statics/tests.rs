@@ -21,7 +21,7 @@ fn machine(nodes: u32, cores: u32, threads: u32) -> CpuTopology {
 fn setup(topology: CpuTopology) -> CpuSetup {
     CpuSetup {
         topology,
-        options: CpuOptions::default(),
+        options: Ok(CpuOptions::default()),
         reserved_milli: Some(1000),
         reserved: CpuSet::new(),
         policy: PolicyKind::None,
@@ -126,7 +126,7 @@ fn what_siblings_use_is_not_released() {
 #[test]
 fn only_whole_cores_when_asked() {
     let options = CpuOptions { full_pcpus_only: true, ..CpuOptions::default() };
-    let mut cpus = started(CpuSetup { options, ..setup(machine(1, 4, 2)) });
+    let mut cpus = started(CpuSetup { options: Ok(options), ..setup(machine(1, 4, 2)) });
     let odd = place(&mut cpus, &pod("p", &[], &[("a", "3")])).unwrap_err();
     assert_eq!(odd.reason(), Some("SMTAlignmentError"));
     assert_eq!(
@@ -162,7 +162,12 @@ fn reserved_cpus_are_given_or_chosen_and_must_add_up() {
         chosen("9", 1000).unwrap_err(),
         "new static policy error: [cpumanager] unable to build the reserved physical CPUs from the reserved set: unknown CPU ID: 9"
     );
-    let without = CpuSetup { reserved_milli: None, ..setup(machine(1, 4, 1)) };
+    let unknown = CpuSetup { options: Err(CpuFault("why".into())), ..setup(machine(1, 4, 1)) };
+    assert_eq!(
+        StaticCpus::new(unknown.clone()).unwrap_err().to_string(),
+        "new static policy error: why"
+    );
+    let without = CpuSetup { reserved_milli: None, ..unknown };
     assert_eq!(
         StaticCpus::new(without).unwrap_err().to_string(),
         "[cpumanager] unable to determine reserved CPU resources for static policy"
@@ -198,7 +203,8 @@ fn a_state_of_another_machine_is_refused_in_upstreams_words() {
         (strict, "1-2", &[("c", "3")], ""),
     ];
     for (options, shared, own, fault) in cases {
-        let mut cpus = StaticCpus::new(CpuSetup { options, ..setup(machine(1, 4, 1)) }).unwrap();
+        let mut cpus =
+            StaticCpus::new(CpuSetup { options: Ok(options), ..setup(machine(1, 4, 1)) }).unwrap();
         let mut state = CpuState { shared: shared.parse().unwrap(), ..CpuState::default() };
         own.iter().for_each(|(name, cpus)| state.set("p", name, cpus.parse().unwrap()));
         let found = cpus.restore(state).map_or_else(|e| e.to_string(), |()| String::new());
@@ -264,7 +270,7 @@ proptest! {
         let options = CpuOptions {
             full_pcpus_only: whole_cores, distribute_across_numa: distribute, ..CpuOptions::default()
         };
-        let mut cpus = started(CpuSetup { options, ..setup(machine(8, 4, 2)) });
+        let mut cpus = started(CpuSetup { options: Ok(options), ..setup(machine(8, 4, 2)) });
         for (who, count, init, leaves) in steps {
             let uid = format!("p{who}");
             if leaves {
@@ -291,7 +297,7 @@ proptest! {
                     prop_assert!(one.intersection(other).is_empty());
                 }
             }
-            let mut again = StaticCpus::new(CpuSetup { options, ..setup(machine(8, 4, 2)) }).unwrap();
+            let mut again = StaticCpus::new(CpuSetup { options: Ok(options), ..setup(machine(8, 4, 2)) }).unwrap();
             prop_assert_eq!(again.restore(state.clone()), Ok(()));
         }
     }
