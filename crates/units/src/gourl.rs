@@ -3,9 +3,10 @@
 //! Promises: total; what is taken apart is taken apart where Go does it, and the first fault is the
 //! one that Go names.
 //!
-//! Deliberately absent: putting URLs together, and queries, which are kept as they are.
+//! Deliberately absent: putting whole URLs together, and queries, which are kept as they are.
 
 use crate::strconv::{quote, quote_bytes};
+use std::borrow::Cow;
 
 /// A URL in its parts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -36,6 +37,7 @@ pub fn parse(text: &str) -> Result<GoUrl, String> {
 /// Reads the address of an API server: without scheme and host, what stands there is host and port,
 /// spoken to in the clear (client-go: `DefaultServerURL`).
 pub fn of_server(server: &str) -> Result<GoUrl, String> {
+    let server = &*kept(server);
     match parse(server) {
         Ok(url) if !url.scheme.is_empty() && !url.host.is_empty() => return Ok(url),
         _ => {}
@@ -45,6 +47,29 @@ pub fn of_server(server: &str) -> Result<GoUrl, String> {
         "" | "/" => Ok(url),
         _ => Err(format!("host must be a URL or a host:port pair: {}", quote(server))),
     }
+}
+
+/// What client-go keeps of an address that is a path only: written anew, without its query.
+fn kept(server: &str) -> Cow<'_, str> {
+    let path = server.split('?').next().unwrap_or_default();
+    let control = server.bytes().any(|b| b < b' ' || b == 0x7f);
+    match unescape(path, Place::Elsewhere) {
+        Ok(plain) if path.starts_with('/') && plain.len() > 1 && !control => {
+            let stays = |b: u8| path_byte(b) || b"!'()*[]%".contains(&b);
+            if path.bytes().all(stays) { path.into() } else { escaped(&plain).into() }
+        }
+        _ => server.into(),
+    }
+}
+
+/// A path as Go writes it.
+fn escaped(path: &str) -> String {
+    let one = |b: u8| if path_byte(b) { char::from(b).to_string() } else { format!("%{b:02X}") };
+    path.bytes().map(one).collect()
+}
+
+fn path_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@".contains(&byte)
 }
 
 /// Where an escape stands: hosts have stricter rules.
@@ -368,8 +393,16 @@ mod tests {
         for clear in ["a", "a:1", "127.0.0.1:6443/", "https:"] {
             assert_eq!(scheme(clear), Ok("http".to_owned()), "{clear}");
         }
-        let told = of_server("a/b").unwrap_err();
-        assert_eq!(told, "host must be a URL or a host:port pair: \"a/b\"");
+        for (server, shown) in [
+            ("a/b", "a/b"),
+            ("//a\\\"b:1:2/a", "//a%5C%22b:1:2/a"),
+            ("/a(b)?q", "/a(b)"),
+            ("/a%20b", "/a%20b"),
+            ("/(#", "/%28%23"),
+        ] {
+            let told = of_server(server).unwrap_err();
+            assert_eq!(told, format!("host must be a URL or a host:port pair: {shown:?}"));
+        }
     }
 
     #[test]
