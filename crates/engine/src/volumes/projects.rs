@@ -225,11 +225,11 @@ mod tests {
         (text(projects.projects()), text(projects.projid()))
     }
 
-    /// The steps and texts of upstream's `TestAddRemoveQuotas`.
+    /// The steps of upstream's `TestAddRemoveQuotas`.
     #[test]
     fn folders_come_and_go_between_the_lines_of_others() {
-        const FOLDERS: &str = "# This is a /etc/projects header\n1048578:/quota/d\n";
-        const NAMES: &str = "# This is a /etc/projid header\nxxxxxx:1048579\n";
+        const FOLDERS: &str = "# folders of others\n1048578:/quota/d\n";
+        const NAMES: &str = "# names of others\nxxxxxx:1048579\n";
         let mut all = Projects::parse(FOLDERS.as_bytes(), NAMES.as_bytes());
         let expect = |all: &Projects, folders: &[(u32, &str)]| {
             let lines: String = folders.iter().map(|(id, dir)| format!("{id}:{dir}\n")).collect();
