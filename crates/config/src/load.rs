@@ -11,7 +11,7 @@ use crate::ConfigFiles;
 use crate::credentials;
 use crate::document::{self, Document, DocumentType};
 use crate::dropins;
-use crate::environment::{Environment, Setting};
+use crate::environment::{Environment, Setting, VARIABLES};
 use crate::flags::{self, FlagUse, KubeletFlags, ParsedArgs, VersionRequest};
 use crate::gates::Gates;
 use crate::kubelet::{API_VERSION, KIND, KubeletConfiguration, defaults};
@@ -393,6 +393,14 @@ impl Loader<'_> {
             let line = LogLine::info("Opted in by the environment");
             let name = setting.variable.name;
             self.lines.push(line.with("variable", name).with("value", setting.value.as_str()));
+        }
+        for name in &self.environment.unknown {
+            let line = LogLine::at(
+                Severity::Error,
+                "Left a variable alone that nobody knows, though it has our prefix",
+            );
+            let known: Vec<&str> = VARIABLES.iter().map(|known| known.name).collect();
+            self.lines.push(line.with("variable", name.as_str()).with("known", known.join(", ")));
         }
         for path in skipped {
             self.lines.push(

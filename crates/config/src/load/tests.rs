@@ -583,10 +583,18 @@ fn operators_opt_in_by_variables() {
 }
 
 #[test]
+fn a_variable_that_nobody_knows_is_told_by_its_name_only() {
+    let answer = with_variables(&[], &[("RUBELET_TOKEN", "secret")]);
+    assert!(matches!(answer.result, Ok(Request::Run(_))));
+    let told = format!("{:?}", answer.lines);
+    assert!(told.contains("RUBELET_TOKEN") && !told.contains("secret"), "{told}");
+}
+
+#[test]
 fn a_fault_in_the_environment_is_told_with_all_others() {
-    let wrong = [("RUBELET_NONE", "1")];
+    let wrong = [("RUBELET_STRICT_STREAMING", "1")];
     let error = |args: &[&str]| with_variables(args, &wrong).result.unwrap_err().to_string();
-    let ours = "in the environment: RUBELET_NONE is \"1\", and nobody knows that name; known are ";
+    let ours = "in the environment: RUBELET_STRICT_STREAMING is \"1\"; allowed are false, true";
     assert!(error(&[]).starts_with(ours), "{}", error(&[]));
     let two = error(&["--healthz-port=-1"]);
     assert!(two.starts_with("failed to validate kubelet configuration, error: "), "{two}");
