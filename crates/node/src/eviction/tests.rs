@@ -337,5 +337,5 @@ async fn page_cache_evicts_nobody_where_the_kernel_is_asked_what_it_can_hand_out
     sys::fs::write(&meminfo, "MemTotal: 5 kB\n").unwrap();
     tokio::time::advance(PERIOD).await;
     assert_eq!(eviction.round().await, Done::Evicted(vec![PodUid::from("small")]));
-    std::fs::remove_file(&meminfo).unwrap();
+    sys::fs::remove_file(&meminfo).unwrap();
 }
