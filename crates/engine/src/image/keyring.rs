@@ -527,7 +527,7 @@ mod tests {
             format!("{{\"auths\": \"{secret}\"}}"),
             format!("{{\"auths\": {{\"r\": \"{secret}\"}}}}"),
             format!("{{\"{secret}"),
-            format!("{secret}"),
+            secret.to_owned(),
             format!("\u{0}{secret}"),
         ];
         for text in &wrong {

@@ -215,7 +215,7 @@ fn config() -> ImagesConfig {
     let name = format!("rubelet-images-{}-{number}", std::process::id());
     ImagesConfig {
         serialize_pulls: false,
-        pull_order: engine::image::turn::PullOrder::Arrival,
+        pull_order: PullOrder::Arrival,
         max_parallel_pulls: None,
         registry_qps: 0.0,
         registry_burst: 0,
