@@ -392,7 +392,7 @@ impl Loader<'_> {
         for setting in self.environment.set() {
             let line = LogLine::info("Opted in by the environment");
             let name = setting.variable.name;
-            self.lines.push(line.with("variable", name).with("value", setting.value.as_str()));
+            self.lines.push(line.with("variable", name).with("setting", setting.value.as_str()));
         }
         for name in &self.environment.unknown {
             let line = LogLine::at(

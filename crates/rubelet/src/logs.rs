@@ -41,7 +41,13 @@ pub(crate) fn write(line: &LogLine) {
     let value = text("value").map(|value| value == "true");
     match line.severity {
         Severity::Error => {
-            tracing::error!(err = text("err"), logger = text("logger"), "{message}");
+            tracing::error!(
+                err = text("err"),
+                logger = text("logger"),
+                variable = text("variable"),
+                known = text("known"),
+                "{message}"
+            );
         }
         Severity::Info(verbosity) => tracing::info!(
             v = u64::from(verbosity),
@@ -52,6 +58,8 @@ pub(crate) fn write(line: &LogLine) {
             file = text("file"),
             cipher = text("cipher"),
             configuration = text("configuration"),
+            variable = text("variable"),
+            setting = text("setting"),
             "{message}"
         ),
     }
