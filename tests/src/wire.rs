@@ -77,23 +77,50 @@ impl Wire {
     /// Sends bytes to a port of this machine and reads one answer. `head` means that the answer to
     /// a request has no body.
     pub fn send(&self, port: u16, request: &[u8], head: bool) -> anyhow::Result<Answer> {
-        let socket = TcpStream::connect(("127.0.0.1", port)).context("connect")?;
-        socket.set_read_timeout(Some(DEADLINE))?;
-        socket.set_write_timeout(Some(DEADLINE))?;
+        let socket = connect(port)?;
         let Some(tls) = &self.0 else { return ask(socket, request, head) };
         let name = ServerName::try_from("localhost")?;
         let connection = ClientConnection::new(Arc::clone(tls), name)?;
         ask(StreamOwned::new(connection, socket), request, head)
     }
+
+    /// Sends requests one after the other on one connection, each when the answer to the one before is
+    /// there; fewer answers if the server ends the connection.
+    pub fn converse(&self, port: u16, requests: &[&[u8]]) -> anyhow::Result<Vec<Answer>> {
+        let socket = connect(port)?;
+        let Some(tls) = &self.0 else { return Ok(answers(socket, requests)) };
+        let name = ServerName::try_from("localhost")?;
+        let connection = ClientConnection::new(Arc::clone(tls), name)?;
+        Ok(answers(StreamOwned::new(connection, socket), requests))
+    }
+}
+
+/// A connection to a port of this machine.
+fn connect(port: u16) -> anyhow::Result<TcpStream> {
+    let socket = TcpStream::connect(("127.0.0.1", port)).context("connect")?;
+    socket.set_read_timeout(Some(DEADLINE))?;
+    socket.set_write_timeout(Some(DEADLINE))?;
+    Ok(socket)
+}
+
+/// The answers to requests one after the other; fewer if the server ends the connection.
+fn answers(mut stream: impl Read + Write, requests: &[&[u8]]) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    for request in requests {
+        let sent = stream.write_all(request).and_then(|()| stream.flush());
+        match (sent, read_answer(&mut stream, false)) {
+            (Ok(()), Ok(answer)) => answers.push(answer),
+            _ => break,
+        }
+    }
+    answers
 }
 
 /// A connection that speaks HTTP/2; an error if the server does not.
 pub fn connect_http2(port: u16) -> anyhow::Result<StreamOwned<ClientConnection, TcpStream>> {
     let mut config = builder()?.with_no_client_auth();
     config.alpn_protocols = vec![b"h2".to_vec()];
-    let socket = TcpStream::connect(("127.0.0.1", port)).context("connect")?;
-    socket.set_read_timeout(Some(DEADLINE))?;
-    socket.set_write_timeout(Some(DEADLINE))?;
+    let socket = connect(port)?;
     let connection = ClientConnection::new(Arc::new(config), ServerName::try_from("localhost")?)?;
     let mut stream = StreamOwned::new(connection, socket);
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").context("preface")?;

@@ -28,6 +28,10 @@ const SUB_RESOURCES: [&str; 9] =
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Callers that ask at the same time.
 const AT_ONCE: usize = 4;
+/// A secret of a pod, and as the API carries it.
+const VALUE: [&str; 2] = ["p1anted-value-7f3a9c", "cDFhbnRlZC12YWx1ZS03ZjNhOWM="];
+/// A password of a registry, and as a docker configuration carries it, with its user.
+const PASSWORD: [&str; 2] = ["p1anted-word-51be08", "dTpwMWFudGVkLXdvcmQtNTFiZTA4"];
 const EVERY_RIGHT: &str = "a token with every right";
 
 /// The routes of one path.
@@ -219,15 +223,33 @@ impl Bed {
         let mut config = control.guarded();
         config["address"] = "127.0.0.1".into();
         config["readOnlyPort"] = 0.into();
-        let options = KubeletOptions { config, ..KubeletOptions::default() };
+        // Everything is logged: nothing secret may be in it.
+        let options = KubeletOptions { config, verbosity: 10, ..KubeletOptions::default() };
         let node = TestNode::builder().kubelet(kind).options(options).join(&control).start();
+        control.kubectl(["create", "serviceaccount", "talker"]).unwrap();
+        let value = format!("--from-literal=key={}", VALUE[0]);
+        control.kubectl(["create", "secret", "generic", "planted", &value]).unwrap();
+        let password = format!("--docker-password={}", PASSWORD[0]);
+        let pull =
+            ["create", "secret", "docker-registry", "pull", "--docker-username=u", &password];
+        let server = ["--docker-server=registry.k8s.io"];
+        control.kubectl(pull.into_iter().chain(server)).unwrap();
         let image = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
         control
             .create(&json!({"apiVersion": "v1", "kind": "Pod",
                 "metadata": {"name": "talk", "namespace": "default"},
                 "spec": {"nodeName": "node1", "terminationGracePeriodSeconds": 1,
-                    "automountServiceAccountToken": false,
-                    "containers": [{"name": "c", "image": image,
+                    "automountServiceAccountToken": false, "serviceAccountName": "talker",
+                    "imagePullSecrets": [{"name": "pull"}],
+                    "volumes": [
+                        {"name": "planted", "secret": {"secretName": "planted"}},
+                        {"name": "token", "projected": {"sources": [
+                            {"serviceAccountToken": {"path": "token"}}]}}],
+                    "containers": [{"name": "c", "image": image, "imagePullPolicy": "Always",
+                        "volumeMounts": [{"name": "planted", "mountPath": "/planted"},
+                            {"name": "token", "mountPath": "/token"}],
+                        "env": [{"name": "PLANTED",
+                            "valueFrom": {"secretKeyRef": {"name": "planted", "key": "key"}}}],
                         "command": ["sh", "-c", "echo one; sleep 36000"]}]}}))
             .unwrap();
         eventually(PATIENCE, "the pod runs", || {
@@ -344,6 +366,29 @@ impl Bed {
         }
     }
 
+    /// What the kubelet logged at the highest verbosity names no secret that went through it: of pods, of
+    /// registries, of callers, or its own.
+    fn nothing_secret_is_logged(&mut self) {
+        let token = "volumes/kubernetes.io~projected/token/token";
+        let token = self.node.root_dir().join("pods").join(&self.uid).join(token);
+        let token = std::fs::read_to_string(token).unwrap();
+        assert!(token.len() > 100, "a token: {token}");
+        let log = self.node.kubelet().unwrap().log().to_owned();
+        let log = std::fs::read_to_string(log).unwrap();
+        assert!(log.contains("talk"), "the log is about the pod");
+        let mut secrets: Vec<(&str, String)> = vec![("a pod's token", token)];
+        secrets.extend(VALUE.map(|text| ("a pod's secret", text.to_owned())));
+        secrets.extend(PASSWORD.map(|text| ("a registry's password", text.to_owned())));
+        let users = ["all", "gets", "nobody"].map(|user| self.control.token(user));
+        secrets.extend(users.map(|token| ("a caller's token", token)));
+        secrets.push(("the administrator's token", self.control.admin_token().to_owned()));
+        for (what, secret) in &secrets {
+            if let Some(line) = log.lines().find(|line| line.contains(secret.as_str())) {
+                self.faults.push_str(&format!("{what} is logged: {line}\n"));
+            }
+        }
+    }
+
     fn finish(self) {
         println!("{} requests", self.asked);
         assert!(self.faults.is_empty(), "{}", self.faults);
@@ -356,7 +401,127 @@ fn every_route_by_every_method_and_every_caller_then_with_routes_switched_off() 
     bed.whole_table();
     bed.health_only();
     switched_off_and_read_only_routes_say_so(&mut bed);
+    streams_need_create_where_operators_ask_for_it(&mut bed);
+    kept_connections_carry_no_rights(&mut bed);
+    if KubeletKind::from_env().unwrap() == KubeletKind::Rubelet {
+        bed.nothing_secret_is_logged();
+    }
     bed.finish();
+}
+
+/// CVE-2018-1002105: on a connection that somebody with rights has used, and on which a stream was refused,
+/// every request is judged anew. CVE-2018-16875: a certificate with a long tail costs nothing.
+fn kept_connections_carry_no_rights(bed: &mut Bed) {
+    let ask = |path: &str, headers: &str| {
+        format!("GET {path} HTTP/1.1\r\nHost: node\r\n{headers}\r\n").into_bytes()
+    };
+    let token = |user: &str| format!("Authorization: Bearer {}\r\n", bed.control.token(user));
+    let upgrade = "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n";
+    let refused = format!("{}{upgrade}", token("nobody"));
+    let stream = "/exec/default/talk/c?command=true&output=1";
+    let requests = [
+        (ask("/pods", &token("all")), 200),
+        (ask("/pods", ""), 401),
+        (ask("/configz", &token("nobody")), 403),
+        (ask(stream, &refused), 403),
+        (ask("/pods", upgrade), 401),
+        (ask("/configz", &token("all")), 200),
+    ];
+    let sent: Vec<&[u8]> = requests.iter().map(|(text, _)| text.as_slice()).collect();
+    let answers = Wire::plain().unwrap().converse(bed.node.api_port(), &sent).unwrap();
+    let got: Vec<u16> = answers.iter().map(|answer| answer.status).collect();
+    // Whether a refusal ends the connection or not, nobody gets further on it than alone.
+    let want: Vec<u16> = requests.iter().map(|(_, want)| *want).take(got.len()).collect();
+    assert!(got.len() > 3 && got == want, "{got:?}");
+    let (crt, key) = bed.control.client_certificate("tail", "/CN=nobody").unwrap();
+    let chain = std::fs::read_to_string(&crt).unwrap().repeat(60);
+    let long = crt.with_extension("long");
+    std::fs::write(&long, chain).unwrap();
+    let begun = std::time::Instant::now();
+    let wire = Wire::with_certificate(&long, &key).unwrap();
+    let answer = wire.send(bed.node.api_port(), &ask("/pods", "Connection: close\r\n"), false);
+    assert!(answer.as_ref().map_or(true, |answer| answer.status != 200), "{answer:?}");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    bed.asked += requests.len() + 1;
+}
+
+/// A stream that a WebSocket opens.
+fn open_stream(bed: &Bed, user: &str, path: &str) -> Answer {
+    let text = format!(
+        "GET {path} HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer {}\r\nConnection: Upgrade\r\n\
+         Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+         Sec-WebSocket-Protocol: v4.channel.k8s.io\r\n\r\n",
+        bed.control.token(user)
+    );
+    Wire::plain().unwrap().send(bed.node.api_port(), text.as_bytes(), false).unwrap()
+}
+
+/// By default the verb get opens a stream, as with the Go kubelet; with RUBELET_STRICT_STREAMING, which
+/// that one does not look at, it does not.
+fn streams_need_create_where_operators_ask_for_it(bed: &mut Bed) {
+    let kind = KubeletKind::from_env().unwrap();
+    for strict in [false, true] {
+        bed.node.stop_kubelet();
+        bed.node.slot().release_ports();
+        bed.node.configure(&json!({"enableDebuggingHandlers": true, "readOnlyPort": 0}));
+        if strict {
+            bed.node.add_variable("RUBELET_STRICT_STREAMING", "true");
+        }
+        bed.node.start_kubelet(kind).unwrap();
+        let refused = strict && kind == KubeletKind::Rubelet;
+        for path in [
+            "/exec/default/talk/c?command=true&output=1",
+            "/attach/default/talk/c?output=1",
+            "/portForward/default/talk?port=80",
+            "/ex%65c/default/talk/c?command=true&output=1",
+        ] {
+            let got = open_stream(bed, "gets", path);
+            let want = if refused { 403 } else { 101 };
+            bed.expect("a token that may get", "GET", path, Some(want), &got);
+            if refused
+                && !got.text().contains("verb=create, resource=nodes, subresource(s)=[proxy]")
+            {
+                bed.faults.push_str(&format!("{path}: {:?}\n", got.text()));
+            }
+            let got = open_stream(bed, "all", path);
+            bed.expect(EVERY_RIGHT, "GET", path, Some(101), &got);
+            bed.asked += 2;
+        }
+        // Reading needs get, as ever.
+        for path in ["/pods", "/containerLogs/default/talk/c"] {
+            let text = request("GET", path, Some(&bed.control.token("gets")));
+            let got = Wire::plain().unwrap().send(bed.node.api_port(), text.as_bytes(), false);
+            bed.expect("a token that may get", "GET", path, Some(200), &got.unwrap());
+        }
+    }
+}
+
+#[test]
+fn a_variable_that_is_wrong_ends_the_start_with_all_other_faults() {
+    let run = |args: &[&str], variables: &[(&str, &str)]| {
+        let program = testkit::real::rubelet_bin().unwrap();
+        let mut command = std::process::Command::new(program);
+        let output = command.args(args).envs(variables.iter().copied()).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let (code, _, told) = run(&["--healthz-port=-1"], &[("RUBELET_STRICT_STREAMING", "on")]);
+    assert_eq!(code, Some(1), "{told}");
+    for part in ["healthzPort", "RUBELET_STRICT_STREAMING is \\\"on\\\"; allowed are false, true"] {
+        assert!(told.contains(part), "{part} in {told}");
+    }
+    // The node may have cgroups of version 1.
+    let config = ["config", "--fail-cgroupv1=false"];
+    let (code, _, told) = run(&config, &[("RUBELET_TOKEN", "p1anted")]);
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("RUBELET_TOKEN") && !told.contains("p1anted"), "{told}");
+    let (code, shown, told) = run(&config, &[("RUBELET_STRICT_STREAMING", "true")]);
+    assert_eq!(code, Some(0));
+    let line =
+        r#""Opted in by the environment" variable="RUBELET_STRICT_STREAMING" setting="true""#;
+    assert!(told.contains(line), "{told}");
+    let line = shown.lines().find(|line| line.starts_with("# RUBELET_STRICT_STREAMING=true "));
+    assert!(line.is_some_and(|line| line.ends_with("# environment")), "{shown}");
 }
 
 fn switched_off_and_read_only_routes_say_so(bed: &mut Bed) {

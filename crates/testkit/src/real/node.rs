@@ -243,6 +243,11 @@ impl TestNode {
         self.options.args.push(argument.to_owned());
     }
 
+    /// One more environment variable from the next start of the kubelet on.
+    pub fn add_variable(&mut self, name: &str, value: &str) {
+        self.options.env.push((name.to_owned(), value.to_owned()));
+    }
+
     /// Lay these fields over the configuration of the kubelet that starts next.
     pub fn configure(&mut self, overlay: &Value) {
         lay_over(&mut self.options.config, overlay);
