@@ -1,20 +1,18 @@
-//! The first request of a connection, looked at before hyper sees it.
+//! The heads of requests, looked at before hyper sees them.
 //!
 //! Owns: what Go's server says to requests that are none, and targets that hyper's types cannot
 //! hold. Promises: bytes are only buffered up to the limit of a head and for a bounded time; what is
-//! passed on is what came, but for the request line. Deliberately absent: later requests of the same
-//! connection, which well-behaved clients send, and HTTP/2.
+//! passed on is what came, but for the request line. Deliberately absent: HTTP/2.
+
+mod kept;
+
+pub(crate) use kept::{Aside, Kept};
 
 use crate::serve::is_host_byte;
 use http::Uri;
 use std::io;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::time::Sleep;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// Go: `DefaultMaxHeaderBytes` and the slop of its reader.
 const MOST: usize = (1 << 20) + 4096;
@@ -42,9 +40,15 @@ enum Judgement {
 
 const BAD: Judgement = Judgement::Refuse("400 Bad Request", "400 Bad Request");
 
+/// A head without an end.
+const TOO_LARGE: Judgement = {
+    let text = "431 Request Header Fields Too Large";
+    Judgement::Refuse(text, text)
+};
+
 /// Reads the first head and gives the connection back with it in front; `None` when it was refused or
 /// nothing came.
-pub(crate) async fn read<S>(mut stream: S) -> Option<(Replayed<S>, Option<LongTarget>)>
+pub(crate) async fn read<S>(mut stream: S) -> Option<Kept<S>>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -66,15 +70,14 @@ where
     // A client that takes so long is not waited for.
     let end = tokio::time::timeout(DEADLINE, read).await.ok()??;
     let judgement = if end > MOST || (end == seen.len() && head_end(&seen).is_none()) {
-        let text = "431 Request Header Fields Too Large";
-        Judgement::Refuse(text, text)
+        TOO_LARGE
     } else {
         judge(seen.get(..end).unwrap_or_default())
     };
     match judgement {
-        Judgement::Pass(mut head, long) => {
-            head.extend_from_slice(seen.get(end..).unwrap_or_default());
-            Some((Replayed::new(head, stream), long))
+        Judgement::Pass(head, long) => {
+            seen.drain(..end);
+            Some(Kept::new(head, Aside::of(long), seen, stream))
         }
         Judgement::Refuse(status, text) => {
             let answer = format!(
@@ -287,107 +290,6 @@ fn escapes_are_good(path: &[u8]) -> bool {
     signs.all(|(at, _)| digit(path.get(at + 1)) && digit(path.get(at + 2)))
 }
 
-/// A connection whose first bytes were read already. Its end waits a moment for the client, which
-/// may still be sending: what it gets to read then is the answer, not a reset.
-#[derive(Debug)]
-pub(crate) struct Replayed<S> {
-    front: Vec<u8>,
-    at: usize,
-    stream: S,
-    ending: Ending,
-    upgraded: Arc<AtomicBool>,
-}
-
-#[derive(Debug)]
-enum Ending {
-    /// Nothing was ended yet.
-    NotYet,
-    /// We have said all; the client has until then.
-    Lingering(Pin<Box<Sleep>>),
-}
-
-impl<S> Replayed<S> {
-    fn new(front: Vec<u8>, stream: S) -> Self {
-        Self { front, at: 0, stream, ending: Ending::NotYet, upgraded: Arc::default() }
-    }
-
-    /// To be set once the connection is no longer HTTP: whoever has it then reads to the end.
-    pub(crate) fn upgraded(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.upgraded)
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Replayed<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let at = self.at;
-        if let Some(left) = self.front.get(at..).filter(|left| !left.is_empty()) {
-            let taken = left.len().min(buffer.remaining());
-            buffer.put_slice(left.get(..taken).unwrap_or_default());
-            self.at += taken;
-            if self.at == self.front.len() {
-                self.front = Vec::new();
-                self.at = 0;
-            }
-            return Poll::Ready(Ok(()));
-        }
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Replayed<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        if let Ending::NotYet = this.ending {
-            ready!(Pin::new(&mut this.stream).poll_shutdown(context))?;
-            if this.upgraded.load(Ordering::Relaxed) {
-                return Poll::Ready(Ok(()));
-            }
-            this.ending = Ending::Lingering(Box::pin(tokio::time::sleep(LINGER)));
-        }
-        let Ending::Lingering(end) = &mut this.ending else { return Poll::Ready(Ok(())) };
-        let mut scratch = [0; 4096];
-        loop {
-            if end.as_mut().poll(context).is_ready() {
-                return Poll::Ready(Ok(()));
-            }
-            let mut rest = ReadBuf::new(&mut scratch);
-            match ready!(Pin::new(&mut this.stream).poll_read(context, &mut rest)) {
-                Ok(()) if !rest.filled().is_empty() => {}
-                // The client has gone, one way or the other.
-                _ => return Poll::Ready(Ok(())),
-            }
-        }
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        pieces: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, pieces)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -485,19 +387,19 @@ mod tests {
         let (mut client, server) = tokio::io::duplex(64);
         let sent = b"POST /a HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc";
         client.write_all(sent).await.unwrap();
-        let (mut replayed, _) = read(server).await.unwrap();
+        let mut replayed = read(server).await.unwrap();
         client.write_all(b"more").await.unwrap();
         drop(client);
         let mut all = Vec::new();
         replayed.read_to_end(&mut all).await.unwrap();
-        assert_eq!(all, [&sent[..], b"more"].concat());
+        assert_eq!(all, [&sent[..], b"more"].concat(), "half a head is passed on at the end");
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_end_waits_for_a_client_that_still_sends() {
         let (mut client, server) = tokio::io::duplex(64);
         client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
-        let (mut replayed, _) = read(server).await.unwrap();
+        let mut replayed = read(server).await.unwrap();
         let send = async {
             client.write_all(&[b'x'; 1000]).await.unwrap();
             drop(client);
@@ -507,13 +409,15 @@ mod tests {
         // One that stays is not waited for longer than that.
         let (mut client, server) = tokio::io::duplex(64);
         client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
-        let (mut replayed, _) = read(server).await.unwrap();
+        let mut replayed = read(server).await.unwrap();
         let before = tokio::time::Instant::now();
         replayed.shutdown().await.unwrap();
         assert_eq!(before.elapsed(), LINGER);
         // What is no longer HTTP is nobody's to read.
-        replayed.ending = Ending::NotYet;
-        replayed.upgraded().store(true, Ordering::Relaxed);
+        let (mut client, server) = tokio::io::duplex(64);
+        client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+        let mut replayed = read(server).await.unwrap();
+        replayed.upgraded().store(true, std::sync::atomic::Ordering::Relaxed);
         replayed.shutdown().await.unwrap();
         assert_eq!(before.elapsed(), LINGER);
     }

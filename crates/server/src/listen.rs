@@ -1,7 +1,7 @@
 //! Accepting connections: plain or TLS, bounded in number, handshakes side by side.
 
-use crate::head;
-use crate::reply::Reply;
+use crate::head::{self, Aside};
+use crate::reply::{self, Reply};
 use crate::serve::{Caller, Service};
 use crate::target::{BadTarget, Target};
 use crate::tls::ServerTls;
@@ -16,8 +16,8 @@ use ports::{OnExit, Tasks};
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -183,17 +183,23 @@ where
     let mut builder = Builder::new(TokioExecutor::new());
     let served = match protocol {
         Protocol::Http1 => {
-            let Some((stream, long)) = head::read(stream).await else { return };
-            // Only the first request may have one.
-            let long = Mutex::new(long);
-            let upgraded = stream.upgraded();
+            let Some(stream) = head::read(stream).await else { return };
+            let (upgraded, asides) = (stream.upgraded(), stream.asides());
             let handler = service_fn(move |mut request: Request<Incoming>| {
-                if let Some(target) = long.lock().ok().and_then(|mut long| long.take()) {
-                    request.extensions_mut().insert(target);
-                }
-                let (reply, upgraded) = (answers(request), Arc::clone(&upgraded));
+                let reply = match asides.next() {
+                    Aside::Refused(status, text) => Err(reply::refused(status, text)),
+                    Aside::Target(target) => {
+                        request.extensions_mut().insert(target);
+                        Ok(answers(request))
+                    }
+                    Aside::Nothing => Ok(answers(request)),
+                };
+                let upgraded = Arc::clone(&upgraded);
                 async move {
-                    let reply = reply.await;
+                    let reply = match reply {
+                        Ok(reply) => reply.await,
+                        Err(refused) => refused,
+                    };
                     if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
                         upgraded.store(true, Ordering::Relaxed);
                     }
