@@ -12,6 +12,7 @@ pub(crate) mod metrics;
 pub(crate) mod node_logs;
 pub(crate) mod pods;
 pub(crate) mod profile;
+mod runtime_pods;
 pub(crate) mod stats;
 pub(crate) mod stream;
 mod translate;

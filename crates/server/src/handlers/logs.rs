@@ -24,6 +24,7 @@ use units::cri_log::{Moment, Streams};
 use units::strconv::{parse_int, quote};
 
 const PIECES: usize = 8;
+const NO_STATUS: &str = "container status is nil";
 
 /// What the query asks for, checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -174,13 +175,14 @@ async fn follow(
     mut wanted: Wanted,
     sink: mpsc::Sender<Vec<u8>>,
 ) -> Result<(), String> {
-    let bare = id.split_once("://").map_or(id, |(_, bare)| bare).to_owned();
+    let (kind, bare) = parts(id);
+    let bare = bare.to_owned();
     let status = deps.runtime.container_status(&bare, false).await;
     let log_path = match status {
-        Ok(answer) => answer.status.map(|s| s.log_path).unwrap_or_default(),
+        Ok(answer) => answer.status.ok_or(NO_STATUS)?.log_path,
         Err(error) => {
             tracing::debug!(err = %error, containerID = bare, "no status for a log");
-            return Err(format!("unable to retrieve container logs for {id}"));
+            return Err(format!("unable to retrieve container logs for {kind}://{bare}"));
         }
     };
     if let Some(seconds) = wanted.since_seconds {
@@ -195,13 +197,20 @@ async fn follow(
     read_log(&path, wanted.query, alive, sink).await.map_err(|e| e.to_string())
 }
 
+/// Runtime and id of a container as its status names it; both empty if it names none (kubelet:
+/// `ParseContainerID`).
+fn parts(id: &str) -> (&str, &str) {
+    let parts = id.trim_matches('"').split_once("://");
+    parts.filter(|(_, bare)| !bare.contains("://")).unwrap_or_default()
+}
+
 /// Whether more is to be expected of a container. A runtime that is away says nothing about it; what
 /// else goes wrong ends the log, with its text as the last of it (cri-client: `isContainerRunning`):
 /// also that the container has been removed.
 fn still_runs(answer: Result<ContainerStatusResponse, CriError>) -> Result<bool, String> {
     match answer {
         Ok(answer) => {
-            let status = answer.status.ok_or("container status is nil")?;
+            let status = answer.status.ok_or(NO_STATUS)?;
             Ok(status.state() == cri::api::ContainerState::ContainerRunning)
         }
         Err(error) if error.is_unavailable() => Ok(true),
@@ -435,6 +444,15 @@ mod tests {
         }
         let none = "previous terminated container \"c\" in pod \"p\" not found";
         assert_eq!(chosen(json!({}), ended(""), true), Err(none.to_owned()));
+    }
+
+    #[test]
+    fn what_names_no_container_is_none() {
+        assert_eq!(parts("containerd://abc"), ("containerd", "abc"));
+        assert_eq!(parts("\"r://abc\""), ("r", "abc"));
+        for none in ["", "abc", "a://b://c"] {
+            assert_eq!(parts(none), ("", ""), "{none}");
+        }
     }
 
     #[tokio::test]

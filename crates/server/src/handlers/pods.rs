@@ -1,18 +1,19 @@
 //! `/pods` and `/runningpods/`.
 
+use super::runtime_pods::{self, RuntimePod};
 use crate::reply::{self, Reply};
 use crate::serve::ServerDeps;
 use api::core::v1::Pod;
 use http::StatusCode;
 use ports::{PodEntry, PodSource};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// The pods bound to this node, as they are held.
 pub(crate) fn all(deps: &ServerDeps) -> Reply {
     let snapshot = deps.pods.watch().borrow().clone();
     let items: Vec<Value> = snapshot.pods.values().filter_map(object).collect();
-    reply::json(&list(items))
+    reply::json_line(&list(items))
 }
 
 fn list(items: Vec<Value>) -> Value {
@@ -58,43 +59,36 @@ fn complete(pod: &mut Value) {
 
 /// What the runtime has, pod by pod.
 pub(crate) async fn running(deps: &ServerDeps) -> Reply {
-    let (sandboxes, containers) = match tokio::try_join!(
-        deps.runtime.list_pod_sandbox(None),
-        deps.runtime.list_containers(None)
-    ) {
-        Ok(lists) => lists,
+    let pods = match runtime_pods::all(deps).await {
+        Ok(pods) => pods,
         Err(error) => return reply::plain(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     };
-    let mut items = Vec::new();
-    for sandbox in sandboxes.into_iter().filter(|s| is_ready(s.state)) {
-        let Some(metadata) = sandbox.metadata else { continue };
-        let containers: Vec<Value> = containers
-            .iter()
-            .filter(|c| c.pod_sandbox_id == sandbox.id && is_running(c.state))
-            .map(|c| {
-                let name = c.metadata.as_ref().map(|m| m.name.as_str()).unwrap_or_default();
-                let image = c.image.as_ref().map(|i| i.image.as_str()).unwrap_or_default();
-                json!({"name": name, "image": image, "resources": {}})
-            })
-            .collect();
-        let containers = if containers.is_empty() { Value::Null } else { Value::Array(containers) };
-        items.push(json!({
-            "metadata": {
-                "name": metadata.name, "namespace": metadata.namespace, "uid": metadata.uid,
-            },
-            "spec": {"containers": containers},
-            "status": {},
-        }));
-    }
-    reply::json(&list(items))
+    reply::json_line(&list(pods.iter().map(shown).collect()))
 }
 
-fn is_ready(state: i32) -> bool {
-    state == cri::api::PodSandboxState::SandboxReady as i32
+fn shown(pod: &RuntimePod) -> Value {
+    let containers: Vec<Value> = pod
+        .containers
+        .iter()
+        .map(|c| {
+            let name = c.metadata.as_ref().map(|m| m.name.as_str()).unwrap_or_default();
+            let image = c.image.as_ref().map(|i| i.image.as_str()).unwrap_or_default();
+            let mut container = known([("image", image)]);
+            container.insert("name".to_owned(), name.into());
+            container.insert("resources".to_owned(), json!({}));
+            Value::Object(container)
+        })
+        .collect();
+    let containers = if containers.is_empty() { Value::Null } else { Value::Array(containers) };
+    let metadata =
+        known([("name", &*pod.name), ("namespace", &*pod.namespace), ("uid", &*pod.uid)]);
+    json!({"metadata": metadata, "spec": {"containers": containers}, "status": {}})
 }
 
-fn is_running(state: i32) -> bool {
-    state == cri::api::ContainerState::ContainerRunning as i32
+/// The fields that have a value.
+fn known<const N: usize>(fields: [(&str, &str); N]) -> Map<String, Value> {
+    let fields = fields.into_iter().filter(|(_, value)| !value.is_empty());
+    fields.map(|(name, value)| (name.to_owned(), value.into())).collect()
 }
 
 /// The pod of this name that a source has.

@@ -5,7 +5,7 @@
 //! The URL is never shown to the caller.
 
 use super::pods::find;
-use super::translate;
+use super::{runtime_pods, translate};
 use crate::auth::{is_websocket, wants_upgrade};
 use crate::form::{Apart, Form};
 use crate::query::Query;
@@ -16,9 +16,7 @@ use crate::serve::{Caller, ServerDeps};
 use crate::target;
 use axum::body::Body;
 use cri::CriError;
-use cri::api::{
-    AttachRequest, ContainerFilter, ContainerStateValue, ExecRequest, PodSandboxFilter,
-};
+use cri::api::{AttachRequest, ExecRequest};
 use http::header::{
     CONTENT_LENGTH, HOST, HeaderName, HeaderValue, RETRY_AFTER, TRANSFER_ENCODING, USER_AGENT,
 };
@@ -26,7 +24,6 @@ use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use ports::OnExit;
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -158,12 +155,13 @@ pub(crate) async fn attach(
         return reply::plain(StatusCode::NOT_FOUND, "pod does not exist".to_owned());
     };
     let full_name = format!("{}_{}", path.pod, path.namespace);
+    let missing = || {
+        let text = format!("container {} not found in pod {full_name}", path.container);
+        reply::plain(StatusCode::INTERNAL_SERVER_ERROR, text)
+    };
     let id = match find_running(deps, &entry.pod, &path.container).await {
         Ok(Some(id)) => id,
-        Ok(None) => {
-            let text = format!("container {} not found in pod {full_name}", path.container);
-            return reply::plain(StatusCode::INTERNAL_SERVER_ERROR, text);
-        }
+        Ok(None) => return missing(),
         Err(error) => return runtime_refused(&error),
     };
     // The container comes first: upstream looks for it by name alone.
@@ -171,10 +169,11 @@ pub(crate) async fn attach(
         let text = format!("pod {full_name} not found");
         return reply::plain(StatusCode::INTERNAL_SERVER_ERROR, text);
     }
+    let Some(tty) = wants_tty(&entry.pod, &path.container) else { return missing() };
     let message = AttachRequest {
         container_id: id,
         stdin: wanted.stdin,
-        tty: wants_tty(&entry.pod, &path.container),
+        tty,
         stdout: wanted.stdout,
         stderr: wanted.stderr,
     };
@@ -188,13 +187,14 @@ pub(crate) async fn attach(
     }
 }
 
-fn wants_tty(pod: &api::core::v1::Pod, name: &str) -> bool {
-    let Some(spec) = &pod.spec else { return false };
+/// Whether a container has a terminal; `None` if the pod has no such container.
+fn wants_tty(pod: &api::core::v1::Pod, name: &str) -> Option<bool> {
+    let spec = pod.spec.as_ref()?;
     let regular = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     let mut all = regular
         .map(|c| (c.name.as_str(), c.tty))
         .chain(spec.ephemeral_containers.iter().flatten().map(|c| (c.name.as_str(), c.tty)));
-    all.find(|(n, _)| *n == name).and_then(|(_, tty)| tty).unwrap_or(false)
+    all.find(|(n, _)| *n == name).map(|(_, tty)| tty.unwrap_or(false))
 }
 
 /// Ports of a pod.
@@ -217,22 +217,24 @@ pub(crate) async fn port_forward(
     if path.uid.as_deref().is_some_and(|uid| entry.pod.metadata.uid.as_deref() != Some(uid)) {
         return reply::plain(StatusCode::NOT_FOUND, "pod not found".to_owned());
     }
-    let uid = entry.pod.metadata.uid.clone().unwrap_or_default();
-    let filter = PodSandboxFilter {
-        label_selector: BTreeMap::from([("io.kubernetes.pod.uid".to_owned(), uid)]),
-        ..PodSandboxFilter::default()
-    };
-    let sandboxes = match deps.runtime.list_pod_sandbox(Some(filter)).await {
-        Ok(sandboxes) => sandboxes,
+    let uid = entry.pod.metadata.uid.as_deref().unwrap_or_default();
+    let failed = |text: String| reply::plain(StatusCode::INTERNAL_SERVER_ERROR, text);
+    match runtime_pods::named(deps, &entry.pod).await {
+        Ok(Some(_)) => {}
+        Ok(None) => {
+            let full_name = quote(&format!("{}_{}", path.pod, path.namespace));
+            return failed(format!("pod not found ({full_name})"));
+        }
         Err(error) => return runtime_refused(&error),
+    }
+    let none =
+        || format!("failed to find sandboxID for pod {}_{}({uid})", path.pod, path.namespace);
+    let sandbox = match runtime_pods::sandbox(deps, uid).await {
+        Ok(Some(sandbox)) => sandbox,
+        Ok(None) => return failed(none()),
+        Err(error) => return failed(format!("{}: {error}", none())),
     };
-    let ready = cri::api::PodSandboxState::SandboxReady as i32;
-    let Some(sandbox) = sandboxes.into_iter().find(|s| s.state == ready) else {
-        let text =
-            format!("pod not found ({})", quote(&format!("{}_{}", path.pod, path.namespace)));
-        return reply::plain(StatusCode::INTERNAL_SERVER_ERROR, text);
-    };
-    match deps.runtime.port_forward(&sandbox.id, &ports).await {
+    match deps.runtime.port_forward(&sandbox, &ports).await {
         Ok(url) if tunnel => {
             translate::count(deps, "portforward");
             translate::tunnel(deps, &url, request, caller).await
@@ -290,20 +292,8 @@ pub(crate) async fn find_running(
     pod: &api::core::v1::Pod,
     container: &str,
 ) -> Result<Option<String>, CriError> {
-    let uid = pod.metadata.uid.clone().unwrap_or_default();
-    let filter = ContainerFilter {
-        state: Some(ContainerStateValue {
-            state: cri::api::ContainerState::ContainerRunning as i32,
-        }),
-        label_selector: BTreeMap::from([
-            ("io.kubernetes.pod.uid".to_owned(), uid),
-            ("io.kubernetes.container.name".to_owned(), container.to_owned()),
-        ]),
-        ..ContainerFilter::default()
-    };
-    let mut found = deps.runtime.list_containers(Some(filter)).await?;
-    found.sort_by_key(|c| c.created_at);
-    Ok(found.pop().map(|c| c.id))
+    let found = runtime_pods::named(deps, pod).await?;
+    Ok(found.and_then(|pod| pod.container(container).map(str::to_owned)))
 }
 
 fn runtime_refused(error: &CriError) -> Reply {
