@@ -8,19 +8,23 @@
 mod descriptors;
 mod disks;
 mod families;
+mod images;
 mod lines;
 mod machine;
 mod runtime;
+
+pub(crate) use disks::{Filesystem, filesystems};
 
 use crate::reading::{CgroupReading, Interfaces, Reading};
 use crate::task::StatsConfig;
 use cri::api::{MetricDescriptor, PodSandboxMetrics};
 use descriptors::Counted;
-use disks::{Disks, Filesystems};
+use disks::Disks;
 use families::{
     CFS, CPU_USAGE, LIMITS, MEMORY_FAILURES, NETWORK, PLAIN, PRESSURE, PROCESS, SPEC_CPU, START,
     TASKS_STATE, ULIMITS, float,
 };
+use images::ImageNames;
 use lines::{Extra, Labels, Lines, Page};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -73,7 +77,7 @@ struct Seen {
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     counted: Counted,
-    filesystems: Filesystems,
+    pub(crate) images: ImageNames,
     /// The text about the machine, and when it was made.
     machine: Option<(Instant, String)>,
 }
@@ -101,6 +105,7 @@ pub(crate) fn page(
     config: &StatsConfig,
     reading: Option<&Reading>,
     known: &mut Known,
+    filesystems: &[Filesystem],
 ) -> ports::Pieces {
     let mut before = Scrape::default();
     machine::fill_versions(&mut before, config);
@@ -112,9 +117,9 @@ pub(crate) fn page(
         family.push_values(&[], &[], 1.0.into(), None);
         return Box::new([before, failed.render(), after].into_iter());
     };
-    let shown = shown(config, reading, &mut known.counted);
+    let shown = shown(config, reading, known);
     let pressure = config.cgroups.is_v2() && config.cgroups.has("", "/", "cpu.pressure");
-    let disks = Disks::read(config, &mut known.filesystems);
+    let disks = Disks::read(config, filesystems);
     let mut page = Page::default();
     add_plain(&mut page);
     add_repeated(&mut page);
@@ -143,8 +148,9 @@ pub(crate) fn page_from_runtime(
 }
 
 /// Every cgroup, by container name and path.
-fn shown(config: &StatsConfig, reading: &Reading, counted: &mut Counted) -> Vec<Shown> {
-    let owners = owners(reading);
+fn shown(config: &StatsConfig, reading: &Reading, known: &mut Known) -> Vec<Shown> {
+    let Known { counted, images, .. } = known;
+    let owners = owners(reading, images);
     counted.begin(&config.roots.proc);
     let none = Interfaces::default();
     let mut shown: Vec<Shown> = reading
@@ -178,7 +184,7 @@ fn by_name(network: &Interfaces) -> Interfaces {
     sorted.into()
 }
 
-fn owners(reading: &Reading) -> HashMap<&str, Owner<'_>> {
+fn owners<'a>(reading: &'a Reading, images: &'a ImageNames) -> HashMap<&'a str, Owner<'a>> {
     let mut owners = HashMap::new();
     for pod in &reading.pods {
         let of_pod = Owner {
@@ -191,13 +197,14 @@ fn owners(reading: &Reading) -> HashMap<&str, Owner<'_>> {
         }
         if let Some(path) = &pod.sandbox_cgroup {
             let network = Some(&pod.network);
-            owners.insert(&**path, Owner { name: &pod.sandbox_id, network, ..of_pod });
+            let image = images.of_sandbox(&pod.sandbox_id);
+            owners.insert(&**path, Owner { name: &pod.sandbox_id, image, network, ..of_pod });
         }
         for container in &pod.containers {
             let Some(path) = &container.cgroup else { continue };
             let owner = Owner {
                 container: &container.name,
-                image: &container.image,
+                image: images.of(&container.image),
                 name: &container.id,
                 ..of_pod
             };
@@ -278,7 +285,9 @@ fn add_repeated(page: &mut Page) {
     });
     page.family(&ULIMITS, Kind::Gauge, |lines, seen| {
         let extra = Extra { after_pod: ",ulimit=\"max_open_files\"", ..Extra::default() };
-        for s in seen.shown.iter().filter(|s| s.is_container) {
+        // Of the root it is that of the first process.
+        let has = |s: &&Shown| s.is_container || s.labels.key().1 == "/";
+        for s in seen.shown.iter().filter(has) {
             if let Some(limit) = s.cgroup.soft_open_files {
                 lines.with(&s.labels, extra, limit);
             }

@@ -169,6 +169,7 @@ fn pods(
                 },
                 ready: sandbox.state == i32::from(PodSandboxState::SandboxReady),
                 sandbox_id: sandbox.id,
+                handler: sandbox.runtime_handler,
                 created_ns: sandbox.created_at,
                 containers,
                 ..PodReading::default()

@@ -41,6 +41,8 @@ pub(crate) struct CgroupReading {
 pub(crate) struct PodReading {
     pub(crate) reference: PodReference,
     pub(crate) sandbox_id: String,
+    /// The runtime handler of the sandbox.
+    pub(crate) handler: String,
     pub(crate) ready: bool,
     pub(crate) created_ns: i64,
     /// The pod's cgroup.

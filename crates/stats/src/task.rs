@@ -4,7 +4,7 @@
 //!   handle ──request──▶ task: young enough? answer with it : read, keep, answer
 //! ```
 
-use crate::cadvisor::{self, Known};
+use crate::cadvisor::{self, Filesystem, Known};
 use crate::collect::{self, Base};
 use crate::reading::Reading;
 use crate::storage::{self, Storage};
@@ -125,6 +125,7 @@ pub struct StatsHandle {
 pub fn start(config: StatsConfig, deps: StatsDeps, tasks: &Tasks) -> StatsHandle {
     let (requests, queue) = mpsc::channel(QUEUE);
     let task = StatsTask {
+        filesystems: cadvisor::filesystems(&config.roots.proc).into(),
         config: Arc::new(config),
         deps,
         queue,
@@ -162,6 +163,8 @@ struct StatsTask {
     base: Option<Base>,
     watched: Watched,
     known: Known,
+    /// Those that were mounted at the start.
+    filesystems: Arc<[Filesystem]>,
     reading: Option<(Instant, Arc<Reading>)>,
     storage: Option<(Instant, Arc<Storage>)>,
     places: Option<(Instant, Arc<ImageFsInfoResponse>)>,
@@ -276,9 +279,14 @@ impl StatsTask {
         let reading = self.reading().await.inspect_err(|error| {
             tracing::warn!(err = %error, "Couldn't get containers");
         });
+        if let Ok(reading) = &reading {
+            self.known.images.learn(&self.deps.runtime, reading).await;
+        }
         let (config, mut known) = (Arc::clone(&self.config), std::mem::take(&mut self.known));
+        let filesystems = Arc::clone(&self.filesystems);
         let page = sys::blocking::run(move || {
-            let page = cadvisor::page(&config, reading.ok().as_deref(), &mut known);
+            let reading = reading.ok();
+            let page = cadvisor::page(&config, reading.as_deref(), &mut known, &filesystems);
             (page, known)
         });
         match page.await {

@@ -167,7 +167,8 @@ impl Held {
             bfq: start.bfq,
         };
         let usage = self.cgroup.read(look, buffer)?;
-        let first = usage.procs.lines().next().unwrap_or_default();
+        // Of the root it is the machine's first (cadvisor: the raw handler's pid).
+        let first = if path == "/" { "1" } else { usage.procs.lines().next().unwrap_or_default() };
         if look.settings || self.first_process != first {
             first.clone_into(&mut self.first_process);
             self.soft_open_files = match first {

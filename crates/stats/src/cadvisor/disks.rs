@@ -6,13 +6,18 @@ use crate::cadvisor::families::{BLKIO, float};
 use crate::task::StatsConfig;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use sys::mountinfo::HeldTable;
+use sys::mountinfo::MountEntry;
 use sys::stats::{DeviceIo, FsUsage, fs_usage};
 use telemetry::metrics::{Desc, Kind};
 
 /// Filesystems shown at most.
 const MOST: usize = 128;
-const KINDS: [&str; 6] = ["ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs"];
+/// Besides those whose names begin with `ext` (cadvisor: its plugins). Left out are those whose
+/// numbers may never come: a page does not wait for a server of files that is away.
+const KINDS: [&str; 17] = [
+    "tmpfs", "overlay", "btrfs", "xfs", "squashfs", "f2fs", "jfs", "reiserfs", "hfs", "hfsplus",
+    "ntfs", "vfat", "fat", "msdos", "exfat", "udf", "iso9660",
+];
 
 const fn d(name: &'static str, help: &'static str) -> Desc {
     Desc::unstated(name, help)
@@ -126,45 +131,43 @@ struct DiskCounters {
     weighted_ms: u64,
 }
 
-/// A filesystem on a block device.
-#[derive(Debug, Clone)]
-struct Filesystem {
+/// A filesystem with a name of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Filesystem {
     device: String,
     number: (u64, u64),
     mount_point: PathBuf,
 }
 
-/// The filesystems on block devices, each once; the mount table is read when it has changed.
-#[derive(Debug, Default)]
-pub(super) struct Filesystems {
-    table: Option<HeldTable>,
-    found: Vec<Filesystem>,
+/// The filesystems that are mounted, each once. Upstream looks for them when it starts, and so is
+/// this to be called: later the mount table is full of volumes.
+pub(crate) fn filesystems(proc_root: &Path) -> Vec<Filesystem> {
+    of_mounts(sys::mountinfo::read(proc_root).unwrap_or_default())
 }
 
-impl Filesystems {
-    fn now(&mut self, proc_root: &Path) -> &[Filesystem] {
-        if self.table.as_ref().is_none_or(HeldTable::has_changed) {
-            // Opened before it is read, so that no change between the two is missed.
-            self.table = HeldTable::open(proc_root).ok();
-            self.found = filesystems(proc_root);
-        }
-        &self.found
-    }
-}
-
-fn filesystems(proc_root: &Path) -> Vec<Filesystem> {
+fn of_mounts(mounts: Vec<MountEntry>) -> Vec<Filesystem> {
     let mut found: Vec<Filesystem> = Vec::new();
-    let mounts = sys::mountinfo::read(proc_root).unwrap_or_default();
-    let on_disks = mounts.into_iter().filter(|m| KINDS.contains(&m.fs_type.as_str()));
-    for mount in on_disks.filter(|m| m.source.starts_with("/dev/")) {
-        if found.iter().all(|known| known.device != mount.source) {
-            found.push(Filesystem {
-                device: mount.source,
-                number: (u64::from(mount.major), u64::from(mount.minor)),
-                mount_point: mount.mount_point,
-            });
+    for mount in mounts {
+        let kind = mount.fs_type.as_str();
+        if !kind.starts_with("ext") && !KINDS.contains(&kind) {
+            continue;
+        }
+        let device = match kind {
+            // Those of one kind all have the same source.
+            "tmpfs" => mount.mount_point.display().to_string(),
+            "overlay" => format!("{}_{}-{}", mount.source, mount.major, mount.minor),
+            _ => mount.source,
+        };
+        let number = (u64::from(mount.major), u64::from(mount.minor));
+        let one = Filesystem { device, number, mount_point: mount.mount_point };
+        let several = matches!(kind, "tmpfs" | "overlay");
+        match found.iter_mut().find(|known| known.device == one.device) {
+            Some(known) if several => *known = one,
+            Some(_) => {}
+            None => found.push(one),
         }
     }
+    found.truncate(MOST);
     found
 }
 
@@ -177,18 +180,15 @@ pub(super) struct Disks {
 }
 
 impl Disks {
-    /// Reads the counters, and the filesystems that lie on block devices.
-    pub(super) fn read(config: &StatsConfig, known: &mut Filesystems) -> Self {
+    /// Reads the counters, and the usage of filesystems.
+    pub(super) fn read(config: &StatsConfig, known: &[Filesystem]) -> Self {
         let text = sys::fs::read_to_string(config.roots.proc.join("diskstats"));
         let by_number = parse(&text.unwrap_or_default());
         let mut filesystems = BTreeMap::new();
-        for one in known.now(&config.roots.proc) {
-            if filesystems.len() >= MOST {
-                break;
-            }
+        for one in known {
             // A mount point that cannot be reached is none of this page's.
             if let Ok(usage) = fs_usage(&one.mount_point) {
-                let counters = by_number.get(&one.number).cloned().unwrap_or_default();
+                let counters = counters(&by_number, one).cloned().unwrap_or_default();
                 filesystems.insert(one.device.clone(), (usage, counters));
             }
         }
@@ -320,6 +320,29 @@ fn write(lines: &mut Lines<'_>, seen: &Seen, mut rows: Vec<Row<'_>>) {
     }
 }
 
+/// The counters of the device that a filesystem is on: the one of its name, or else of its number.
+fn counters<'a>(
+    disks: &'a HashMap<(u64, u64), DiskCounters>,
+    filesystem: &Filesystem,
+) -> Option<&'a DiskCounters> {
+    let named = disks.values().find(|disk| disk.path == filesystem.device);
+    named.or_else(|| disks.get(&filesystem.number)).filter(|disk| is_counted(&disk.path))
+}
+
+/// Whether upstream counts what a device does (cadvisor: `partitionRegex`).
+fn is_counted(path: &str) -> bool {
+    let name = path.strip_prefix("/dev/").unwrap_or(path);
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if let Some(number) = name.strip_prefix("dm-") {
+        return !number.is_empty() && digits(number);
+    }
+    let letters = ["sd", "vd", "xvd"].iter().find_map(|kind| name.strip_prefix(kind));
+    letters.is_some_and(|rest| {
+        let number = rest.trim_start_matches(|c: char| c.is_ascii_lowercase());
+        number.len() < rest.len() && digits(number)
+    })
+}
+
 fn parse(text: &str) -> HashMap<(u64, u64), DiskCounters> {
     text.lines().filter_map(parse_line).collect()
 }
@@ -359,5 +382,36 @@ mod tests {
         assert_eq!((disk.path.as_str(), disk.reads, disk.sectors_written), ("/dev/sda1", 10, 160));
         assert_eq!((disk.in_progress, disk.io_ms, disk.weighted_ms), (3, 7, 8));
         assert_eq!(disks.len(), 1);
+    }
+
+    #[test]
+    fn filesystems_in_memory_are_told_apart_by_their_places() {
+        let table = "1 1 0:1 / / rw - ext4 /dev/vda rw\n\
+                     2 1 0:2 / /proc rw - proc proc rw\n\
+                     3 1 0:3 / /dev/shm rw - tmpfs tmpfs rw\n\
+                     4 1 0:4 / /run rw - tmpfs tmpfs rw\n\
+                     5 1 0:5 / /run rw - tmpfs other rw\n\
+                     6 1 0:6 / /rootfs rw - overlay overlay rw\n\
+                     7 1 0:1 /x /bound rw - ext4 /dev/vda rw\n\
+                     8 1 0:7 / /far rw - nfs4 server:/x rw\n\
+                     9 1 0:8 / /boot rw - vfat /dev/vdb1 rw\n";
+        let found = of_mounts(sys::mountinfo::parse(table.as_bytes()));
+        let shown: Vec<(&str, u64)> =
+            found.iter().map(|one| (one.device.as_str(), one.number.1)).collect();
+        let want =
+            [("/dev/vda", 1), ("/dev/shm", 3), ("/run", 5), ("overlay_0-6", 6), ("/dev/vdb1", 8)];
+        assert_eq!(shown, want);
+        assert_eq!(found[0].mount_point, Path::new("/"));
+    }
+
+    #[test]
+    fn only_some_devices_are_counted() {
+        for path in ["/dev/sda", "/dev/vdb12", "/dev/xvda1", "/dev/dm-0"] {
+            assert!(is_counted(path), "{path}");
+        }
+        for path in ["/dev/nvme0n1", "/dev/loop0", "/dev/dm-", "/dev/sd", "/dev/sd1", "/dev/sda1b"]
+        {
+            assert!(!is_counted(path), "{path}");
+        }
     }
 }

@@ -22,7 +22,8 @@ fn pods_sandboxes_and_containers_are_told_apart() {
         ..PodReading::default()
     };
     let reading = Reading { pods: vec![pod], ..Reading::default() };
-    let owners = owners(&reading);
+    let images = ImageNames::default();
+    let owners = owners(&reading, &images);
     let of = |path: &str| {
         let owner = owners[path];
         (owner.name, owner.container, owner.pod, owner.network.is_some())
@@ -104,7 +105,7 @@ fn labels(text: &str) -> Vec<(std::borrow::Cow<'static, str>, String)> {
 
 #[test]
 fn the_page_is_what_the_registry_prints_of_the_same_samples() {
-    let pieces = page(&StatsConfig::bare(), Some(&node()), &mut Known::default());
+    let pieces = page(&StatsConfig::bare(), Some(&node()), &mut Known::default(), &[]);
     let pieces: Vec<String> = pieces.collect();
     let sizes: Vec<usize> = pieces.iter().map(String::len).collect();
     let page = pieces.concat();
@@ -143,6 +144,6 @@ fn the_page_is_what_the_registry_prints_of_the_same_samples() {
     assert_eq!(count("container_blkio_device_usage_total{container=\"main\""), 18);
     assert_eq!(count("container_network_receive_bytes_total{"), 4);
     assert_eq!(count("container_cpu_cfs_periods_total{"), 5);
-    assert_eq!(count("container_ulimits_soft{"), 6);
+    assert_eq!(count("container_ulimits_soft{"), 7, "of containers, sandboxes and the root");
     assert!(page.contains("container_memory_usage_bytes{container=\"main\",id=\"/kubepods/poda/main\",image=\"registry.example/a\\\"b\\\\c\",name=\"id-a-main\",namespace=\"n\",pod=\"a\"} 1e+07 1700000000123\n"), "{page}");
 }
