@@ -4,10 +4,7 @@
 //! nothing about consistency with later system calls: the table is a snapshot.
 
 use crate::fs::{self, FsError};
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{Mode, OFlags};
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
@@ -44,31 +41,6 @@ pub fn parse(text: &[u8]) -> Vec<MountEntry> {
 /// Reads the table of this process below `proc` (normally `/proc`).
 pub fn read(proc: &Path) -> Result<Vec<MountEntry>, FsError> {
     Ok(parse(&fs::read(proc.join("self/mountinfo"))?))
-}
-
-/// The table of this process, held open to learn of its changes.
-#[derive(Debug)]
-pub struct HeldTable {
-    file: OwnedFd,
-}
-
-impl HeldTable {
-    /// Opens the table below `proc` (normally `/proc`).
-    pub fn open(proc: &Path) -> Result<Self, FsError> {
-        let path = proc.join("self/mountinfo");
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let open = rustix::fs::open(&path, flags, Mode::empty());
-        let file = open.map_err(|e| FsError { operation: "open", path, source: e.into() })?;
-        Ok(Self { file })
-    }
-
-    /// Whether anything was mounted or unmounted since it was opened or this was asked last.
-    pub fn has_changed(&self) -> bool {
-        let mut asked = [PollFd::new(&self.file, PollFlags::PRI)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // What cannot be told may have changed.
-        !matches!(rustix::event::poll(&mut asked, Some(&now)), Ok(0))
-    }
 }
 
 /// Mounts at or below `path`, deepest (and latest) first: the order in which to unmount.
