@@ -4,6 +4,7 @@
 //! client is for others.
 
 mod file;
+mod material;
 
 use crate::ConfigFiles;
 use crate::document;
@@ -11,16 +12,18 @@ use crate::log::{LogLine, Severity};
 use crate::resolved::bundle_fault;
 use crate::text::{aggregate, clean_path};
 use crate::value::{Decoder, GoValue, Reading};
-use file::{Bytes, Cluster, Exec, File, User};
+use file::{Cluster, Exec, File, User};
+use material::{content, manager_fault, tls_fault};
 use units::gourl;
 use units::strconv::quote;
 
 /// Why no certificate can be asked for with the file that is there until one is, as the whole start
-/// would tell it, and what is to be logged before. `path` is where the lasting file is, or will be.
+/// would tell it, and what is to be logged before. `path` is where the lasting file is, or will be;
+/// `rotate` is where certificates are kept if they change.
 pub(crate) fn bootstrap_fault(
     files: &dyn ConfigFiles,
     (bootstrap, path): (&str, &str),
-    rotate: bool,
+    rotate: Option<&str>,
 ) -> (Vec<LogLine>, Option<String>) {
     let missing = files.read(path).is_err_and(|e| e.ends_with("no such file or directory"));
     let unhandled = |message: &str, why, logger| {
@@ -29,13 +32,13 @@ pub(crate) fn bootstrap_fault(
     let mut lines = match lasting(files, path) {
         _ if missing => Vec::new(),
         // Whether it has expired is seen later.
-        Ok(()) => return (Vec::new(), None),
+        Ok(()) => return (Vec::new(), fault(files, path, rotate)),
         Err(why) => vec![unhandled("Unhandled Error", why, "UnhandledError")],
     };
-    let fault = match load(files, bootstrap) {
-        Err(fault) => Some(format!("unable to load bootstrap kubeconfig: {fault}")),
-        Ok(file) if rotate => {
-            let fault = rotating_fault(files, &file);
+    let fault = match (load(files, bootstrap), rotate) {
+        (Err(fault), _) => Some(format!("unable to load bootstrap kubeconfig: {fault}")),
+        (Ok(file), Some(folder)) => {
+            let fault = rotating_fault(files, &file.cluster, &User::default(), folder);
             // Only who asks for a certificate uses it, and goes on without.
             if let Some(why) = client_fault(files, &file).filter(|_| fault.is_none()) {
                 let logger = "kubernetes.io/kube-apiserver-client-kubelet.UnhandledError";
@@ -44,7 +47,7 @@ pub(crate) fn bootstrap_fault(
             }
             fault
         }
-        Ok(file) => client_fault(files, &file)
+        (Ok(file), None) => client_fault(files, &file)
             .map(|fault| format!("unable to create certificates signing request client: {fault}")),
     };
     (lines, fault)
@@ -77,23 +80,34 @@ fn lasting(files: &dyn ConfigFiles, path: &str) -> Result<(), String> {
 }
 
 /// Why no client can be made of the file, as the whole start would tell it.
-pub(crate) fn fault(files: &dyn ConfigFiles, path: &str, rotate: bool) -> Option<String> {
-    let unloaded = if rotate { "unable to load kubeconfig" } else { "invalid kubeconfig" };
-    match load(files, path) {
-        Err(fault) => Some(format!("{unloaded}: {fault}")),
-        Ok(file) if rotate => rotating_fault(files, &file),
-        Ok(file) => client_fault(files, &file)
+pub(crate) fn fault(files: &dyn ConfigFiles, path: &str, rotate: Option<&str>) -> Option<String> {
+    match (load(files, path), rotate) {
+        (Err(fault), Some(_)) => Some(format!("unable to load kubeconfig: {fault}")),
+        (Err(fault), None) => Some(format!("invalid kubeconfig: {fault}")),
+        (Ok(file), Some(folder)) => rotating_fault(files, &file.cluster, &file.user, folder),
+        (Ok(file), None) => client_fault(files, &file)
             .map(|fault| format!("failed to initialize kubelet client: {fault}")),
     }
 }
 
-/// Why no client with changing certificates can be made: its own do not matter.
-fn rotating_fault(files: &dyn ConfigFiles, file: &InForce) -> Option<String> {
-    let server = &file.cluster.server;
-    let tls = secure(server).then(|| tls_fault(files, &file.cluster, &User::default())).flatten();
-    let tls = tls.map(|fault| format!("unable to configure TLS for the rest client: {fault}"));
+/// Why no client with changing certificates can be made; `user` has what it begins with.
+fn rotating_fault(
+    files: &dyn ConfigFiles,
+    cluster: &Cluster,
+    user: &User,
+    folder: &str,
+) -> Option<String> {
+    let secure = secure(&cluster.server);
+    let nobody = User::default();
+    // Over an open line nobody has a certificate.
+    let first = manager_fault(files, if secure { user } else { &nobody }, folder);
+    let first = first.map(|f| format!("failed to initialize client certificate manager: {f}"));
+    let tls = || {
+        let fault = secure.then(|| tls_fault(files, cluster, &nobody)).flatten()?;
+        Some(format!("unable to configure TLS for the rest client: {fault}"))
+    };
     let unfound = |fault| format!("failed to initialize kubelet client: {fault}");
-    tls.or_else(|| gourl::of_server(server).err().map(unfound))
+    first.or_else(tls).or_else(|| gourl::of_server(&cluster.server).err().map(unfound))
 }
 
 /// The pair in force.
@@ -358,50 +372,6 @@ fn client_fault(files: &dyn ConfigFiles, file: &InForce) -> Option<String> {
         }
     }
     gourl::of_server(&cluster.server).err()
-}
-
-/// What is given inline, or what is in the file.
-fn content(files: &dyn ConfigFiles, data: &Bytes, path: &str) -> Result<Vec<u8>, String> {
-    match (data.is_empty(), path.is_empty()) {
-        (true, false) => files.read(path),
-        _ => Ok(data.0.clone()),
-    }
-}
-
-fn tls_fault(files: &dyn ConfigFiles, cluster: &Cluster, user: &User) -> Option<String> {
-    let (file, data) = (&cluster.certificate_authority, &cluster.certificate_authority_data);
-    if cluster.insecure_skip_tls_verify && !(file.is_empty() && data.is_empty()) {
-        return Some(
-            "specifying a root certificates file with the insecure flag is not allowed".to_owned(),
-        );
-    }
-    let certified = !user.client_certificate.is_empty() || !user.client_certificate_data.is_empty();
-    let pair = certified.then(|| {
-        let key = || content(files, &user.client_key_data, &user.client_key);
-        content(files, &user.client_certificate_data, &user.client_certificate)
-            .and_then(|certificate| Ok((certificate, key()?)))
-    });
-    let read = content(files, data, file).and_then(|ca| Ok((ca, pair.transpose()?)));
-    let (authority, pair) = match read {
-        Ok(read) => read,
-        Err(error) => return Some(error),
-    };
-    if !authority.is_empty() && !has_pem(&authority) {
-        return Some(
-            "unable to load root certificates: unable to parse bytes as PEM block".to_owned(),
-        );
-    }
-    // What is in files may change until it is needed.
-    let inline = !user.client_certificate_data.is_empty() || !user.client_key_data.is_empty();
-    let (certificate, key) = pair.filter(|_| inline)?;
-    if !has_pem(&certificate) {
-        return Some("tls: failed to find any PEM data in certificate input".to_owned());
-    }
-    (!has_pem(&key)).then(|| "tls: failed to find any PEM data in key input".to_owned())
-}
-
-fn has_pem(bytes: &[u8]) -> bool {
-    bytes.windows(11).any(|window| window == b"-----BEGIN ")
 }
 
 #[cfg(test)]

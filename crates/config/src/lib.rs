@@ -71,4 +71,10 @@ pub trait ConfigFiles {
     fn serving_certificate(&self, _: &CertificateFiles<'_>, _host: &str) -> Result<(), String> {
         Ok(())
     }
+
+    /// Why these PEM texts are no certificate with its key, in Go's words. One who knows nothing of
+    /// keys sees only whether they look like it.
+    fn pair_fault(&self, certificate: &[u8], key: &[u8]) -> Option<String> {
+        units::x509::pair_outline_fault(certificate, key)
+    }
 }

@@ -20,7 +20,7 @@ pub use sections::{
 };
 pub use tls::TlsVersion;
 
-pub(crate) use faults::{bundle_fault, caller_fault};
+pub(crate) use faults::{bundle_fault, caller_fault, is_certificate};
 
 use crate::environment::OptIns;
 use crate::flags::{KubeletFlags, VersionRequest};

@@ -15,11 +15,13 @@ pub mod errno;
 pub mod gojson;
 pub mod gourl;
 pub mod hash;
+pub mod pem;
 pub mod percentage;
 pub mod quantity;
 pub mod release;
 pub mod spew;
 pub mod strconv;
+pub mod x509;
 pub mod yaml;
 
 pub use cpuset::{CpuSet, CpuSetError};

@@ -13,7 +13,7 @@ current-context: x
 
 fn told(text: &str, rotate: bool) -> Option<String> {
     let files = MemoryFiles::new([("k", text), ("junk", "junk"), ("empty", "")]);
-    fault(&files, "k", rotate)
+    fault(&files, "k", rotate.then_some("pki"))
 }
 
 fn with_user(user: &str) -> String {
@@ -110,7 +110,7 @@ fn addresses_are_taken_apart_as_go_does() {
 fn a_lasting_file_is_told_by_its_certificate() {
     let lines = |lasting: &str| {
         let files = MemoryFiles::new([("b", GOOD), ("k", lasting), ("junk", "junk")]);
-        let (lines, fault) = bootstrap_fault(&files, ("b", "k"), true);
+        let (lines, fault) = bootstrap_fault(&files, ("b", "k"), Some("pki"));
         assert_eq!(fault, None);
         let error = |line: &LogLine| format!("{:?}", line.values);
         lines.iter().map(error).collect::<Vec<_>>().join("\n")
@@ -139,4 +139,57 @@ fn parts_that_nobody_reads_have_a_type_too() {
         let fault = bent(more).unwrap();
         assert!(fault.ends_with(&format!("json: cannot unmarshal {why}")), "{fault}");
     }
+}
+
+const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\neA==\n-----END CERTIFICATE-----\n";
+const KEY: &str = "-----BEGIN PRIVATE KEY-----\neA==\n-----END PRIVATE KEY-----\n";
+
+// As the Go kubelet answers to each.
+#[test]
+fn what_is_no_authority_is_told_apart() {
+    let fault = |pem: &str| {
+        let text = with_cluster("server: 'https://a', certificate-authority: ca");
+        let files = MemoryFiles::new([("k", text.as_str()), ("ca", pem)]);
+        fault(&files, "k", None)
+    };
+    let told = |why: &str| {
+        let client = "failed to initialize kubelet client";
+        Some(format!("{client}: unable to load root certificates: {why}"))
+    };
+    let malformed = "failed to parse certificate: x509: malformed certificate";
+    assert_eq!(fault(CERTIFICATE), told(malformed));
+    assert_eq!(fault(KEY), told("no valid certificate authority data seen"));
+    let unread = told("unable to parse bytes as PEM block");
+    for bad in [&format!("{KEY}x"), "-----BEGIN CERTIFICATE-----", &CERTIFICATE.replace('=', "")] {
+        assert_eq!(fault(bad), unread, "{bad}");
+    }
+}
+
+#[test]
+fn what_rotation_begins_with_has_to_be_a_pair() {
+    let begins = |more: &[(&str, &str)], user: &str| {
+        let text = with_user(user);
+        let all = [("k", text.as_str()), ("c", CERTIFICATE), ("key", KEY)];
+        let files = MemoryFiles::new(all.into_iter().chain(more.iter().copied()));
+        fault(&files, "k", Some("/work/pki"))
+    };
+    let told = |why: &str| Some(format!("failed to initialize client certificate manager: {why}"));
+    let malformed = told("x509: malformed certificate");
+    assert_eq!(begins(&[], "token: t"), None);
+    assert_eq!(begins(&[], "client-certificate: c, client-key: key"), malformed);
+    assert_eq!(
+        begins(&[], "client-certificate-data: eA==, client-key-data: eA=="),
+        told("tls: failed to find any PEM data in certificate input")
+    );
+    assert_eq!(
+        begins(&[("pki/kubelet-client-current.pem", KEY)], "token: t"),
+        told(
+            "could not convert data from \"/work/pki/kubelet-client-current.pem\" into cert/key \
+             pair: tls: failed to find certificate PEM data in certificate input, but did find a \
+             private key; PEM inputs may have been switched"
+        )
+    );
+    let older = [("pki/kubelet-client.crt", CERTIFICATE), ("pki/kubelet-client.key", KEY)];
+    assert_eq!(begins(&older, "token: t"), malformed);
+    assert_eq!(begins(&older[..1], "token: t"), None);
 }

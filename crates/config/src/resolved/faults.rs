@@ -24,7 +24,8 @@ pub(crate) fn caller_fault(
     }
     let no_client = flags.kubeconfig.is_empty();
     if !no_client {
-        let (path, rotate) = (flags.kubeconfig.as_str(), k.rotate_certificates);
+        let path = flags.kubeconfig.as_str();
+        let rotate = k.rotate_certificates.then_some(flags.cert_dir.as_str());
         // With a bootstrap the file may yet have to be written.
         let fault = match flags.bootstrap_kubeconfig.as_str() {
             "" => kubeconfig::fault(files, path, rotate),
@@ -69,38 +70,17 @@ pub(crate) fn caller_fault(
 
 /// What is wrong with a bundle of certificates at first sight; what is inside of them is for others.
 pub(crate) fn bundle_fault(bundle: &[u8]) -> Option<&'static str> {
-    const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
-    const END: &str = "-----END CERTIFICATE-----";
-    let text = String::from_utf8_lossy(bundle);
-    let (mut rest, mut found) = (&*text, false);
-    while let Some((_, after)) = rest.split_once(BEGIN) {
-        let Some((body, behind)) = after.split_once(END) else { break };
-        rest = behind;
-        let body: String = body.split_whitespace().collect();
-        // What is no base64 is no block, as for Go.
-        let Ok(der) = units::base64::decode(&body) else { continue };
-        found = true;
-        if !is_sequence(&der) {
-            return Some("x509: malformed certificate");
-        }
+    let blocks = units::pem::blocks(bundle);
+    let mut certificates = blocks.iter().filter(|block| is_certificate(block)).peekable();
+    if certificates.peek().is_none() {
+        return Some("data does not contain any valid RSA or ECDSA certificates");
     }
-    (!found).then_some("data does not contain any valid RSA or ECDSA certificates")
+    certificates.find_map(|block| units::x509::outline_fault(&block.bytes))
 }
 
-/// Whether this is one DER sequence and nothing else.
-fn is_sequence(der: &[u8]) -> bool {
-    let Some((0x30, [first, rest @ ..])) = der.split_first() else { return false };
-    let (length, content) = match first {
-        0..=0x7f => (usize::from(*first), rest),
-        0x81..=0x84 => {
-            let Some((size, content)) = rest.split_at_checked(usize::from(first & 0x7f)) else {
-                return false;
-            };
-            (size.iter().fold(0, |all, byte| all << 8 | usize::from(*byte)), content)
-        }
-        _ => return false,
-    };
-    content.len() == length
+/// Whether Go takes a block for a certificate: with headers it does not.
+pub(crate) fn is_certificate(block: &units::pem::Block) -> bool {
+    block.label == "CERTIFICATE" && !block.has_headers
 }
 
 /// What upstream checks while it builds its main object.
