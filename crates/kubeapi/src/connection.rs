@@ -7,11 +7,12 @@
 //!   lane        wire        limit                  used for
 //!   heartbeat   heartbeat   none                   lease, node status
 //!   writes      writes      kubeAPIQPS/Burst       pod status, mirror pods, tokens, CSRs
-//!   reads       reads       kubeAPIQPS/Burst       lists, watches, gets
+//!   reads       reads       the same, after writes lists, watches, gets
 //!   events      reads       eventRecordQPS/Burst   events
 //! ```
 //!
-//! Promises: a silent peer is noticed within 30 s and the wire is dialled anew; a new client
+//! Promises: writes do not wait behind reads for a turn, and how long each lane waited is exported;
+//! a silent peer is noticed within 30 s and the wire is dialled anew; a new client
 //! certificate is used by the next request while running watches end in their own time.
 //!
 //! Deliberately absent: retries. The callers own their back-off.
@@ -35,10 +36,10 @@ use crate::error::ApiError;
 use crate::metrics::RequestMetrics;
 use crate::watch::{Selection, Source};
 use bearer::Bearer;
-use limit::TokenBucket;
+use limit::{TokenBucket, Urgency};
 use std::sync::Arc;
 use std::time::Duration;
-use transport::{Peer, Transport, Wire};
+use transport::{Peer, Transport, Turns, Wire};
 
 /// Settings of a [`Connection`].
 #[derive(Debug, Clone)]
@@ -183,12 +184,16 @@ impl Connection {
         let (heartbeat, writes, reads) = (wire()?, wire()?, wire()?);
         let bucket = |rate: Option<Rate>| rate.map(|r| Arc::new(TokenBucket::new(r)));
         let shared_limit = bucket(config.rate);
-        let lane = |wire: &Arc<Wire>, limit: Option<Arc<TokenBucket>>, deadline| Lane {
+        let turns = |name: &'static str, limit: Option<Arc<TokenBucket>>, urgency| {
+            let throttled = config.metrics.as_ref().map(|metrics| metrics.lane(name));
+            limit.map(|bucket| Turns { bucket, urgency, throttled })
+        };
+        let lane = |wire: &Arc<Wire>, turns: Option<Turns>, deadline| Lane {
             client: kube::Client::new(
                 Transport {
                     peer: Arc::clone(&peer),
                     wire: Arc::clone(wire),
-                    limit,
+                    turns,
                     deadline,
                     metrics: config.metrics.clone(),
                 },
@@ -199,9 +204,21 @@ impl Connection {
         };
         Ok(Self {
             heartbeat: lane(&heartbeat, None, config.heartbeat_deadline),
-            writes: lane(&writes, shared_limit.clone(), config.request_deadline),
-            reads: lane(&reads, shared_limit, config.request_deadline),
-            events: lane(&reads, bucket(config.event_rate), config.request_deadline),
+            writes: lane(
+                &writes,
+                turns("writes", shared_limit.clone(), Urgency::High),
+                config.request_deadline,
+            ),
+            reads: lane(
+                &reads,
+                turns("reads", shared_limit, Urgency::Low),
+                config.request_deadline,
+            ),
+            events: lane(
+                &reads,
+                turns("events", bucket(config.event_rate), Urgency::High),
+                config.request_deadline,
+            ),
             identity,
             peer,
         })

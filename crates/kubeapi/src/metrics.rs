@@ -15,6 +15,11 @@ const THROTTLE_DURATION: Desc = Desc::alpha(
     "Client side rate limiter latency in seconds. Broken down by verb, and host.",
 )
 .labels(&["verb", "host"]);
+const LANE_THROTTLED: Desc = Desc::alpha(
+    "rubelet_api_throttled_seconds_total",
+    "Seconds for which requests to the API server waited for their turn in the client-side rate limit, by lane.",
+)
+.labels(&["lane"]);
 const REQUEST_SIZE: Desc = Desc::alpha(
     "rest_client_request_size_bytes",
     "Request size in bytes. Broken down by verb and host.",
@@ -51,6 +56,7 @@ const BYTES: [f64; 11] = [
 pub struct RequestMetrics {
     duration: HistogramFamily,
     throttled: HistogramFamily,
+    lanes: CounterFamily,
     request_size: HistogramFamily,
     response_size: HistogramFamily,
     requests: CounterFamily,
@@ -62,10 +68,16 @@ impl RequestMetrics {
         Self {
             duration: registry.histogram(REQUEST_DURATION, &SECONDS),
             throttled: registry.histogram(THROTTLE_DURATION, &SECONDS),
+            lanes: registry.counter(LANE_THROTTLED),
             request_size: registry.histogram(REQUEST_SIZE, &BYTES),
             response_size: registry.histogram(RESPONSE_SIZE, &BYTES),
             requests: registry.counter(REQUESTS),
         }
+    }
+
+    /// How long a lane waited for turns, from zero on.
+    pub(crate) fn lane(&self, name: &str) -> Counter {
+        self.lanes.with(&[name])
     }
 
     pub(crate) fn throttled(&self, verb: &str, host: &str, waited: Duration) {

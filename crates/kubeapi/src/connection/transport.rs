@@ -6,7 +6,7 @@ use super::bearer::Bearer;
 use super::dial::Dial;
 use super::identity::ClientIdentity;
 use super::kubeconfig::Kubeconfig;
-use super::limit::TokenBucket;
+use super::limit::{TokenBucket, Urgency};
 use super::tls;
 use crate::error::ApiError;
 use crate::metrics::RequestMetrics;
@@ -27,6 +27,7 @@ use rustls_pki_types::ServerName;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use telemetry::metrics::Counter;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tower::{BoxError, Service};
@@ -158,12 +159,21 @@ impl Wire {
     }
 }
 
+/// A lane's place in a rate limit that others may share.
+#[derive(Debug, Clone)]
+pub(crate) struct Turns {
+    pub(super) bucket: Arc<TokenBucket>,
+    pub(super) urgency: Urgency,
+    /// Counts the seconds for which the lane's requests waited.
+    pub(super) throttled: Option<Counter>,
+}
+
 /// The service below a lane's client.
 #[derive(Debug, Clone)]
 pub(crate) struct Transport {
     pub(super) peer: Arc<Peer>,
     pub(super) wire: Arc<Wire>,
-    pub(super) limit: Option<Arc<TokenBucket>>,
+    pub(super) turns: Option<Turns>,
     pub(super) deadline: Duration,
     pub(super) metrics: Option<RequestMetrics>,
 }
@@ -171,8 +181,11 @@ pub(crate) struct Transport {
 impl Transport {
     async fn send(self, mut request: Request<Body>) -> Result<Response<Incoming>, BoxError> {
         let method = request.method().clone();
-        if let Some(limit) = &self.limit {
-            let waited = limit.acquire().await;
+        if let Some(turns) = &self.turns {
+            let waited = turns.bucket.acquire(turns.urgency).await;
+            if let Some(throttled) = &turns.throttled {
+                throttled.add(waited.as_secs_f64());
+            }
             if let Some(metrics) = &self.metrics {
                 metrics.throttled(method.as_str(), self.peer.host(), waited);
             }
