@@ -5,7 +5,7 @@
 //! folder. Paths that a pod influences go through here, never through `Path::join` and open.
 
 use crate::effects;
-use crate::fs::FsError;
+use crate::fs::{FsError, named};
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Uid};
 use rustix::io::Errno;
 use std::fs::File;
@@ -410,30 +410,15 @@ pub fn open_path(path: &Path) -> Result<OwnedFd, FsError> {
     named("open", path, rustix::fs::openat(CWD, path, flags, Mode::empty()))
 }
 
-fn named<T>(
-    operation: &'static str,
-    path: &Path,
-    result: Result<T, impl Into<io::Error>>,
-) -> Result<T, FsError> {
-    result.map_err(|e| FsError { operation, path: path.to_owned(), source: e.into() })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::scratch;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-
-    fn scratch(name: &str) -> PathBuf {
-        let dir =
-            std::env::temp_dir().join(format!("rubelet-beneath-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&dir);
-        std::fs::create_dir_all(&dir).unwrap();
-        dir
-    }
 
     #[test]
     fn links_that_leave_the_folder_are_refused_at_every_depth() {
-        let top = scratch("leave");
+        let top = scratch("beneath-leave");
         let volume = top.join("v");
         std::fs::create_dir_all(volume.join("a/b")).unwrap();
         std::fs::create_dir_all(top.join("outside")).unwrap();
@@ -455,7 +440,7 @@ mod tests {
 
     #[test]
     fn a_file_is_read_as_if_the_folder_were_the_root() {
-        let top = scratch("root");
+        let top = scratch("beneath-root");
         let volume = top.join("v");
         std::fs::create_dir_all(volume.join("a")).unwrap();
         std::fs::write(volume.join("a/file"), "inside").unwrap();
@@ -479,7 +464,7 @@ mod tests {
 
     #[test]
     fn new_folders_get_the_wanted_mode_whatever_the_umask() {
-        let top = scratch("mode");
+        let top = scratch("beneath-mode");
         let dir = Dir::open(&top).unwrap();
         dir.make_beneath(Path::new("x/y"), 0o2777).unwrap();
         for path in ["x", "x/y"] {
@@ -491,7 +476,7 @@ mod tests {
 
     #[test]
     fn files_are_never_written_through_links() {
-        let top = scratch("write");
+        let top = scratch("beneath-write");
         std::fs::write(top.join("victim"), "old").unwrap();
         symlink("victim", top.join("link")).unwrap();
         symlink("/tmp", top.join("folder")).unwrap();
@@ -508,7 +493,7 @@ mod tests {
 
     #[test]
     fn a_name_is_one_component() {
-        let top = scratch("name");
+        let top = scratch("beneath-name");
         let dir = Dir::open(&top).unwrap();
         for name in ["", ".", "..", "a/b", "/a", "../x"] {
             assert!(dir.remove_file(name).is_err(), "{name:?}");

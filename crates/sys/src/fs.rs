@@ -53,8 +53,13 @@ fn obstacle(path: &Path) -> &Path {
     parts.into_iter().find(|part| !part.is_dir()).unwrap_or(path)
 }
 
-fn named<T>(operation: &'static str, path: &Path, result: io::Result<T>) -> Result<T, FsError> {
-    result.map_err(|source| FsError { operation, path: path.to_owned(), source })
+/// The result of an operation, with an error that names it and the path.
+pub(crate) fn named<T>(
+    operation: &'static str,
+    path: &Path,
+    result: Result<T, impl Into<io::Error>>,
+) -> Result<T, FsError> {
+    result.map_err(|e| FsError { operation, path: path.to_owned(), source: e.into() })
 }
 
 /// Reads a whole file.

@@ -28,6 +28,8 @@ pub mod propagation;
 pub mod quota;
 mod readable;
 pub mod removal;
+#[cfg(test)]
+mod scratch;
 pub mod stats;
 pub mod systemd;
 pub mod text;

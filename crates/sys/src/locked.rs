@@ -3,11 +3,11 @@
 //! A lock is on the file, and a change puts another file in its place; so who waited for the lock looks whether
 //! what he locked is still the file of that name.
 
-use crate::fs::{FsError, write_atomic};
+use crate::fs::{FsError, named, write_atomic};
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 /// How often others may be before us with a change.
@@ -19,14 +19,6 @@ pub struct LockedFile {
     path: PathBuf,
     file: File,
     mode: u32,
-}
-
-fn named<T>(
-    operation: &'static str,
-    path: &Path,
-    result: Result<T, impl Into<io::Error>>,
-) -> Result<T, FsError> {
-    result.map_err(|e| FsError { operation, path: path.to_owned(), source: e.into() })
 }
 
 impl LockedFile {
@@ -74,19 +66,12 @@ impl LockedFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::scratch;
     use std::os::unix::fs::{PermissionsExt, symlink};
-
-    fn scratch(name: &str) -> PathBuf {
-        let dir =
-            std::env::temp_dir().join(format!("rubelet-locked-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&dir);
-        std::fs::create_dir_all(&dir).unwrap();
-        dir
-    }
 
     #[test]
     fn no_change_of_many_is_lost() {
-        let dir = scratch("many");
+        let dir = scratch("locked-many");
         let path = dir.join("file");
         std::thread::scope(|scope| {
             for _ in 0..8 {
@@ -107,7 +92,7 @@ mod tests {
 
     #[test]
     fn only_a_plain_file_will_do() {
-        let dir = scratch("plain");
+        let dir = scratch("locked-plain");
         std::fs::write(dir.join("data"), "precious").unwrap();
         symlink(dir.join("data"), dir.join("link")).unwrap();
         std::fs::create_dir(dir.join("folder")).unwrap();

@@ -3,7 +3,7 @@
 //! The Go kubelet holds a raw block volume open with a loop device on its bind mount; so do we, by
 //! ioctl instead of `losetup`.
 
-use crate::fs::FsError;
+use crate::fs::{FsError, named};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -15,10 +15,6 @@ const LOOP_SET_CAPACITY: libc::Ioctl = 0x4C07;
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
 /// How often another process may take the free device before us.
 const TRIES: usize = 32;
-
-fn named<T>(operation: &'static str, path: &Path, result: io::Result<T>) -> Result<T, FsError> {
-    result.map_err(|source| FsError { operation, path: path.to_owned(), source })
-}
 
 /// Calls an ioctl whose argument is an integer.
 #[expect(unsafe_code, reason = "no safe wrapper exists for loop ioctls")]

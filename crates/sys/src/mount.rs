@@ -4,7 +4,7 @@
 //! succeeds. Deliberately absent: network filesystems (they need the host's mount helper).
 
 use crate::effects;
-use crate::fs::FsError;
+use crate::fs::{FsError, named};
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{
@@ -20,14 +20,6 @@ use std::path::Path;
 pub const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// `HUGETLBFS_MAGIC`.
 pub const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
-
-fn named<T>(
-    operation: &'static str,
-    path: &Path,
-    result: Result<T, impl Into<io::Error>>,
-) -> Result<T, FsError> {
-    result.map_err(|e| FsError { operation, path: path.to_owned(), source: e.into() })
-}
 
 /// Whether an error means that the mount itself is broken (its server or process is gone), so that
 /// it must be unmounted rather than inspected.
@@ -236,16 +228,11 @@ pub fn tmpfs_knows_noswap() -> bool {
 mod tests {
     use super::*;
     use crate::fs;
-
-    fn scratch(name: &str) -> std::path::PathBuf {
-        let dir = std::env::temp_dir().join(format!("rubelet-mount-{name}-{}", std::process::id()));
-        fs::create_dir_all(&dir, 0o755).unwrap();
-        dir
-    }
+    use crate::scratch::scratch;
 
     #[test]
     fn a_bind_of_the_same_filesystem_is_seen_as_a_mount_point() {
-        let dir = scratch("bind");
+        let dir = scratch("mount-bind");
         let (a, b) = (dir.join("a"), dir.join("b"));
         fs::create_dir_all(&a, 0o755).unwrap();
         fs::create_dir_all(&b, 0o755).unwrap();
@@ -262,7 +249,7 @@ mod tests {
 
     #[test]
     fn tmpfs_gets_its_size() {
-        let dir = scratch("tmpfs");
+        let dir = scratch("mount-tmpfs");
         mount_fs("tmpfs", &dir, "tmpfs", false, "size=65536").unwrap();
         assert_eq!(fs_magic(&dir).unwrap(), TMPFS_MAGIC);
         assert_eq!(capacity(&dir).unwrap().capacity, 65536);

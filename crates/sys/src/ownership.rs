@@ -148,15 +148,8 @@ impl GroupOwnership {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::scratch;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-    use std::path::PathBuf;
-
-    fn scratch(name: &str) -> PathBuf {
-        let dir = std::env::temp_dir().join(format!("rubelet-own-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&dir);
-        std::fs::create_dir_all(&dir).unwrap();
-        dir
-    }
 
     fn mode(path: &Path) -> u32 {
         std::fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
@@ -164,8 +157,8 @@ mod tests {
 
     #[test]
     fn files_and_folders_are_given_to_the_group_and_links_are_not_followed() {
-        let top = scratch("all");
-        let outside = scratch("outside");
+        let top = scratch("own-all");
+        let outside = scratch("own-outside");
         std::fs::write(outside.join("f"), "x").unwrap();
         std::fs::create_dir_all(top.join("a/b")).unwrap();
         std::fs::write(top.join("a/b/file"), "x").unwrap();
@@ -189,7 +182,7 @@ mod tests {
 
     #[test]
     fn an_interrupted_walk_does_not_look_finished() {
-        let top = scratch("interrupted");
+        let top = scratch("own-interrupted");
         std::fs::create_dir_all(top.join("a")).unwrap();
         let ownership = GroupOwnership { gid: 4243, read_only: true };
         // What a walk killed before its end leaves: children done, root not.
@@ -202,7 +195,7 @@ mod tests {
 
     #[test]
     fn endless_nesting_is_an_error_not_a_crash() {
-        let top = scratch("deep");
+        let top = scratch("own-deep");
         let mut dir = Dir::open(&top).unwrap();
         for _ in 0..1000 {
             dir.make_dir("d", 0o755).unwrap();

@@ -159,18 +159,11 @@ fn remove_leaf(dir: &Dir, name: &OsStr) -> Result<(), RemoveError> {
 mod tests {
     use super::*;
     use crate::mount;
-
-    fn scratch(name: &str) -> PathBuf {
-        let dir =
-            std::env::temp_dir().join(format!("rubelet-removal-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&dir);
-        std::fs::create_dir_all(&dir).unwrap();
-        dir
-    }
+    use crate::scratch::scratch;
 
     #[test]
     fn a_bind_mount_inside_keeps_the_whole_tree() {
-        let top = scratch("bind");
+        let top = scratch("removal-bind");
         let (tree, data) = (top.join("tree"), top.join("data"));
         std::fs::create_dir_all(tree.join("a/mnt")).unwrap();
         std::fs::write(tree.join("0-first"), "x").unwrap();
@@ -193,7 +186,7 @@ mod tests {
 
     #[test]
     fn links_are_removed_not_followed() {
-        let top = scratch("links");
+        let top = scratch("removal-links");
         let (tree, data) = (top.join("tree"), top.join("data"));
         std::fs::create_dir_all(&tree).unwrap();
         std::fs::create_dir_all(&data).unwrap();
@@ -206,7 +199,7 @@ mod tests {
 
     #[test]
     fn dirs_only_stops_at_a_file() {
-        let top = scratch("dirs");
+        let top = scratch("removal-dirs");
         std::fs::create_dir_all(top.join("t/a/b")).unwrap();
         std::fs::write(top.join("t/a/file"), "x").unwrap();
         let error = remove_tree(Path::new("/proc"), &top.join("t"), Contents::DirsOnly);
@@ -217,7 +210,7 @@ mod tests {
 
     #[test]
     fn any_depth_and_any_number_of_files_is_removed() {
-        let top = scratch("deep");
+        let top = scratch("removal-deep");
         std::fs::create_dir_all(top.join("t")).unwrap();
         let mut dir = Dir::open(&top.join("t")).unwrap();
         // Far beyond what a path can name.
