@@ -37,7 +37,7 @@ use telemetry::metrics::{
     register_process,
 };
 use tokio::sync::watch;
-use volumes::{PluginHandlers, VolumeMetrics, VolumesDeps, watch_plugins};
+use volumes::{PluginHandlers, VolumeMetrics, VolumesDeps};
 
 /// What runs, for those who watch over it.
 #[derive(Debug)]
@@ -157,7 +157,7 @@ async fn start_all(
         ("DevicePlugin".to_owned(), Arc::new(placement.devices.clone())),
         ("DRAPlugin".to_owned(), Arc::new(placement.claims)),
     ]);
-    watch_plugins(roots.kubelet.join("plugins_registry"), plugins, tasks);
+    volumes.watch_plugins(roots.kubelet.join("plugins_registry"), plugins, tasks);
     let serving = cluster.connection.clone().filter(|_| config.server.server_tls_bootstrap);
     let (pressure_out, pressure) = watch::channel(Vec::new());
     let (shutting_down_out, shutting_down) = watch::channel(false);

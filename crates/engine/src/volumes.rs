@@ -40,7 +40,7 @@ pub use content::{
     downward_files, insert_file, secret_files,
 };
 pub use expansion::{
-    Expansion, claim_size, expansion, failed_patch, finished_patch, in_progress_patch,
+    Expansion, Occasion, claim_size, expansion, failed_patch, finished_patch, in_progress_patch,
 };
 pub use fields::{AllocatableResources, field_value, resource_value};
 pub use migration::{migrated_inline, migrated_persistent};

@@ -111,7 +111,7 @@ impl From<PoolError> for StepError {
 
 impl From<sys::fs::FsError> for StepError {
     fn from(error: sys::fs::FsError) -> Self {
-        Self::from_error(&error)
+        Self::uncertain(error.in_go())
     }
 }
 
@@ -162,5 +162,17 @@ impl Step {
             Ok(state) => (state.0.clone(), state.1.elapsed()),
             Err(_) => (String::new(), Duration::ZERO),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_cannot_be_made_is_told_as_go_tells_it() {
+        let error = sys::fs::create_dir_all("/proc/none/deeper", 0o755).unwrap_err();
+        let message = StepError::from(error).message;
+        assert_eq!(message, "mkdir /proc/none: no such file or directory");
     }
 }

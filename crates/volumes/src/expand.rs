@@ -8,7 +8,7 @@ use crate::host_tools;
 use crate::plugins::{MountInput, flex, local};
 use api::core::v1::{ObjectReference, PersistentVolumeClaim};
 use engine::volumes::{
-    Expansion, Outcome, Plugin, claim_size, expansion, failed_patch, finished_patch,
+    Expansion, Occasion, Outcome, Plugin, claim_size, expansion, failed_patch, finished_patch,
     in_progress_patch,
 };
 use ports::{EventSeverity, EventTarget, NodeEvent};
@@ -43,7 +43,11 @@ impl From<StepError> for NotGrown {
 }
 
 /// Brings the volume to its claim's size, telling the claim each step.
-pub(crate) async fn expand(env: &Env, input: &MountInput) -> Result<Grown, NotGrown> {
+pub(crate) async fn expand(
+    env: &Env,
+    input: &MountInput,
+    occasion: Occasion,
+) -> Result<Grown, NotGrown> {
     let spec = &input.spec;
     let Some(volume) = spec.as_persistent() else { return Ok(Grown::Later) };
     let engine::volumes::SpecSource::Persistent { claim, .. } = &spec.source else {
@@ -74,7 +78,7 @@ pub(crate) async fn expand(env: &Env, input: &MountInput) -> Result<Grown, NotGr
         tell(env, input, &claim, EventSeverity::Warning, "FileSystemResizeFailed", message);
         return Ok(Grown::Later);
     }
-    match expansion(&claim, capacity) {
+    match expansion(&claim, capacity, occasion) {
         Some(Expansion::Done { size }) => Ok(Grown::To(size)),
         Some(Expansion::Expand { size, amount, follows, already_told, overtaken }) => {
             let wish = Wish { size, amount, follows, already_told, overtaken };
@@ -204,7 +208,7 @@ async fn ask_driver(
     let driver = env
         .csi
         .get(&source.driver)
-        .map(|d| d.open(&source.driver, env.csi.seconds.clone()))
+        .map(|d| d.open(&source.driver, env.csi.seconds.clone()).about(&input.spec))
         .ok_or_else(|| Refusal::Missing(StepError::transient(missing(&source.driver))))?;
     let expands = driver.can(Capability::ExpandVolume).await.map_err(|e| {
         let what = "Expander.NodeExpand failed to check if node supports expansion";

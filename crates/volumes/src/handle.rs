@@ -7,6 +7,7 @@ use crate::csi::drivers::Drivers;
 use crate::csi::info::{self, CsiHandler};
 use crate::env::Env;
 use crate::paths::Paths;
+use crate::plugin_registration::{PluginHandlers, watch_plugins};
 use crate::pool::{NORMAL, Pool};
 use crate::published::Published;
 use crate::quota::Quotas;
@@ -111,7 +112,12 @@ impl VolumesHandle {
         self.ask(|reply| Request::Explain { reply }).await.unwrap_or_default()
     }
 
-    /// What takes CSI drivers into use; give it to [`crate::watch_plugins`] for `CSIPlugin`.
+    /// Watches a folder for plugins that announce themselves, until the tasks are cancelled.
+    pub fn watch_plugins(&self, dir: PathBuf, handlers: PluginHandlers, tasks: &Tasks) {
+        watch_plugins(dir, handlers, self.env.metrics.plugins.clone(), tasks);
+    }
+
+    /// What takes CSI drivers into use; give it to [`Self::watch_plugins`] for `CSIPlugin`.
     pub fn csi_plugins(&self) -> Arc<dyn PluginHandler> {
         Arc::new(CsiHandler { env: Arc::clone(&self.env) })
     }

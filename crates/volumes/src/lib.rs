@@ -44,7 +44,7 @@ mod usage;
 pub use config::{VolumesConfig, VolumesDeps};
 pub use handle::{VolumesHandle, start};
 pub use metrics::VolumeMetrics;
-pub use plugin_registration::{PluginHandlers, watch_plugins};
+pub use plugin_registration::PluginHandlers;
 pub use task::VolumeStory;
 
 #[cfg(test)]

@@ -96,6 +96,9 @@ const LABELLED: Desc = Desc::alpha(
      option.",
 )
 .labels(&["volume_plugin", "access_mode"]);
+const PLUGINS: Desc =
+    Desc::alpha("plugin_manager_total_plugins", "Number of plugins in Plugin Manager")
+        .labels(&["socket_path", "state"]);
 const QUARANTINED: Desc = Desc::alpha(
     "rubelet_volume_quarantined_calls",
     "File system calls on volumes that have not returned and are quarantined.",
@@ -121,6 +124,7 @@ pub struct VolumeMetrics {
     pub(crate) orphan_errors: GaugeFamily,
     pub(crate) measured: HistogramFamily,
     pub(crate) quarantined: GaugeFamily,
+    pub(crate) plugins: GaugeFamily,
     pub(crate) certificates: GaugeFamily,
     pub(crate) pod_labels_differ: GaugeFamily,
     pub(crate) pod_labels_would_differ: GaugeFamily,
@@ -145,6 +149,7 @@ impl VolumeMetrics {
             orphan_errors: registry.gauge(ORPHAN_ERRORS),
             measured: registry.histogram(MEASURED, &DEFAULT_BUCKETS),
             quarantined: registry.gauge(QUARANTINED),
+            plugins: registry.gauge(PLUGINS),
             certificates: registry.gauge(CERTIFICATES),
             pod_labels_differ: registry.gauge(POD_LABELS_DIFFER),
             pod_labels_would_differ: registry.gauge(POD_LABELS_WOULD_DIFFER),
@@ -168,6 +173,11 @@ pub(crate) fn label(spec: &VolumeSpec) -> String {
         }
         other => other.name().to_owned(),
     }
+}
+
+/// A label that is true or false.
+pub(crate) fn truth(value: bool) -> &'static str {
+    if value { "true" } else { "false" }
 }
 
 /// Go's name of a status code.

@@ -8,7 +8,9 @@ use crate::pool::NORMAL;
 use crate::subpath::{self, Which};
 use api::core::v1::PersistentVolume;
 use api::ids::VolumeName;
-use engine::volumes::{DeviceState, Outcome, SpecSource, VolumeSpec, claim_size, volume_fits_node};
+use engine::volumes::{
+    DeviceState, Occasion, Outcome, SpecSource, VolumeSpec, claim_size, volume_fits_node,
+};
 use ports::EventSeverity;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -153,7 +155,7 @@ async fn grow_after(
     if !behind || input.is_remount() {
         return OpReport { size: known, ..report };
     }
-    match expand::expand(env, input).await {
+    match expand::expand(env, input, Occasion::Mount).await {
         Ok(Grown::To(size)) => OpReport { size: Some(size), ..report },
         Ok(Grown::Later) => OpReport { size: known, ..report },
         Ok(Grown::Refused) => OpReport { size: known, refused: true, ..report },
@@ -172,7 +174,7 @@ async fn grow_after(
 
 /// Grows a volume in use.
 pub(crate) async fn grow(env: &Env, input: &MountInput) -> OpReport {
-    match expand::expand(env, input).await {
+    match expand::expand(env, input, Occasion::InUse).await {
         Ok(Grown::To(size)) => OpReport { size: Some(size), ..OpReport::done() },
         // Asked again after the back-off; the claim may have moved on by then.
         Ok(Grown::Later) => OpReport::failed(StepError::transient(

@@ -37,9 +37,14 @@ pub(crate) fn names(paths: &Paths) -> Result<Vec<String>, StepError> {
     }
 }
 
-/// Removes the folders of pods that are gone.
-pub(crate) fn clean(paths: &Paths, orphans: &BTreeSet<PodUid>) -> Result<Pass, StepError> {
-    let mut pass = Pass::default();
+/// Removes the folders of pods that are gone; those of pods that still have volumes (`held`) only count.
+pub(crate) fn clean(
+    paths: &Paths,
+    orphans: &BTreeSet<PodUid>,
+    held: &BTreeSet<PodUid>,
+) -> Result<Pass, StepError> {
+    let mounted = held.iter().map(PodUid::to_string).collect();
+    let mut pass = Pass { seen: held.len(), kept: held.len(), mounted, ..Pass::default() };
     if orphans.is_empty() {
         return Ok(pass);
     }
@@ -156,7 +161,7 @@ mod tests {
         let mut orphans: BTreeSet<PodUid> =
             names(paths).unwrap().iter().map(|name| PodUid::from(name.as_str())).collect();
         orphans.remove("known");
-        clean(paths, &orphans).unwrap()
+        clean(paths, &orphans, &BTreeSet::new()).unwrap()
     }
 
     #[test]
@@ -193,6 +198,12 @@ mod tests {
         assert_eq!(sys::fs::list_dir(paths.pods()).unwrap(), ["data", "known", "mounted"]);
         assert!(mount.join("precious").exists());
         assert!(paths.volumes("data").join("kubernetes.io~empty-dir/v/user").exists());
+
+        // What is known to be mounted is not even looked at.
+        let held = [PodUid::from("data")].into();
+        let known = clean(&paths, &BTreeSet::new(), &held).unwrap();
+        assert_eq!((known.seen, known.kept, known.volume_errors.len()), (1, 1, 0));
+        assert_eq!(known.mounted, ["data"]);
 
         sys::mount::unmount_all_at(&mount).unwrap();
         pass(&paths);

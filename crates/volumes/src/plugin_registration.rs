@@ -8,11 +8,12 @@ use crate::csi::client::channel;
 use ports::{OnExit, PluginHandler, PluginInfo, Tasks};
 use proto::plugin_registration_v1::registration_client::RegistrationClient;
 use proto::plugin_registration_v1::{InfoRequest, RegistrationStatus};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use telemetry::metrics::GaugeFamily;
 use tokio::task::{Id, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -27,10 +28,17 @@ const MAX_DEPTH: usize = 8;
 /// Handlers by the plugin type of the registration protocol (`CSIPlugin`, `DRAPlugin`, …).
 pub type PluginHandlers = BTreeMap<String, Arc<dyn PluginHandler>>;
 
-/// Watches `dir` (made if missing) until the tasks are cancelled.
-pub fn watch_plugins(dir: PathBuf, handlers: PluginHandlers, tasks: &Tasks) {
+/// Watches `dir` (made if missing) until the tasks are cancelled; `shown` tells which sockets there are.
+pub(crate) fn watch_plugins(
+    dir: PathBuf,
+    handlers: PluginHandlers,
+    shown: GaugeFamily,
+    tasks: &Tasks,
+) {
     let watch = Watch {
         dir,
+        shown,
+        counted: BTreeSet::new(),
         handlers: Arc::new(handlers),
         sockets: BTreeMap::new(),
         jobs: JoinSet::new(),
@@ -61,6 +69,9 @@ enum Done {
 #[derive(Debug)]
 struct Watch {
     dir: PathBuf,
+    shown: GaugeFamily,
+    /// What is shown: sockets, and those of them that are in use.
+    counted: BTreeSet<(PathBuf, &'static str)>,
     handlers: Arc<PluginHandlers>,
     sockets: BTreeMap<PathBuf, Socket>,
     jobs: JoinSet<Done>,
@@ -81,7 +92,25 @@ impl Watch {
                 }
                 Some(done) = self.jobs.join_next_with_id() => self.book(done),
             }
+            self.count();
         }
+    }
+
+    fn count(&mut self) {
+        let mut counted = BTreeSet::new();
+        for (path, socket) in &self.sockets {
+            counted.insert((path.clone(), "desired_state_of_world"));
+            if socket.registered.is_some() {
+                counted.insert((path.clone(), "actual_state_of_world"));
+            }
+        }
+        for (path, state) in self.counted.difference(&counted) {
+            self.shown.remove(&[&path.to_string_lossy(), state]);
+        }
+        for (path, state) in counted.difference(&self.counted) {
+            self.shown.set(&[&path.to_string_lossy(), state], 1.0);
+        }
+        self.counted = counted;
     }
 
     fn compare(&mut self, found: BTreeMap<PathBuf, Identity>) {

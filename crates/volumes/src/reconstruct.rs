@@ -111,6 +111,7 @@ fn scan_staged(paths: &Paths, remains: &mut Remains) -> Result<(), StepError> {
             plugin: Plugin::Csi,
             source: SpecSource::Found { volume_id: Some(id), block: true },
             read_only: false,
+            migrated: false,
         });
         // Published for a pod, or about to be, but not linked into its folder.
         let places =
@@ -146,6 +147,7 @@ fn scan_staged(paths: &Paths, remains: &mut Remains) -> Result<(), StepError> {
                 plugin: Plugin::Csi,
                 source: SpecSource::Found { volume_id: Some(id), block: false },
                 read_only: false,
+                migrated: false,
             });
             remains.devices.push((spec, notes.label().to_owned()));
         }

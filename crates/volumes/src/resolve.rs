@@ -90,7 +90,8 @@ async fn resolve_volume(
     if claim.is_none() && !ephemeral {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let spec = match migrated_inline(volume, namespace) {
-            Some(moved) => VolumeSpec::persistent(Arc::new(moved), Arc::default(), false),
+            Some(moved) => VolumeSpec::persistent(Arc::new(moved), Arc::default(), false)
+                .map(|spec| VolumeSpec { migrated: true, ..spec }),
             None => VolumeSpec::inline(volume),
         };
         let spec = spec.ok_or_else(|| no_plugin(&volume.name))?;
@@ -123,11 +124,13 @@ async fn resolve_volume(
         .await
         .map_err(|e| context(format!("failed to fetch PV {pv_name} from API server: {e}")))?;
     check_volume(&persistent, &object).map_err(|e| context(e.to_string()))?;
-    let persistent = migrated_persistent(&persistent).map_or(persistent, Arc::new);
+    let moved = migrated_persistent(&persistent);
+    let migrated = moved.is_some();
+    let persistent = moved.map_or(persistent, Arc::new);
     let size = capacity(persistent.spec.as_ref().and_then(|s| s.capacity.as_ref()));
     let spec =
         VolumeSpec::persistent(persistent, object, read_only).ok_or_else(|| no_plugin(&pv_name))?;
-    let spec = with_driver(env, spec).await?;
+    let spec = with_driver(env, VolumeSpec { migrated, ..spec }).await?;
     check_mode(&volume.name, spec.is_block(), usage).map_err(|e| e.to_string())?;
     let treatment = treatment(env, &spec).await.map_err(|e| e.to_string())?;
     Ok((spec, treatment, size.filter(|_| !read_only)))

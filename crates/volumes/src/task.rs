@@ -10,7 +10,7 @@ mod wait;
 pub(crate) use wait::WaitState;
 
 use crate::env::{Env, Step, StepError};
-use crate::metrics::label;
+use crate::metrics::{label, truth};
 use crate::ops::{self, OpReport};
 use crate::orphans;
 use crate::plugins::{MountInput, UnmountInput};
@@ -395,13 +395,15 @@ impl VolumesTask {
             }
             name => name,
         };
+        // Growing is never counted as another plugin's.
+        let migrated = name != "volume_fs_resize" && spec.as_ref().is_some_and(|s| s.migrated);
         let plugin = spec.map(|s| label(&s)).unwrap_or_default();
         let wished = self.wished_at(&action);
         self.spawn(Job::Op(action, key), async move {
             let started = Instant::now();
             let report = work.await;
             let status = if report.error.is_none() { "success" } else { "fail-unknown" };
-            let labels = [plugin.as_str(), name, status, "false"];
+            let labels = [plugin.as_str(), name, status, truth(migrated)];
             metrics.operation.observe_duration(&labels, started.elapsed());
             if name == "volume_mount" && report.error.is_none() {
                 let labels = [plugin.as_str(), "overall_volume_mount"];
@@ -418,7 +420,7 @@ impl VolumesTask {
         if let (Some(wanted), None) = (wanted, self.actual.volumes.get(volume)) {
             let plugin = label(&wanted.spec);
             let name = "verify_controller_attached_volume";
-            let labels = [plugin.as_str(), name, "success", "false"];
+            let labels = [plugin.as_str(), name, "success", truth(wanted.spec.migrated)];
             self.env.metrics.operation.observe_duration(&labels, Duration::ZERO);
         }
     }

@@ -7,6 +7,7 @@ use crate::pool::{NORMAL, Patience};
 use api::ids::PodUid;
 use engine::volumes::{Plugin, SpecSource, VolumeSpec};
 use ports::VolumeUsage;
+use proto::csi_v1::NodeGetVolumeStatsResponse;
 use proto::csi_v1::node_service_capability::rpc::Type as Capability;
 use proto::csi_v1::volume_usage::Unit;
 use std::collections::BTreeMap;
@@ -253,7 +254,14 @@ async fn ask_driver(env: &Env, spec: &VolumeSpec, path: PathBuf) -> Option<Volum
     if !driver.can(Capability::GetVolumeStats).await.ok()? {
         return None;
     }
-    let answer = driver.stats(&handle, &path).await.ok()?;
+    told_by_driver(driver.stats(&handle, &path).await.ok()?)
+}
+
+/// A driver that tells nothing of use has not measured.
+fn told_by_driver(answer: NodeGetVolumeStatsResponse) -> Option<VolumeUsage> {
+    if answer.usage.is_empty() {
+        return None;
+    }
     let mut usage = VolumeUsage::default();
     let number = |n: i64| u64::try_from(n).ok();
     for entry in &answer.usage {
@@ -273,4 +281,22 @@ async fn ask_driver(env: &Env, spec: &VolumeSpec, path: PathBuf) -> Option<Volum
     }
     usage.health = answer.volume_condition.map(|c| (c.abnormal, c.message));
     Some(usage)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::csi_v1::{VolumeCondition, VolumeUsage as Told};
+
+    #[test]
+    fn a_driver_that_tells_nothing_of_use_has_not_measured() {
+        let bytes = Told { available: 3, total: 5, used: 2, unit: Unit::Bytes.into() };
+        let told = NodeGetVolumeStatsResponse { usage: vec![bytes], volume_condition: None };
+        let usage = told_by_driver(told).unwrap();
+        assert_eq!((usage.capacity, usage.used, usage.inodes), (Some(5), Some(2), None));
+        let condition = VolumeCondition { abnormal: true, message: "worn".into() };
+        let silent =
+            NodeGetVolumeStatsResponse { usage: vec![], volume_condition: Some(condition) };
+        assert_eq!(told_by_driver(silent), None);
+    }
 }

@@ -14,6 +14,15 @@ const NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
 const RESIZE_CONDITIONS: [&str; 4] =
     ["FileSystemResizePending", "Resizing", "ControllerResizeError", "NodeResizeError"];
 
+/// When it is looked whether a volume must grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Occasion {
+    /// It was mounted just now.
+    Mount,
+    /// It is in use, smaller than it should be.
+    InUse,
+}
+
 /// What to do about a claim's size on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expansion {
@@ -55,10 +64,12 @@ pub fn claim_size(claim: &PersistentVolumeClaim) -> Option<i64> {
     storage(claim.status.as_ref()?.capacity.as_ref())
 }
 
-/// Decides, given the persistent volume's capacity; `None` without one.
+/// Decides, given the persistent volume's capacity; `None` without one. What is in use here and has not grown
+/// here is asked to grow although its claim may have the size, where nobody says that this is done elsewhere.
 pub fn expansion(
     claim: &PersistentVolumeClaim,
-    capacity: Option<&BTreeMap<String, api::machinery::api::resource::Quantity>>,
+    capacity: Option<&Amounts>,
+    occasion: Occasion,
 ) -> Option<Expansion> {
     let (volume_size, volume_amount) = (storage(capacity)?, amount(capacity)?);
     let Some(status) = claim.status.as_ref() else { return Some(Expansion::Wait) };
@@ -73,10 +84,11 @@ pub fn expansion(
         Expansion::Expand { size, amount: amount.to_owned(), follows, already_told, overtaken }
     };
     if allocated.is_none() && state.is_empty() {
-        if reported >= volume_size {
+        let told = reported >= volume_size;
+        if told && occasion == Occasion::Mount {
             return Some(Expansion::Done { size: volume_size });
         }
-        return Some(expand(volume_size, volume_amount, false, false));
+        return Some(expand(volume_size, volume_amount, false, told));
     }
     let size = storage(allocated).unwrap_or(volume_size);
     let shown = amount(allocated).unwrap_or(volume_amount);
@@ -229,10 +241,13 @@ mod tests {
             ),
         ];
         for (name, modes, status, expected) in cases {
-            let found = expansion(&claim(modes, status), Some(&amounts("2Gi")));
+            let found = expansion(&claim(modes, status), Some(&amounts("2Gi")), Occasion::Mount);
             assert_eq!(found, Some(expected), "{name}");
         }
-        assert_eq!(expansion(&claim(&[], json!({})), None), None);
+        assert_eq!(expansion(&claim(&[], json!({})), None, Occasion::Mount), None);
+        let done = claim(&["ReadWriteOnce"], json!({"capacity": {"storage": "2Gi"}}));
+        let found = expansion(&done, Some(&amounts("2Gi")), Occasion::InUse);
+        assert_eq!(found, Some(expand(false, true)), "old, done elsewhere");
     }
 
     #[test]
@@ -242,7 +257,7 @@ mod tests {
             json!({"capacity": {"storage": "1G"}, "allocatedResources": {"storage": "2G"},
                 "allocatedResourceStatuses": {"storage": "NodeResizeInProgress"}}),
         );
-        let found = expansion(&c, Some(&amounts("3G")));
+        let found = expansion(&c, Some(&amounts("3G")), Occasion::Mount);
         let Some(Expansion::Expand { amount, overtaken: true, .. }) = found else {
             panic!("{found:?}")
         };

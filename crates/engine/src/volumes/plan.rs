@@ -233,6 +233,7 @@ mod tests {
             plugin,
             source: SpecSource::Found { volume_id: None, block: false },
             read_only: false,
+            migrated: false,
         })
     }
 

@@ -65,6 +65,7 @@ impl World {
                 plugin: kind,
                 source: SpecSource::Found { volume_id: None, block: false },
                 read_only: false,
+                migrated: false,
             });
             let name = spec.unique_name(&uid);
             self.specs.insert(name.clone(), Arc::clone(&spec));

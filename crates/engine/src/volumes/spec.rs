@@ -169,6 +169,8 @@ pub struct VolumeSpec {
     pub source: SpecSource,
     /// `persistentVolumeClaim.readOnly`.
     pub read_only: bool,
+    /// It is written in the old way of a cloud provider.
+    pub migrated: bool,
 }
 
 impl VolumeSpec {
@@ -179,6 +181,7 @@ impl VolumeSpec {
             plugin: Plugin::of_volume(volume)?,
             source: SpecSource::Inline(Box::new(volume.clone())),
             read_only: false,
+            migrated: false,
         })
     }
 
@@ -193,6 +196,7 @@ impl VolumeSpec {
             plugin: Plugin::of_persistent(&volume)?,
             source: SpecSource::Persistent { volume, claim },
             read_only,
+            migrated: false,
         })
     }
 
@@ -219,6 +223,7 @@ impl VolumeSpec {
             plugin,
             source: SpecSource::Found { volume_id: None, block: false },
             read_only: false,
+            migrated: false,
         }
     }
 

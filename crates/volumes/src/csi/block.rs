@@ -102,6 +102,7 @@ async fn stage(env: &Env, input: &MountInput, source: &Source) -> Result<(), Ste
     let context = publish_context(env, source, object.as_deref(), "SetupDevice").await?;
     let driver =
         env.csi.open(&source.driver, "blockMapper.SetUpDevice failed to get CSI client")?;
+    let driver = driver.about(&input.spec);
     let stages = driver.can(Capability::StageUnstageVolume).await.map_err(|e| {
         StepError::settled(format!(
             "{PREFIX}blockMapper.stageVolumeForBlock failed to check STAGE_UNSTAGE_VOLUME capability: {e}"
@@ -145,6 +146,7 @@ pub(crate) async fn map_pod_device(env: &Env, input: &MountInput) -> Result<Path
     let context = publish_context(env, &source, object, "MapPodDevice").await?;
     let driver =
         env.csi.open(&source.driver, "blockMapper.MapPodDevice failed to get CSI client")?;
+    let driver = driver.about(&input.spec);
     let mut attributes = source.attributes.clone();
     if object.is_some_and(|d| d.spec.pod_info_on_mount == Some(true)) {
         attributes.extend(source::pod_info(&input.pod, false));

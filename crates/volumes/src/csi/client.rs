@@ -2,8 +2,8 @@
 //! `localhost`, one deadline for everything an operation asks.
 
 use crate::env::StepError;
-use crate::metrics::code_label;
-use engine::volumes::Outcome;
+use crate::metrics::{code_label, truth};
+use engine::volumes::{Outcome, VolumeSpec};
 use hyper_util::rt::TokioIo;
 use proto::csi_v1 as csi;
 use proto::csi_v1::node_client::NodeClient;
@@ -16,6 +16,7 @@ use tokio::net::UnixStream;
 use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
+use units::errno::go_text;
 
 /// Upstream's limit for one operation.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(2 * 60);
@@ -59,13 +60,27 @@ impl From<CallError> for StepError {
     }
 }
 
+/// Why there is no connection, in grpc-go's words.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "connection error: desc = \"transport: Error while dialing: dial unix {}: connect: {}\"",
+    socket.display(), go_text(why)
+)]
+struct DialError {
+    socket: PathBuf,
+    why: std::io::Error,
+}
+
 /// Opens a channel to a socket; the connection is made by the first call.
 pub(crate) fn channel(socket: &Path) -> Channel {
     let socket: PathBuf = socket.to_owned();
     Endpoint::from_static("http://localhost").connect_with_connector_lazy(tower::service_fn(
         move |_| {
             let socket = socket.clone();
-            async move { UnixStream::connect(socket).await.map(TokioIo::new) }
+            async move {
+                let stream = UnixStream::connect(&socket).await;
+                stream.map(TokioIo::new).map_err(|why| DialError { socket, why })
+            }
         },
     ))
 }
@@ -77,6 +92,8 @@ pub(crate) struct Driver {
     seconds: HistogramFamily,
     client: NodeClient<Channel>,
     deadline: Instant,
+    /// It is asked about a volume that is written in the old way of a cloud provider.
+    migrated: bool,
 }
 
 impl Driver {
@@ -84,7 +101,12 @@ impl Driver {
     pub(crate) fn at(socket: &Path, name: &str, seconds: HistogramFamily) -> Self {
         let client = NodeClient::new(channel(socket)).max_decoding_message_size(MAX_ANSWER);
         let deadline = Instant::now() + TIMEOUT;
-        Self { name: name.to_owned(), seconds, client, deadline }
+        Self { name: name.to_owned(), seconds, client, deadline, migrated: false }
+    }
+
+    /// For an operation on this volume, which metrics tell apart when it came from another plugin.
+    pub(crate) fn about(self, spec: &VolumeSpec) -> Self {
+        Self { migrated: spec.migrated, ..self }
     }
 
     async fn call<T>(
@@ -96,7 +118,7 @@ impl Driver {
         let result = self.answered(answer).await;
         let code = code_label(result.as_ref().err().map_or(Code::Ok, |e| e.code));
         let method = format!("/csi.v1.Node/{method}");
-        let labels = [self.name.as_str(), &method, &code, "false"];
+        let labels = [self.name.as_str(), &method, &code, truth(self.migrated)];
         self.seconds.observe_duration(&labels, started.elapsed());
         result
     }
@@ -213,5 +235,26 @@ mod tests {
             assert!(error(code).is_final(), "{code:?}");
         }
         assert_eq!(error(Code::Cancelled).to_string(), "rpc error: code = Canceled desc = x");
+    }
+
+    #[tokio::test]
+    async fn a_driver_that_is_not_there_is_told_in_the_words_of_grpc_for_go() {
+        let socket = std::env::temp_dir().join(format!("rubelet-no-{}.sock", std::process::id()));
+        let registry = telemetry::metrics::Registry::new();
+        let seconds = crate::VolumeMetrics::new(&registry).csi;
+        let driver = Driver::at(&socket, "d", seconds);
+        let told = |cause: &str| {
+            format!(
+                "rpc error: code = Unavailable desc = connection error: desc = \"transport: Error while dialing: dial unix {}: connect: {cause}\"",
+                socket.display()
+            )
+        };
+        let error = driver.info().await.unwrap_err();
+        assert_eq!(error.to_string(), told("no such file or directory"));
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+        let error = driver.info().await.unwrap_err();
+        assert_eq!(error.to_string(), told("connection refused"));
+        assert!(!error.is_final());
+        std::fs::remove_file(&socket).unwrap();
     }
 }

@@ -27,37 +27,98 @@ pub(crate) fn missing(name: &str) -> String {
     format!("driver name {name} not found in the list of registered CSI drivers")
 }
 
-/// A driver's API version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Version(u32, u32, u32);
+/// A driver's API version: its numbers, as many as it has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Version(Vec<u64>);
 
 impl std::fmt::Display for Version {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}.{}.{}", self.0, self.1, self.2)
+        let numbers: Vec<String> = self.0.iter().map(u64::to_string).collect();
+        f.write_str(&numbers.join("."))
     }
 }
 
 impl Version {
-    fn parse(text: &str) -> Option<Self> {
-        let text = text.strip_prefix('v').unwrap_or(text);
-        let mut parts = text.split('.').map(|p| p.parse().ok());
-        let version = Self(
-            parts.next().flatten()?,
-            parts.next().unwrap_or(Some(0))?,
-            parts.next().unwrap_or(Some(0))?,
-        );
-        parts.next().is_none().then_some(version)
+    /// Two numbers or more, after white space and a `v`; what follows them does not count (upstream: `ParseGeneric`).
+    fn parse(text: &str) -> Result<Self, String> {
+        let shown = format!("{text:?}");
+        let blank = [' ', '\t', '\n', '\u{c}', '\r'];
+        let bare = text.trim_start_matches(blank);
+        let bare = bare.strip_prefix('v').unwrap_or(bare);
+        let mut parts = Vec::new();
+        let mut rest = bare;
+        loop {
+            let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+            let (digits, after) = rest.split_at(end);
+            if digits.is_empty() {
+                break;
+            }
+            parts.push(digits);
+            match after.strip_prefix('.') {
+                Some(next) => rest = next,
+                None => break,
+            }
+        }
+        if parts.is_empty() || bare.contains('\n') {
+            return Err(format!("could not parse {shown} as version"));
+        }
+        if parts.len() < 2 {
+            return Err(format!("illegal version string {shown}"));
+        }
+        if let Some(first) = parts.first().filter(|first| first.len() > 1 && first.starts_with('0'))
+        {
+            return Err(format!("illegal zero-prefixed version component {first:?} in {shown}"));
+        }
+        let numbers = parts.into_iter().map(|part| {
+            part.parse().map_err(|_| {
+                format!(
+                    "illegal non-numeric version component {part:?} in {shown}: strconv.ParseUint: parsing {part:?}: value out of range"
+                )
+            })
+        });
+        numbers.collect::<Result<_, _>>().map(Self)
     }
 
-    /// The highest 1.x among those offered.
+    fn is_first(&self) -> bool {
+        self.0.first() == Some(&1)
+    }
+
+    /// Zeros at the end do not make it a later one.
+    pub(crate) fn is_before(&self, other: &Self) -> bool {
+        let significant = |version: &Self| {
+            let end = version.0.iter().rposition(|number| *number != 0).map_or(0, |last| last + 1);
+            version.0.iter().take(end).copied().collect::<Vec<_>>()
+        };
+        significant(self) < significant(other)
+    }
+
+    /// The highest below 2 among those offered, which must be a 1.x (upstream: `HighestSupportedVersion`).
     pub(crate) fn highest(offered: &[String]) -> Result<Self, String> {
-        let parsed: Option<Vec<Self>> = offered.iter().map(|v| Self::parse(v)).collect();
-        let parsed = parsed.ok_or("could not parse a version")?;
-        parsed
-            .into_iter()
-            .filter(|v| v.0 == 1)
-            .max()
-            .ok_or_else(|| "none of the CSI versions reported by this driver are supported".into())
+        let mut highest: Option<Self> = None;
+        let mut fault = "<nil>".to_owned();
+        for text in offered.iter().rev() {
+            let version = match Self::parse(text) {
+                Ok(version) => version,
+                Err(why) => {
+                    fault = why;
+                    continue;
+                }
+            };
+            let later = version.0.first().is_some_and(|major| *major > 1);
+            if !later && highest.as_ref().is_none_or(|known| known.is_before(&version)) {
+                highest = Some(version);
+            }
+        }
+        match highest {
+            None => Err(format!(
+                "could not find a highest supported version from versions ([{}]) reported: {fault}",
+                offered.join(" ")
+            )),
+            Some(version) if !version.is_first() => {
+                Err(format!("highest supported version reported is {version}, must be v1.x"))
+            }
+            Some(version) => Ok(version),
+        }
     }
 }
 
@@ -117,16 +178,37 @@ impl Drivers {
 mod tests {
     use super::*;
 
+    /// The answers are those of the Go code.
     #[test]
     fn the_highest_first_version_wins_and_others_are_refused() {
         let highest = |offered: &[&str]| {
             let offered: Vec<String> = offered.iter().map(|v| (*v).to_owned()).collect();
             Version::highest(&offered).map(|v| v.to_string())
         };
+        let none = |offered: &str, why: &str| {
+            Err(format!(
+                "could not find a highest supported version from versions ([{offered}]) reported: {why}"
+            ))
+        };
         assert_eq!(highest(&["1.0.0", "v1.2.3", "1.1"]), Ok("1.2.3".into()));
         assert_eq!(highest(&["0.3.0", "1.0.0", "2.0.0"]), Ok("1.0.0".into()));
-        assert!(highest(&["0.3.0"]).is_err());
-        assert!(highest(&["1.x"]).is_err());
-        assert!(highest(&["1.2.3.4"]).is_err());
+        assert_eq!(highest(&["1.2.3.4", " v1.2.3-rc1"]), Ok("1.2.3.4".into()));
+        assert_eq!(
+            highest(&["nonsense", "1.0"]),
+            Ok("1.0".into()),
+            "what cannot be read is left out"
+        );
+        assert_eq!(highest(&["1.0.0", "1.0"]), Ok("1.0".into()), "the last of equal ones");
+        assert_eq!(
+            highest(&["0.3.0"]),
+            Err("highest supported version reported is 0.3.0, must be v1.x".into())
+        );
+        assert_eq!(highest(&["2.0.0"]), none("2.0.0", "<nil>"));
+        assert_eq!(highest(&["1.x"]), none("1.x", "illegal version string \"1.x\""));
+        assert_eq!(highest(&["a", "01.2"]), none("a 01.2", "could not parse \"a\" as version"),);
+        assert_eq!(
+            highest(&["01.2", "x"]),
+            none("01.2 x", "illegal zero-prefixed version component \"01\" in \"01.2\"")
+        );
     }
 }

@@ -90,7 +90,7 @@ impl CsiHandler {
             )
         })?;
         match self.env.csi.get(name) {
-            Some(old) if old.version >= version => Err(format!(
+            Some(old) if !old.version.is_before(&version) => Err(format!(
                 "{PREFIX}{caller} for CSI driver {name:?} failed. Another driver with the same name is already registered with a higher supported version: {:?}",
                 old.version.to_string()
             )),

@@ -65,6 +65,7 @@ pub(crate) async fn mount_device(env: &Env, input: &MountInput) -> Result<(), St
     let source = source_of(input)?;
     let driver =
         env.csi.open(&source.driver, "attacher.MountDevice failed to create newCsiDriverClient")?;
+    let driver = driver.about(&input.spec);
     input.step.enter(format!("asking driver {} for its capabilities", source.driver));
     let stages = driver.can(Capability::StageUnstageVolume).await?;
     let object = source::driver_object(env, &source.driver).await?;
@@ -120,6 +121,7 @@ pub(crate) async fn mount_device(env: &Env, input: &MountInput) -> Result<(), St
 pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepError> {
     let source = source_of(input)?;
     let driver = env.csi.open(&source.driver, "mounter.SetUpAt failed to get CSI client")?;
+    let driver = driver.about(&input.spec);
     input.step.enter(format!("reading CSIDriver {}", source.driver));
     let object = source::driver_object(env, &source.driver).await?;
     let object = object.as_deref();

@@ -6,6 +6,7 @@ use crate::pool::NORMAL;
 use crate::reconstruct;
 use api::ids::PodUid;
 use engine::volumes::OpKey;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl VolumesTask {
@@ -68,20 +69,23 @@ impl VolumesTask {
 
     pub(super) fn remove_orphans(&mut self, names: &[String]) {
         let snapshot = self.pods.borrow().clone();
-        let in_use = |uid: &PodUid| {
-            snapshot.pods.contains_key(uid)
-                || self.books.contains_key(uid)
-                || self.actual.volumes.values().any(|volume| volume.pods.contains_key(uid))
+        let known = |uid: &PodUid| snapshot.pods.contains_key(uid) || self.books.contains_key(uid);
+        let held = |uid: &PodUid| {
+            self.actual.volumes.values().any(|volume| volume.pods.contains_key(uid))
                 || self.pending.iter().any(|key| matches!(key, OpKey::Pod(_, pod) if pod == uid))
         };
         let all = names.iter().map(|name| PodUid::from(name.as_str()));
-        self.removing = all.filter(|uid| !in_use(uid)).collect();
+        let (held, free): (BTreeSet<PodUid>, BTreeSet<PodUid>) =
+            all.filter(|uid| !known(uid)).partition(held);
+        self.removing = free;
         let (env, orphans) = (Arc::clone(&self.env), self.removing.clone());
         self.spawn(Job::Orphans, async move {
             let paths = env.paths.clone();
             let pass = env
                 .pool
-                .run("pods", "clean orphans", NORMAL, move || orphans::clean(&paths, &orphans))
+                .run("pods", "clean orphans", NORMAL, move || {
+                    orphans::clean(&paths, &orphans, &held)
+                })
                 .await;
             JobDone::Orphans(pass.ok().and_then(Result::ok))
         });

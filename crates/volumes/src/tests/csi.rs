@@ -40,7 +40,7 @@ fn registry(bed: &Bed) -> PathBuf {
 
 pub(super) fn watch(bed: &Bed) {
     let handlers = [("CSIPlugin".to_owned(), bed.handle.csi_plugins())].into();
-    crate::watch_plugins(registry(bed), handlers, &bed.tasks);
+    bed.handle.watch_plugins(registry(bed), handlers, &bed.tasks);
 }
 
 pub(super) fn csi_claim(bed: &Bed, name: &str, extra: serde_json::Value) {
@@ -306,8 +306,21 @@ async fn a_driver_is_entered_into_the_node_and_taken_out_with_its_socket() {
     assert_eq!(annotations["csi.volume.kubernetes.io/nodeid"], format!("{{\"{NAME}\":\"node\"}}"));
     assert_eq!(node.metadata.labels.as_ref().unwrap()["rack"], "r1");
     assert_eq!(bed.handle.facts().not_ready, None);
+    let shown = || {
+        let page = bed.registry.render();
+        let lines = page.lines().filter(|line| line.starts_with("plugin_manager_total_plugins{"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let socket = std::fs::read_dir(registry(&bed)).unwrap().next().unwrap().unwrap().path();
+    let line = |state: &str| {
+        let socket = socket.display();
+        format!("plugin_manager_total_plugins{{socket_path=\"{socket}\",state=\"{state}\"}} 1")
+    };
+    let both = ["actual_state_of_world", "desired_state_of_world"].map(line);
+    eventually("shown", || shown() == both).await;
     drop(driver);
     eventually("taken out", || entries().is_empty()).await;
+    eventually("no longer shown", || shown().is_empty()).await;
     let again = CsiDriver::start({
         let mut config = CsiDriverConfig::new(NAME, &bed.root.join("driver"));
         config.registry = Some(registry(&bed));
@@ -315,6 +328,37 @@ async fn a_driver_is_entered_into_the_node_and_taken_out_with_its_socket() {
     });
     let _again = again.unwrap();
     eventually("entered again", || entries().len() == 1).await;
+}
+
+#[tokio::test]
+async fn operations_on_a_moved_volume_are_counted_apart() {
+    const MOVED: &str = "ebs.csi.aws.com";
+    let bed = Bed::new("csi-moved");
+    bed.storage.set_driver(MOVED, json!({"attachRequired": false, "fsGroupPolicy": "File"}));
+    let mut config = CsiDriverConfig::new(MOVED, &bed.root.join("driver"));
+    config.registry = Some(registry(&bed));
+    let driver = CsiDriver::start(config).unwrap();
+    watch(&bed);
+    eventually("registered", || driver.told().as_deref() == Some("ok")).await;
+    bed.claim("c", json!({"awsElasticBlockStore": {"volumeID": "aws://zone/vol-1"}}));
+    let p = claim_pod("u", "c");
+    bed.show(&[(&p, PodLife::Syncing)]);
+    bed.ready(&p).await;
+    bed.end(&p).await;
+    let counted = |line: &str| bed.registry.render().contains(line);
+    for operation in ["volume_mount", "volume_unmount"] {
+        assert!(counted(&format!(
+            "storage_operation_duration_seconds_count{{migrated=\"true\",operation_name=\"{operation}\",status=\"success\",volume_plugin=\"kubernetes.io/csi:{MOVED}\"}} 1"
+        )));
+    }
+    for (call, migrated) in [("NodePublishVolume", "true"), ("NodeUnpublishVolume", "false")] {
+        assert!(
+            counted(&format!(
+                "csi_operations_seconds_count{{driver_name=\"{MOVED}\",grpc_status_code=\"OK\",method_name=\"/csi.v1.Node/{call}\",migrated=\"{migrated}\"}} 1"
+            )),
+            "{call}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -160,6 +160,23 @@ async fn a_second_pod_waits_for_a_single_pod_volume() {
     bed.end(&q).await;
 }
 
+/// The claim wants to grow from 16 to 32 MiB; the user asks for `request` by now.
+fn wish_to_grow(bed: &Bed, request: &str) {
+    csi_claim(bed, "c", json!({"volumeMode": "Block", "capacity": {"storage": "32Mi"}}));
+    let mut claim = (**bed.objects.claims.lock().unwrap().get("c").unwrap()).clone();
+    let resources = json!({"requests": {"storage": request}});
+    claim.spec.get_or_insert_default().resources = serde_json::from_value(resources).unwrap();
+    claim.status = Some(
+        serde_json::from_value(json!({
+            "phase": "Bound", "capacity": {"storage": "16Mi"},
+            "allocatedResources": {"storage": "32Mi"},
+            "allocatedResourceStatuses": {"storage": "NodeResizePending"}
+        }))
+        .unwrap(),
+    );
+    bed.objects.claims.lock().unwrap().insert("c".into(), Arc::new(claim));
+}
+
 /// A raw device, because growing a mounted ext4 needs a right that not every test machine gives.
 #[tokio::test]
 async fn a_volume_grows_while_it_is_in_use() {
@@ -174,17 +191,7 @@ async fn a_volume_grows_while_it_is_in_use() {
     };
     assert_eq!(size(), 16 << 20);
     // The controller has grown it to 32 MiB; the node has to follow.
-    csi_claim(&bed, "c", json!({"volumeMode": "Block", "capacity": {"storage": "32Mi"}}));
-    let mut claim = (**bed.objects.claims.lock().unwrap().get("c").unwrap()).clone();
-    claim.status = Some(
-        serde_json::from_value(json!({
-            "phase": "Bound", "capacity": {"storage": "16Mi"},
-            "allocatedResources": {"storage": "32Mi"},
-            "allocatedResourceStatuses": {"storage": "NodeResizePending"}
-        }))
-        .unwrap(),
-    );
-    bed.objects.claims.lock().unwrap().insert("c".into(), Arc::new(claim));
+    wish_to_grow(&bed, "32Mi");
     bed.ready(&p).await;
     eventually("grown", || size() == 32 << 20).await;
     eventually("told", || bed.storage.claim_patches.lock().unwrap().len() == 2).await;
@@ -202,21 +209,29 @@ async fn a_volume_grows_while_it_is_in_use() {
     eventually("all gone", || bed.mounts().is_empty() && loops_on(&bed.root).is_empty()).await;
 }
 
-/// The claim wants to grow from 16 to 32 MiB; the user asks for `request` by now.
-fn wish_to_grow(bed: &Bed, request: &str) {
-    csi_claim(bed, "c", json!({"volumeMode": "Block", "capacity": {"storage": "32Mi"}}));
+/// Upstream asks the driver of a volume in use without looking at the claim, unless the resizer keeps its own books.
+#[tokio::test]
+async fn a_volume_in_use_grows_here_although_its_claim_has_the_size() {
+    let (bed, driver) = bed_with("grow-told", |_| {}).await;
+    csi_claim(&bed, "c", json!({"volumeMode": "Block"}));
+    let p = device_pod("u", "c");
+    bed.show(&[(&p, PodLife::Syncing)]);
+    bed.ready(&p).await;
+    wish_to_grow(&bed, "32Mi");
     let mut claim = (**bed.objects.claims.lock().unwrap().get("c").unwrap()).clone();
-    let resources = json!({"requests": {"storage": request}});
-    claim.spec.get_or_insert_default().resources = serde_json::from_value(resources).unwrap();
-    claim.status = Some(
-        serde_json::from_value(json!({
-            "phase": "Bound", "capacity": {"storage": "16Mi"},
-            "allocatedResources": {"storage": "32Mi"},
-            "allocatedResourceStatuses": {"storage": "NodeResizePending"}
-        }))
-        .unwrap(),
-    );
+    let status = json!({"phase": "Bound", "capacity": {"storage": "32Mi"}});
+    claim.status = serde_json::from_value(status).unwrap();
     bed.objects.claims.lock().unwrap().insert("c".into(), Arc::new(claim));
+    bed.ready(&p).await;
+    let asked = || calls(&driver).iter().filter(|c| c.starts_with("NodeExpand")).count();
+    eventually("asked", || asked() == 1).await;
+    let told = |e: &String| e.starts_with("FileSystemResizeSuccessful: ");
+    eventually("told", || bed.events.all().iter().any(told)).await;
+    assert!(bed.storage.claim_patches.lock().unwrap().is_empty(), "the claim knows");
+    bed.ready(&p).await;
+    assert_eq!(asked(), 1, "once is enough");
+    bed.end(&p).await;
+    eventually("all gone", || bed.mounts().is_empty() && loops_on(&bed.root).is_empty()).await;
 }
 
 #[tokio::test]

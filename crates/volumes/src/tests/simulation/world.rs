@@ -280,7 +280,7 @@ impl World {
             let version = Version::highest(&["1.0.0".to_owned()]).unwrap();
             for driver in [DRIVER, ATTACHING] {
                 let endpoint = socket.clone();
-                env.csi.set(driver, Registered { endpoint, version });
+                env.csi.set(driver, Registered { endpoint, version: version.clone() });
             }
         });
         let (cluster, seen) = (self.cluster.clone(), handle.clone());
