@@ -24,13 +24,17 @@ mod exec;
 mod identity;
 mod kubeconfig;
 mod limit;
+mod proxy;
 mod reload;
 mod tls;
 mod transport;
+mod writer;
 
+pub(crate) use identity::validity;
 pub use identity::{ClientIdentity, IdentityError, IdentityPair};
-pub use kubeconfig::{Kubeconfig, KubeconfigError, KubeconfigWriter, PemPair};
+pub use kubeconfig::{Kubeconfig, KubeconfigError, PemPair};
 pub use limit::Rate;
+pub use writer::KubeconfigWriter;
 
 use crate::error::ApiError;
 use crate::metrics::RequestMetrics;

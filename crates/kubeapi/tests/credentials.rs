@@ -96,6 +96,42 @@ async fn a_token_file_wins_over_a_token() {
 }
 
 #[tokio::test]
+async fn what_a_kubeconfig_has_itself_wins_over_a_plugin() {
+    let api = FakeApi::start().await.unwrap();
+    let tasks = Tasks::new();
+    let server = over_tls(&api, &tasks).await;
+    let exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "/bin/false"});
+    ask(&kubeconfig(&server, json!({"token": "fixed", "exec": exec}), None), 1).await;
+    ask(&kubeconfig(&server, json!({"username": "u", "exec": exec}), None), 1).await;
+    assert_eq!(api.authorizations(), ["Bearer fixed", "Basic dTo="]);
+}
+
+#[tokio::test]
+async fn a_token_file_that_cannot_be_read_leaves_the_token_before_it() {
+    let api = FakeApi::start().await.unwrap();
+    let tasks = Tasks::new();
+    let server = over_tls(&api, &tasks).await;
+    let folder = folder("gone");
+    let file = folder.join("token");
+    let user = json!({"token": "fixed", "tokenFile": file});
+    let connection =
+        Connection::new(&kubeconfig(&server, user, None), &ConnectionConfig::default());
+    let connection = connection.await.unwrap();
+    let node = NodeApi::new(&connection, "node1");
+    let _ = node.get().await;
+    sys::fs::write(&file, "from-file\n").unwrap();
+    // Read again after a refusal; then it is gone.
+    api.refuse(Method::GET, "/nodes/node1", 1, 401);
+    let _ = node.get().await;
+    sys::fs::write(&file, " \n").unwrap();
+    let _ = node.get().await;
+    let sent = ["Bearer fixed", "Bearer from-file", "Bearer from-file"];
+    assert_eq!(api.authorizations(), sent);
+    sys::fs::remove_file(&file).unwrap();
+    sys::fs::remove_dir(&folder).unwrap();
+}
+
+#[tokio::test]
 async fn an_exec_plugin_runs_again_after_a_refusal() {
     let api = FakeApi::start().await.unwrap();
     let folder = folder("exec");
@@ -136,9 +172,14 @@ async fn a_failing_exec_plugin_fails_requests_until_it_does_not() {
     let connection = Connection::new(&kubeconfig, &ConnectionConfig::default()).await.unwrap();
     let node = NodeApi::new(&connection, "node1");
     let error = node.get().await.unwrap_err().to_string();
-    assert!(error.contains("exec plugin: /bin/cat failed"), "{error}");
+    assert!(
+        error.contains("getting credentials: exec: executable /bin/cat failed with exit code 1"),
+        "{error}"
+    );
     assert!(api.authorizations().is_empty(), "nothing was sent");
-    sys::fs::write(&file, r#"{"status": {"token": "late"}}"#).unwrap();
+    let credential = json!({"apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential", "status": {"token": "late"}});
+    sys::fs::write(&file, credential.to_string()).unwrap();
     let _ = node.get().await;
     assert_eq!(api.authorizations(), ["Bearer late"]);
     sys::fs::remove_file(&file).unwrap();

@@ -1,6 +1,7 @@
 //! Opening the TCP connection: directly, or through the proxy of the kubeconfig or environment.
 
 use super::ConnectionError;
+use super::proxy::from_environment;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use http::Uri;
@@ -41,11 +42,11 @@ impl Dial {
         connector.set_connect_timeout(Some(CONNECT_DEADLINE));
         connector.set_keepalive(Some(Duration::from_secs(30)));
         connector.set_tcp_user_timeout(Some(SILENCE));
-        let matcher = match proxy.filter(|p| !p.is_empty()) {
-            Some(proxy) => Matcher::builder().all(proxy).build(),
-            None => Matcher::from_env(),
-        };
-        let Some(intercept) = matcher.intercept(server) else {
+        let proxy = proxy.filter(|p| !p.is_empty()).map(str::to_owned);
+        let proxy = proxy.or_else(|| from_environment(server));
+        let intercept =
+            proxy.and_then(|proxy| Matcher::builder().all(proxy).build().intercept(server));
+        let Some(intercept) = intercept else {
             return Ok(Self::Direct(connector));
         };
         let to = intercept.uri().clone();

@@ -1,15 +1,15 @@
 //! Credentials from an exec plugin (`client.authentication.k8s.io`).
 //!
 //! Promises: the plugin runs for the first request, when its credential has expired, and after a 401;
-//! never interactively. While it fails, requests do, and the next one tries again. A client
-//! certificate it returns goes to the shared identity.
+//! never interactively. What it says on its standard error goes to ours. While it fails, requests do,
+//! and the next one tries again. A client certificate it returns goes to the shared identity.
 
 use super::bearer::bearer_value;
 use super::identity::ClientIdentity;
 use super::kubeconfig::{ExecSettings, Kubeconfig};
 use base64::Engine;
 use http::HeaderValue;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,31 +17,80 @@ use tokio::io::AsyncReadExt;
 use tower::BoxError;
 
 const PLUGIN_DEADLINE: Duration = Duration::from_secs(60);
-/// Credentials are renewed this long before their end.
-const LEEWAY_SECONDS: i64 = 10;
 /// More output than this is not a credential.
 const OUTPUT_LIMIT: u64 = 1 << 20;
 
-/// Why a plugin gave no credential.
+/// Why a plugin gave no credential; the words are client-go's.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ExecError {
-    #[error("{command} did not start: {text}")]
-    Start { command: String, text: String },
-    #[error("{command} failed with {status}: {text}")]
-    Failed { command: String, status: String, text: String },
-    #[error("{0} did not end within {secs}s", secs = PLUGIN_DEADLINE.as_secs())]
+    #[error("exec plugin cannot support interactive mode: standard input is not a terminal")]
+    Interactive,
+    #[error("exec: executable {0} not found")]
+    NotFound(String),
+    #[error("exec: executable {command} failed with exit code {code}")]
+    Failed { command: String, code: i32 },
+    #[error("exec: {0}")]
+    Run(String),
+    #[error("exec: executable {0} did not end within {secs}s", secs = PLUGIN_DEADLINE.as_secs())]
     TimedOut(String),
-    #[error("output is not an ExecCredential: {0}")]
+    #[error("decoding stdout: {0}")]
     Output(String),
+    #[error("exec plugin is configured to use API version {wanted}, plugin returned version {got}")]
+    Version { wanted: String, got: String },
+    #[error("exec plugin didn't return a status field")]
+    NoStatus,
+    #[error("exec plugin didn't return a token or cert/key pair")]
+    Empty,
+    #[error("exec plugin returned only certificate or key, not both")]
+    HalfPair,
+    #[error("failed parsing client key/certificate: {0}")]
+    Pair(String),
+}
+
+/// What the plugin is told.
+#[derive(Debug, Serialize)]
+struct Info<'a> {
+    kind: &'static str,
+    #[serde(rename = "apiVersion")]
+    api_version: &'a str,
+    spec: Spec<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct Spec<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster: Option<ClusterInfo<'a>>,
+    interactive: bool,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct ClusterInfo<'a> {
+    server: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls_server_name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    insecure_skip_tls_verify: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    certificate_authority_data: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proxy_url: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disable_compression: Option<bool>,
+    config: Option<&'a serde_json::Value>,
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[derive(Default)]
 struct Credential {
+    kind: String,
+    api_version: String,
     status: Option<CredentialStatus>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
 struct CredentialStatus {
     expiration_timestamp: Option<jiff::Timestamp>,
     token: Option<String>,
@@ -65,30 +114,39 @@ pub(crate) struct ExecPlugin {
     running: tokio::sync::Semaphore,
 }
 
+/// What the plugin is told, in the form in which client-go does.
+fn info(settings: &ExecSettings, kubeconfig: &Kubeconfig) -> String {
+    let cluster = settings.provide_cluster_info.then(|| ClusterInfo {
+        server: &kubeconfig.server,
+        tls_server_name: kubeconfig.tls_server_name.as_deref(),
+        insecure_skip_tls_verify: kubeconfig.insecure.then_some(true),
+        certificate_authority_data: kubeconfig
+            .authority_pem()
+            .ok()
+            .flatten()
+            .map(|pem| base64::prelude::BASE64_STANDARD.encode(pem)),
+        proxy_url: kubeconfig.proxy_url.as_deref(),
+        disable_compression: kubeconfig.disable_compression.then_some(true),
+        config: kubeconfig.exec_extension.as_ref(),
+    });
+    let info = Info {
+        kind: "ExecCredential",
+        api_version: &settings.api_version,
+        spec: Spec { cluster, interactive: false },
+    };
+    let text = serde_json::to_string(&info).unwrap_or_default();
+    format!("{text}\n")
+}
+
 impl ExecPlugin {
     pub(crate) fn new(
         settings: ExecSettings,
         kubeconfig: &Kubeconfig,
         identity: Arc<ClientIdentity>,
     ) -> Self {
-        let mut spec = serde_json::json!({ "interactive": false });
-        if settings.provide_cluster_info {
-            let authority = kubeconfig.authority_pem().ok().flatten();
-            spec["cluster"] = serde_json::json!({
-                "server": kubeconfig.server,
-                "tls-server-name": kubeconfig.tls_server_name,
-                "insecure-skip-tls-verify": kubeconfig.insecure,
-                "proxy-url": kubeconfig.proxy_url,
-                "certificate-authority-data":
-                    authority.map(|pem| base64::prelude::BASE64_STANDARD.encode(pem)),
-            });
-        }
-        let info = serde_json::json!({
-            "apiVersion": settings.api_version, "kind": "ExecCredential", "spec": spec,
-        });
         Self {
+            info: info(&settings, kubeconfig),
             settings,
-            info: info.to_string(),
             identity,
             known: Mutex::default(),
             running: tokio::sync::Semaphore::new(1),
@@ -103,7 +161,7 @@ impl ExecPlugin {
         if let Some(header) = self.cached() {
             return Ok(header);
         }
-        self.refresh().await.map_err(|e| format!("exec plugin: {e}"))?;
+        self.refresh().await.map_err(|e| format!("getting credentials: {e}"))?;
         Ok(self.cached().flatten())
     }
 
@@ -116,28 +174,29 @@ impl ExecPlugin {
     fn cached(&self) -> Option<Option<HeaderValue>> {
         use ports::Clock;
         let known = self.known.lock().ok()?;
-        let now = ports::SystemClock.now().as_second();
-        let expired = known.expires.is_some_and(|t| t.as_second() - LEEWAY_SECONDS <= now);
+        let expired = known.expires.is_some_and(|end| ports::SystemClock.now() > end);
         (known.valid && !expired).then(|| known.header.clone())
     }
 
     async fn refresh(&self) -> Result<(), ExecError> {
-        let output = self.run().await?;
-        let credential: Credential =
-            serde_json::from_slice(&output).map_err(|e| ExecError::Output(e.to_string()))?;
-        let status = credential.status.ok_or_else(|| ExecError::Output("no status".into()))?;
-        if let (Some(certificate), Some(key)) =
-            (&status.client_certificate_data, &status.client_key_data)
-        {
-            self.identity
+        if self.settings.interactive_mode == "Always" {
+            return Err(ExecError::Interactive);
+        }
+        let status = read(&self.run().await?, &self.settings.api_version)?;
+        let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        let token = given(&status.token);
+        match (given(&status.client_certificate_data), given(&status.client_key_data)) {
+            (Some(certificate), Some(key)) => self
+                .identity
                 .install_pem(certificate.as_bytes(), key.as_bytes())
-                .map_err(|e| ExecError::Output(e.to_string()))?;
-        } else if status.token.is_none() {
-            return Err(ExecError::Output("neither token nor client certificate".into()));
+                .map_err(|e| ExecError::Pair(e.to_string()))?,
+            (None, None) if token.is_none() => return Err(ExecError::Empty),
+            (None, None) => {}
+            _ => return Err(ExecError::HalfPair),
         }
         if let Ok(mut known) = self.known.lock() {
             *known = Known {
-                header: status.token.as_deref().and_then(bearer_value),
+                header: token.as_deref().and_then(bearer_value),
                 expires: status.expiration_timestamp,
                 valid: true,
             };
@@ -147,46 +206,114 @@ impl ExecPlugin {
 
     async fn run(&self) -> Result<Vec<u8>, ExecError> {
         let command = self.settings.command.clone();
-        let start = |text: String| ExecError::Start { command: command.clone(), text };
+        let failed = |error: std::io::Error| ExecError::Run(units::errno::go_text(&error));
         let mut child = tokio::process::Command::new(&command)
             .args(&self.settings.args)
             .envs(self.settings.env.iter().map(|(k, v)| (k, v)))
             .env("KUBERNETES_EXEC_INFO", &self.info)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .stderr(Stdio::inherit())
             .kill_on_drop(true)
             .spawn()
-            .map_err(|e| start(e.to_string()))?;
+            .map_err(|error| match error.kind() {
+                std::io::ErrorKind::NotFound => ExecError::NotFound(command.clone()),
+                _ => failed(error),
+            })?;
         let work = async {
-            let (mut output, mut errors) = (Vec::new(), Vec::new());
-            let stdout = child.stdout.take();
-            let stderr = child.stderr.take();
-            let read_output = async {
-                match stdout {
-                    Some(s) => s.take(OUTPUT_LIMIT).read_to_end(&mut output).await.map(|_| ()),
-                    None => Ok(()),
-                }
-            };
-            let read_errors = async {
-                match stderr {
-                    Some(s) => s.take(OUTPUT_LIMIT).read_to_end(&mut errors).await.map(|_| ()),
-                    None => Ok(()),
-                }
-            };
-            let (a, b) = futures::future::join(read_output, read_errors).await;
-            a.and(b)?;
-            let status = child.wait().await?;
-            Ok::<_, std::io::Error>((status, output, errors))
+            let mut output = Vec::new();
+            if let Some(stdout) = child.stdout.take() {
+                stdout.take(OUTPUT_LIMIT).read_to_end(&mut output).await?;
+            }
+            Ok::<_, std::io::Error>((child.wait().await?, output))
         };
-        let (status, output, errors) = tokio::time::timeout(PLUGIN_DEADLINE, work)
+        let (status, output) = tokio::time::timeout(PLUGIN_DEADLINE, work)
             .await
             .map_err(|_| ExecError::TimedOut(command.clone()))?
-            .map_err(|e| start(e.to_string()))?;
-        if !status.success() {
-            let text = String::from_utf8_lossy(&errors).trim().to_owned();
-            return Err(ExecError::Failed { command, status: status.to_string(), text });
+            .map_err(failed)?;
+        match status.success() {
+            true => Ok(output),
+            // Without a code a signal ended it.
+            false => Err(ExecError::Failed { command, code: status.code().unwrap_or(-1) }),
         }
-        Ok(output)
+    }
+}
+
+/// What the plugin answered, if that is what it was asked for.
+fn read(output: &[u8], wanted: &str) -> Result<CredentialStatus, ExecError> {
+    let bad = |why: String| ExecError::Output(why);
+    let value = units::yaml::read_either(output).map_err(|e| bad(e.to_string()))?;
+    let credential: Credential = serde_json::from_value(value).map_err(|e| bad(e.to_string()))?;
+    let missing = |what| {
+        let text = String::from_utf8_lossy(output);
+        Err(bad(format!("Object '{what}' is missing in '{}'", text.trim_end())))
+    };
+    if credential.kind.is_empty() {
+        return missing("Kind");
+    }
+    if credential.api_version.is_empty() {
+        return missing("apiVersion");
+    }
+    if credential.api_version != wanted {
+        let (wanted, got) = (wanted.to_owned(), credential.api_version);
+        return Err(ExecError::Version { wanted, got });
+    }
+    credential.status.ok_or(ExecError::NoStatus)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn kubeconfig(cluster: &str, exec: &str) -> Kubeconfig {
+        let text = format!(
+            "current-context: c
+clusters: [{{name: c, cluster: {{server: 'https://a', {cluster}}}}}]
+users: [{{name: u, user: {{exec: {{apiVersion: client.authentication.k8s.io/v1, command: x, \
+             interactiveMode: Never, {exec}}}}}}}]
+contexts: [{{name: c, context: {{cluster: c, user: u}}}}]
+"
+        );
+        Kubeconfig::parse(&text, Path::new("/")).unwrap()
+    }
+
+    // As a plugin under the Go kubelet sees it.
+    #[test]
+    fn a_plugin_is_told_what_client_go_tells() {
+        let told = |cluster: &str, exec: &str| {
+            let kubeconfig = kubeconfig(cluster, exec);
+            info(kubeconfig.exec.as_ref().unwrap(), &kubeconfig)
+        };
+        let head = r#"{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1""#;
+        assert_eq!(told("", ""), format!("{head},\"spec\":{{\"interactive\":false}}}}\n"));
+        let cluster = r#"{"server":"https://a","config":null}"#;
+        assert_eq!(
+            told("", "provideClusterInfo: true"),
+            format!("{head},\"spec\":{{\"cluster\":{cluster},\"interactive\":false}}}}\n")
+        );
+        let more = "insecure-skip-tls-verify: true, proxy-url: 'http://p', tls-server-name: name, \
+                    disable-compression: true, extensions: [{name: \
+                    client.authentication.k8s.io/exec, extension: {a: [1]}}]";
+        let told = told(more, "provideClusterInfo: true");
+        let cluster = "{\"server\":\"https://a\",\"tls-server-name\":\"name\",\
+                       \"insecure-skip-tls-verify\":true,\"proxy-url\":\"http://p\",\
+                       \"disable-compression\":true,\"config\":{\"a\":[1]}}";
+        assert!(told.contains(cluster), "{told}");
+    }
+
+    #[test]
+    fn what_is_no_credential_is_told_apart() {
+        let fault = |text: &str| {
+            read(text.as_bytes(), "client.authentication.k8s.io/v1").unwrap_err().to_string()
+        };
+        let kind = "kind: ExecCredential\napiVersion: client.authentication.k8s.io";
+        assert_eq!(fault("{\"a\":1}"), "decoding stdout: Object 'Kind' is missing in '{\"a\":1}'");
+        assert_eq!(fault(&format!("{kind}/v1")), "exec plugin didn't return a status field");
+        assert_eq!(
+            fault(&format!("{kind}/v1beta1\nstatus: {{token: t}}")),
+            "exec plugin is configured to use API version client.authentication.k8s.io/v1, plugin \
+             returned version client.authentication.k8s.io/v1beta1"
+        );
     }
 }

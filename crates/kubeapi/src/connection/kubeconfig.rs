@@ -3,6 +3,7 @@
 //! Promises: relative paths are relative to the file's folder, as everywhere in Kubernetes; secrets
 //! never appear in `Debug`.
 
+use super::writer::KubeconfigWriter;
 use base64::Engine;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -93,6 +94,7 @@ pub(crate) struct ExecSettings {
     pub(crate) command: String,
     pub(crate) args: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
+    pub(crate) interactive_mode: String,
     pub(crate) provide_cluster_info: bool,
 }
 
@@ -116,6 +118,9 @@ pub struct Kubeconfig {
     pub insecure: bool,
     /// `proxy-url`.
     pub proxy_url: Option<String>,
+    pub(crate) disable_compression: bool,
+    /// What the cluster has to say to exec plugins.
+    pub(crate) exec_extension: Option<Value>,
     pub(crate) authority: Option<Material>,
     pub(crate) certificate: Option<Material>,
     pub(crate) key: Option<Material>,
@@ -130,7 +135,9 @@ impl Kubeconfig {
     /// Reads a file.
     pub fn read(path: &Path) -> Result<Self, KubeconfigError> {
         let text = sys::fs::read_to_string(path)?;
-        Self::parse(&text, path.parent().unwrap_or(Path::new("/")))
+        // What it names may be written down elsewhere.
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        Self::parse(&text, absolute.parent().unwrap_or(Path::new("/")))
     }
 
     /// Parses a file's text; `folder` is where relative paths begin.
@@ -185,13 +192,18 @@ impl Kubeconfig {
             },
             args: e.args.unwrap_or_default(),
             env: e.env.unwrap_or_default().into_iter().map(|v| (v.name, v.value)).collect(),
+            interactive_mode: e.interactive_mode,
             provide_cluster_info: e.provide_cluster_info,
         });
+        let extension = |e: &NamedExtension| e.name == "client.authentication.k8s.io/exec";
+        let exec_extension = cluster.extensions.into_iter().find(extension).map(|e| e.extension);
         Ok(Self {
             server,
             tls_server_name: cluster.tls_server_name.filter(|n| !n.is_empty()),
             insecure: cluster.insecure_skip_tls_verify,
             proxy_url: cluster.proxy_url.filter(|p| !p.is_empty()),
+            disable_compression: cluster.disable_compression,
+            exec_extension,
             authority: material(
                 "certificate-authority-data",
                 cluster.certificate_authority_data,
@@ -205,7 +217,11 @@ impl Kubeconfig {
             key: material("client-key-data", user.client_key_data.map(|s| s.0), user.client_key)?,
             token: user.token.filter(|t| !t.expose().is_empty()),
             token_file: user.token_file.filter(|p| !p.is_empty()).map(place),
-            basic: user.username.filter(|u| !u.is_empty()).zip(user.password),
+            // A name may do without a password.
+            basic: user
+                .username
+                .filter(|u| !u.is_empty())
+                .map(|name| (name, user.password.unwrap_or_else(|| SecretText(String::new())))),
             exec,
             act_as,
         })
@@ -232,6 +248,11 @@ impl Kubeconfig {
         matches!((&self.certificate, &self.key), (Some(Material::File(_)), Some(Material::File(_))))
     }
 
+    /// Whether there is a certificate with its key.
+    pub(crate) fn has_certificate(&self) -> bool {
+        self.certificate.is_some() && self.key.is_some()
+    }
+
     /// Whether the client certificate is inline in the file.
     pub fn has_inline_certificate(&self) -> bool {
         matches!(self.certificate, Some(Material::Inline(_)))
@@ -254,61 +275,7 @@ impl Kubeconfig {
     /// Text of a kubeconfig for the same server whose user is the certificate in `pem_path`
     /// (upstream: `writeKubeconfigFromBootstrapping`).
     pub fn writer(&self, pem_path: &Path) -> KubeconfigWriter {
-        KubeconfigWriter { source: self.clone(), pem_path: pem_path.to_owned() }
-    }
-}
-
-/// Writes the kubeconfig that a bootstrap leaves behind.
-#[derive(Debug)]
-pub struct KubeconfigWriter {
-    source: Kubeconfig,
-    pem_path: PathBuf,
-}
-
-impl KubeconfigWriter {
-    /// Replaces the file at `path`.
-    pub fn write(&self, path: &Path) -> Result<(), KubeconfigError> {
-        if let Some(folder) = path.parent() {
-            sys::fs::create_dir_all(folder, 0o755)?;
-        }
-        Ok(sys::fs::write_atomic(path, self.render(), 0o600)?)
-    }
-
-    /// The file's text (JSON, which is YAML).
-    pub fn render(&self) -> String {
-        let mut cluster = BTreeMap::from([("server", serde_json::json!(self.source.server))]);
-        match &self.source.authority {
-            Some(Material::File(path)) => {
-                cluster.insert("certificate-authority", serde_json::json!(path));
-            }
-            Some(Material::Inline(bytes)) => {
-                let text = base64::prelude::BASE64_STANDARD.encode(bytes);
-                cluster.insert("certificate-authority-data", serde_json::json!(text));
-            }
-            None => {}
-        }
-        if let Some(name) = &self.source.tls_server_name {
-            cluster.insert("tls-server-name", serde_json::json!(name));
-        }
-        if self.source.insecure {
-            cluster.insert("insecure-skip-tls-verify", serde_json::json!(true));
-        }
-        if let Some(proxy) = &self.source.proxy_url {
-            cluster.insert("proxy-url", serde_json::json!(proxy));
-        }
-        let document = serde_json::json!({
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{ "name": "default-cluster", "cluster": cluster }],
-            "users": [{ "name": "default-auth", "user": {
-                "client-certificate": self.pem_path, "client-key": self.pem_path,
-            } }],
-            "contexts": [{ "name": "default-context", "context": {
-                "cluster": "default-cluster", "user": "default-auth", "namespace": "default",
-            } }],
-            "current-context": "default-context",
-        });
-        format!("{document:#}\n")
+        KubeconfigWriter::new(self.clone(), pem_path.to_owned())
     }
 }
 
@@ -359,6 +326,15 @@ struct Cluster {
     certificate_authority: Option<String>,
     certificate_authority_data: Option<String>,
     proxy_url: Option<String>,
+    disable_compression: bool,
+    extensions: Vec<NamedExtension>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct NamedExtension {
+    name: String,
+    extension: Value,
 }
 
 #[derive(Deserialize, Default)]
@@ -398,6 +374,7 @@ struct Exec {
     command: String,
     args: Option<Vec<String>>,
     env: Option<Vec<EnvVar>>,
+    interactive_mode: String,
     provide_cluster_info: bool,
 }
 
