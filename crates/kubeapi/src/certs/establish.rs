@@ -5,12 +5,14 @@ use super::request::{self, Request, RequestError};
 use super::rotation::{Asking, CertificateState, Rotation};
 use super::store::{CertStore, StoreError};
 use crate::connection::{
-    ClientIdentity, Connection, ConnectionConfig, ConnectionError, IdentityPair, Kubeconfig,
-    KubeconfigError, Lane,
+    ClientIdentity, Connection, ConnectionConfig, ConnectionError, IdentityError, IdentityPair,
+    Kubeconfig, KubeconfigError, Lane, validity,
 };
 use async_trait::async_trait;
 use ports::Clock;
 use rcgen::KeyPair;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -120,6 +122,7 @@ pub async fn establish(
         clock,
         state: watch::Sender::new(CertificateState::default()),
         force,
+        responsive: Arc::default(),
         metrics: None,
         node: None,
     };
@@ -130,21 +133,43 @@ fn load(path: &Path) -> Result<Kubeconfig, KubeconfigError> {
     Kubeconfig::read(path)
 }
 
-/// Whether the kubeconfig has a client certificate that is not over.
+/// Whether the kubeconfig has client certificates none of which is over. Its key matters only where
+/// it is inline: files may change until they are needed (upstream: `isClientConfigStillValid`).
 fn is_valid(path: &Path, clock: &dyn Clock) -> bool {
-    let pair = load(path).and_then(|kubeconfig| kubeconfig.client_pair());
-    match pair {
-        Ok(Some(pair)) => match IdentityPair::from_pem(&pair.certificate, &pair.key) {
-            Ok(pair) => pair.not_after() > clock.now(),
-            Err(err) => {
-                tracing::warn!(err = %err, "client certificate of the kubeconfig cannot be used");
-                false
-            }
-        },
-        Ok(None) => false,
+    let read = load(path).and_then(|file| Ok((file.client_pair()?, file.has_pair_of_files())));
+    let (pair, files) = match read {
+        Ok((Some(pair), files)) => (pair, files),
+        Ok((None, _)) => return false,
         Err(err) => {
             let err = crate::error::chain(&err);
             tracing::info!(err, "kubeconfig cannot be used, bootstrapping");
+            return false;
+        }
+    };
+    let whole = || IdentityPair::from_pem(&pair.certificate, &pair.key).map(drop);
+    let ends = CertificateDer::pem_slice_iter(&pair.certificate)
+        .map(|certificate| {
+            let certificate =
+                certificate.map_err(|e| IdentityError::BadCertificate(e.to_string()))?;
+            validity(&certificate).map(|(_, end)| end)
+        })
+        .collect::<Result<Vec<_>, _>>();
+    let ends = if files { ends } else { whole().and(ends) };
+    match ends {
+        Ok(ends) => {
+            let over = ends.iter().find(|end| clock.now() > **end);
+            if let Some(end) = over {
+                let end = end.strftime("%Y-%m-%d %H:%M:%S +0000 UTC");
+                let path = path.display();
+                let err = format!(
+                    "part of the existing bootstrap client certificate in {path} is expired: {end}"
+                );
+                tracing::error!(err, logger = "UnhandledError", "Unhandled Error");
+            }
+            over.is_none() && !ends.is_empty()
+        }
+        Err(err) => {
+            tracing::warn!(err = %err, "client certificate of the kubeconfig cannot be used");
             false
         }
     }

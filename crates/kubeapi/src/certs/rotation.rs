@@ -4,6 +4,7 @@ use super::key::{self, Names, Subject};
 use super::request::{self, Request, RequestError};
 use super::store::CertStore;
 use crate::connection::{ClientIdentity, Connection, IdentityPair, Lane};
+use crate::error::Refusal;
 use crate::metrics::{CertificateKind, CertificateMetrics};
 use crate::watch::random_fraction;
 use async_trait::async_trait;
@@ -11,9 +12,11 @@ use jiff::Timestamp;
 use ports::{Clock, NodeViews};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use telemetry::metrics::Registry;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use units::strconv::parse_ip;
 
@@ -22,6 +25,10 @@ const PATIENCE: Duration = Duration::from_secs(15 * 60);
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(32);
+/// How often it is looked whether there is a client certificate at all…
+const LOOK: Duration = Duration::from_secs(10);
+/// …and how long a node does without one. Who starts it again may have other credentials.
+const WITHOUT: Duration = Duration::from_secs(5 * 60);
 /// Wall time may jump: a far deadline is looked at this often.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
@@ -59,6 +66,8 @@ pub struct Rotation {
     pub(super) state: watch::Sender<CertificateState>,
     /// Ask at once, however fresh the certificate is.
     pub(super) force: bool,
+    /// Whether the server took part when it was last asked.
+    pub(super) responsive: Arc<AtomicBool>,
     pub(super) metrics: Option<CertificateMetrics>,
     /// Where the names come from; `None` if they never change.
     pub(super) node: Option<NodeNames>,
@@ -91,7 +100,7 @@ impl Rotation {
         self
     }
 
-    /// Runs until cancelled.
+    /// Runs until cancelled; a client's also ends when it has had no certificate for too long.
     pub async fn run(mut self, cancel: CancellationToken) {
         let following = self.node.take().map(NodeNames::follow);
         let following = async {
@@ -100,9 +109,21 @@ impl Rotation {
                 None => std::future::pending().await,
             }
         };
+        let lost = (self.connection.is_some()).then(|| {
+            let (identity, clock) = (Arc::clone(&self.identity), Arc::clone(&self.clock));
+            until_lost(identity, clock, Arc::clone(&self.responsive))
+        });
+        let lost = async {
+            match lost {
+                Some(lost) => lost.await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             // Cancel-safe: a token has no state to lose.
             () = cancel.cancelled() => {}
+            // The process ends with it.
+            () = lost => {}
             // Dropped only at the end of the process; a pending request is made anew.
             () = self.rounds() => {}
             // Ends only with the node's view.
@@ -125,6 +146,7 @@ impl Rotation {
                 };
                 match outcome {
                     Ok(()) => {
+                        self.responsive.store(true, Ordering::Relaxed);
                         tokio::time::sleep(SHORTEST_PAUSE).await;
                         break;
                     }
@@ -223,6 +245,12 @@ impl Rotation {
     }
 
     fn failed(&self, err: &RequestError) {
+        if let RequestError::Send(error) = err {
+            // These come from a server that works (upstream: `updateServerError`).
+            let refusals = [Refusal::Unauthorized, Refusal::NotFound, Refusal::Forbidden];
+            let answered = error.refusal().is_some_and(|refusal| refusals.contains(&refusal));
+            self.responsive.store(answered, Ordering::Relaxed);
+        }
         let text = crate::error::chain(err);
         tracing::error!(err = text, signer = self.signer, "certificate was not renewed");
         if let Some(metrics) = &self.metrics {
@@ -235,6 +263,42 @@ impl Rotation {
 async fn changed<T>(receiver: &mut watch::Receiver<T>) {
     if receiver.changed().await.is_err() {
         std::future::pending::<()>().await;
+    }
+}
+
+/// Returns when there has been no good certificate for too long although the server answers (upstream:
+/// `addCertRotation`).
+async fn until_lost(
+    identity: Arc<ClientIdentity>,
+    clock: Arc<dyn Clock>,
+    responsive: Arc<AtomicBool>,
+) {
+    let mut last = (Instant::now(), clock.now());
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let now = clock.now();
+        if identity.current().is_some_and(|pair| now <= pair.not_after) {
+            last = (Instant::now(), now);
+            continue;
+        }
+        if last.0.elapsed() <= WITHOUT {
+            continue;
+        }
+        let exits = responsive.load(Ordering::Relaxed);
+        let message = if exits {
+            "No valid client certificate is found and the server is responsive, exiting."
+        } else {
+            "No valid client certificate is found but the server is not responsive. A restart may be \
+             necessary to retrieve new initial credentials."
+        };
+        tracing::error!(
+            lastCertificateAvailabilityTime = %last.1,
+            shutdownThreshold = "5m0s",
+            "{message}"
+        );
+        if exits {
+            return;
+        }
     }
 }
 
@@ -310,6 +374,7 @@ pub fn serving(
         clock,
         state: watch::Sender::new(CertificateState::default()),
         force: false,
+        responsive: Arc::default(),
         metrics: None,
         node: Some(NodeNames { node, allow_dns_only: config.allow_dns_only, out }),
     };
@@ -373,6 +438,21 @@ mod tests {
         let left = |at: &str| seconds_left(&pair, at.parse().unwrap());
         assert_eq!(left("2030-01-10T23:59:00Z"), Some(60));
         assert_eq!(left("2030-01-11T00:00:01Z"), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_a_working_server_gives_no_certificate_ends() {
+        let (identity, responsive) = (Arc::<ClientIdentity>::default(), Arc::default());
+        let clock: Arc<dyn Clock> = Arc::new(ports::SystemClock);
+        let lost = until_lost(identity, clock, Arc::clone(&responsive));
+        tokio::pin!(lost);
+        let hour = Duration::from_secs(3600);
+        let silent = tokio::time::timeout(hour, &mut lost).await;
+        assert!(silent.is_err(), "a server that does not answer may yet");
+        responsive.store(true, Ordering::Relaxed);
+        let since = Instant::now();
+        lost.await;
+        assert!(since.elapsed() <= LOOK);
     }
 
     #[test]

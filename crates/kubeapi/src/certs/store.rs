@@ -3,6 +3,7 @@
 
 use crate::connection::{IdentityError, IdentityPair};
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use std::path::{Path, PathBuf};
 use sys::fs::FsError;
 
@@ -82,7 +83,8 @@ impl CertStore {
         key: &[u8],
         now: Timestamp,
     ) -> Result<IdentityPair, StoreError> {
-        let time = now.strftime("%Y-%m-%d-%H-%M-%S");
+        // By the clock on this machine's wall, as upstream names them.
+        let time = now.to_zoned(TimeZone::system()).strftime("%Y-%m-%d-%H-%M-%S");
         let path = self.folder.join(format!("{}-{time}.pem", self.prefix));
         let pair = parse(&path, certificate, key)?;
         sys::fs::create_dir_all(&self.folder, 0o755)?;
