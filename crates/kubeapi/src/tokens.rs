@@ -7,6 +7,7 @@ use api::authentication::v1::{
     BoundObjectReference, TokenRequest as ApiTokenRequest, TokenRequestSpec,
 };
 use api::core::v1::ServiceAccount;
+use api::machinery::apis::meta::v1::ObjectMeta;
 use jiff::Timestamp;
 use kube::Api;
 use kube::api::PostParams;
@@ -91,7 +92,9 @@ impl Tokens {
     }
 
     async fn request(&self, wanted: &TokenRequest) -> Result<Cached, ApiError> {
+        let uid = Some(&wanted.service_account_uid).filter(|uid| !uid.is_empty());
         let body = ApiTokenRequest {
+            metadata: ObjectMeta { uid: uid.cloned(), ..ObjectMeta::default() },
             spec: Some(TokenRequestSpec {
                 audiences: Some(wanted.audiences.clone()),
                 expiration_seconds: Some(wanted.expiration_seconds),
@@ -102,7 +105,7 @@ impl Tokens {
                     uid: Some(wanted.pod_uid.clone()),
                 }),
             }),
-            ..ApiTokenRequest::default()
+            status: None,
         };
         let api: Api<ServiceAccount> = Api::namespaced(self.lane.client(), &wanted.namespace);
         let answer: ApiTokenRequest = self
@@ -134,12 +137,13 @@ fn describe(wanted: &TokenRequest) -> String {
         some => format!("[]string{{{}}}", some.join(", ")),
     };
     format!(
-        "{:?}/{:?}/{audiences}/{}/v1.BoundObjectReference{{Kind:\"Pod\", APIVersion:\"v1\", Name:{:?}, UID:{:?}}}/\"\"",
+        "{:?}/{:?}/{audiences}/{}/v1.BoundObjectReference{{Kind:\"Pod\", APIVersion:\"v1\", Name:{:?}, UID:{:?}}}/{:?}",
         wanted.service_account,
         wanted.namespace,
         wanted.expiration_seconds,
         wanted.pod_name,
-        wanted.pod_uid
+        wanted.pod_uid,
+        wanted.service_account_uid
     )
 }
 
@@ -157,6 +161,7 @@ mod tests {
         let mut wanted = TokenRequest {
             namespace: "n".into(),
             service_account: "s".into(),
+            service_account_uid: String::new(),
             pod_name: "p".into(),
             pod_uid: "u".into(),
             audiences: vec!["a".into(), "b".into()],
@@ -165,7 +170,8 @@ mod tests {
         let pod = r#"v1.BoundObjectReference{Kind:"Pod", APIVersion:"v1", Name:"p", UID:"u"}"#;
         assert_eq!(describe(&wanted), format!(r#""s"/"n"/[]string{{"a", "b"}}/3600/{pod}/"""#));
         wanted.audiences.clear();
-        assert_eq!(describe(&wanted), format!(r#""s"/"n"/[]string(nil)/3600/{pod}/"""#));
+        wanted.service_account_uid = "x".into();
+        assert_eq!(describe(&wanted), format!(r#""s"/"n"/[]string(nil)/3600/{pod}/"x""#));
     }
 
     #[test]

@@ -168,6 +168,7 @@ fn objects_of_registered_pods_are_kept_fresh() {
         let request = TokenRequest {
             namespace: "default".into(),
             service_account: "default".into(),
+            service_account_uid: String::new(),
             pod_name: "p1".into(),
             pod_uid: uid.clone(),
             audiences: vec!["somebody".into()],

@@ -30,6 +30,8 @@ pub struct TokenRequest {
     pub namespace: String,
     /// The service account's name.
     pub service_account: String,
+    /// The UID that the service account must have; empty for any.
+    pub service_account_uid: String,
     /// Name of the pod the token is bound to.
     pub pod_name: String,
     /// UID of the pod the token is bound to.

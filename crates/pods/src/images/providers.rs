@@ -156,6 +156,8 @@ impl Provider {
         let token = ports::TokenRequest {
             namespace: namespace.into(),
             service_account: name.into(),
+            // One of the same name that came after it is somebody else.
+            service_account_uid: object.metadata.uid.clone().unwrap_or_default(),
             pod_name: pod.metadata.name.clone().unwrap_or_default(),
             pod_uid: pod.metadata.uid.clone().unwrap_or_default(),
             audiences: vec![attributes.service_account_token_audience.clone()],

@@ -298,6 +298,7 @@ pub(crate) async fn tokens(
         let request = TokenRequest {
             namespace: text(&pod.metadata.namespace),
             service_account: account.clone().unwrap_or_default(),
+            service_account_uid: String::new(),
             pod_name: text(&pod.metadata.name),
             pod_uid: text(&pod.metadata.uid),
             audiences: Some(wanted.audience.clone())

@@ -314,6 +314,7 @@ async fn token(
             .as_ref()
             .and_then(|s| s.service_account_name.clone())
             .unwrap_or_default(),
+        service_account_uid: String::new(),
         pod_name: text(&pod.metadata.name),
         pod_uid: text(&pod.metadata.uid),
         audiences: source.audience.clone().filter(|a| !a.is_empty()).into_iter().collect(),
