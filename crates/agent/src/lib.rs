@@ -136,9 +136,14 @@ impl AgentError {
     }
 }
 
-/// A new certificate for this host, signed by itself, and its key; PEM.
+/// A new certificate for this host with the authority that signed it, and its key; PEM.
 pub fn self_signed_pair(host: &str) -> Result<(String, String), server::tls::TlsError> {
     server::tls::self_signed_pair(host, SystemClock.now().as_second())
+}
+
+/// Why these PEM texts are no certificate with its key, in Go's words.
+pub fn pair_fault(certificate: &[u8], key: &[u8]) -> Option<String> {
+    server::tls::pair_fault(certificate, key)
 }
 
 /// Where the agent of this root directory tells why pods wait.
@@ -182,8 +187,11 @@ async fn run_with(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<End
     let mut contention: futures::future::BoxFuture<'_, ()> = Box::pin(std::future::pending());
     let mut _lock = None;
     if let Some(file) = &config.node.lock_file {
+        let path = file.path.display();
+        tracing::info!(path = %path, "Acquiring file lock");
         _lock = Some(lifecycle::lock(&file.path).await.map_err(AgentError::Lock)?);
         if file.exit_on_contention {
+            tracing::info!(path = %path, "Watching for inotify events");
             contention = Box::pin(lifecycle::contention(&file.path, tasks.token()));
         }
     }

@@ -48,6 +48,10 @@ impl ConfigFiles for Disk {
         make_certificate(pair, host)
     }
 
+    fn pair_fault(&self, certificate: &[u8], key: &[u8]) -> Option<String> {
+        agent::pair_fault(certificate, key)
+    }
+
     fn variables(&self) -> Vec<(String, String)> {
         let text = |value: std::ffi::OsString| value.to_string_lossy().into_owned();
         std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect()
