@@ -12,6 +12,7 @@ mod environment;
 mod faults;
 mod probes;
 mod shape;
+mod themes;
 mod volumes;
 
 use std::path::PathBuf;
@@ -33,8 +34,9 @@ pub const HOST_FOLDER: &str = "/tmp/rubelet-drawn";
 /// The pod of this number with what its client does, as a record that is still to be made.
 pub fn make(seed: u64) -> anyhow::Result<Golden> {
     let mut draw = Draw::new(seed);
-    let pod = draw.pod();
-    let script = draw.actions(&pod);
+    let mut pod = draw.pod();
+    let theme = if seed >= themes::FIRST { draw.theme(&mut pod) } else { None };
+    let script = theme.unwrap_or_else(|| draw.actions(&pod));
     let record = json!({ "pod": pod, "script": script });
     Golden::of(PathBuf::from(format!("{}.json", draw.name)), &record)
 }
@@ -109,7 +111,8 @@ mod tests {
 
     #[test]
     fn every_part_of_the_specification_is_drawn_some_time() {
-        let all: String = (0..3_000).map(|seed| make(seed).unwrap().pod.to_string()).collect();
+        let numbers = (0..3_000).chain(themes::FIRST..themes::FIRST + 500);
+        let all: String = numbers.map(|seed| make(seed).unwrap().pod.to_string()).collect();
         let words = [
             "restartPolicyRules",
             "resourceFieldRef",
@@ -137,6 +140,11 @@ mod tests {
             "activeDeadlineSeconds",
             "runtimeClassName",
             "hostUsers",
+            "RestartAllContainers",
+            "grpc-health-checking",
+            "HTTPS",
+            "\"terminationGracePeriodSeconds\":0",
+            "/files/env",
         ];
         for word in words {
             assert!(all.contains(word), "{word} is never drawn");

@@ -98,7 +98,7 @@ impl Draw {
     }
 
     /// Seconds until some container ends, another number for each.
-    fn next_end(&mut self) -> u64 {
+    pub(super) fn next_end(&mut self) -> u64 {
         self.ends += 1;
         self.ends * 2 + 1
     }
