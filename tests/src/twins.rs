@@ -20,8 +20,20 @@ use crate::wire::Wire;
 const PATIENCE: Duration = Duration::from_secs(120);
 const BUSYBOX: &str = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
 
+/// Writes what log readers have trouble with: both streams, long lines, bytes that are no text,
+/// carriage returns, empty lines and an end without one. The runtime copies each stream by itself, so
+/// that only a pause puts one behind the other.
+const TALK: &str = r"for i in $(seq 60); do echo out $i; done; sleep 1
+    for i in $(seq 60); do echo err $i >&2; done; sleep 1
+    head -c 40000 /dev/zero | tr '\0' x; echo; printf 'a\r\n\n\001\377\n'
+    head -c 16384 /dev/zero | tr '\0' y; echo; sleep 1; echo last >&2; sleep 1; printf 'no end'
+    sleep 36000";
+
 /// Containers that run, by pod.
-const RUNNING: [(&str, &str); 8] = [
+const RUNNING: [(&str, &str); 11] = [
+    ("once", "c"),
+    ("talk", "c"),
+    ("leave", "c"),
     ("run", "c"),
     ("run", "quiet"),
     ("term", "c"),
@@ -134,10 +146,29 @@ impl Twins {
                     pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == wanted
                 })
             };
-            for name in ["run", "term", "init", "eph"] {
+            for name in ["run", "term", "init", "eph", "talk", "leave"] {
                 eventually(PATIENCE, &format!("{name} runs"), || state(name, 0, "running"))?;
             }
-            eventually(PATIENCE, "done ended", || state("done", 0, "terminated"))?;
+            eventually(PATIENCE, "once runs again", || {
+                let known = status("once").unwrap_or_default();
+                let known = &known["status"]["containerStatuses"][0];
+                known["state"]["running"].is_object() && known["restartCount"] == 1
+            })?;
+            for name in ["done", "start"] {
+                eventually(PATIENCE, &format!("{name} ended"), || state(name, 0, "terminated"))?;
+            }
+            eventually(PATIENCE, "leave was deleted", || {
+                let deleted = |pod: &Value| pod["metadata"]["deletionTimestamp"].is_string();
+                status("leave").is_some_and(|pod| deleted(&pod)) || {
+                    let wanted = ["delete", "pod", "leave", "-n", &space, "--wait=false"];
+                    control.kubectl(wanted).is_err()
+                }
+            })?;
+            eventually(PATIENCE, "deny failed", || {
+                status("deny").is_some_and(|pod| pod["status"]["phase"] == "Failed")
+            })?;
+            eventually(PATIENCE, "hold waits", || reason("hold", "PodInitializing"))?;
+            eventually(PATIENCE, "conf waits", || reason("conf", "CreateContainerConfigError"))?;
             eventually(PATIENCE, "both ephemeral containers are known", || {
                 let state = |pod: &Value, name: &str, kind: &str| {
                     let list = pod["status"]["ephemeralContainerStatuses"].as_array();
@@ -242,6 +273,10 @@ impl Twin {
                 let name = name.split("-node").next().unwrap_or(name);
                 let uid = pod["metadata"]["uid"].as_str().context("a pod without a UID")?;
                 self.ids.insert(format!("uid-{name}"), uid.to_owned());
+                let own = &pod["metadata"]["annotations"]["kubernetes.io/config.hash"];
+                if let Some(own) = own.as_str() {
+                    self.ids.insert(format!("own-{name}"), own.to_owned());
+                }
                 let statuses =
                     ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"];
                 for status in statuses.iter().flat_map(|s| pod["status"][s].as_array()).flatten() {
@@ -303,7 +338,9 @@ fn pods(digit: char) -> Vec<Value> {
     let pod = |name: &str, mut spec: Value| {
         spec["nodeName"] = format!("node{digit}").into();
         spec["automountServiceAccountToken"] = false.into();
-        spec["terminationGracePeriodSeconds"] = 1.into();
+        if spec["terminationGracePeriodSeconds"].is_null() {
+            spec["terminationGracePeriodSeconds"] = 1.into();
+        }
         for list in ["initContainers", "containers"] {
             for container in spec[list].as_array_mut().into_iter().flatten() {
                 if container["image"].is_null() {
@@ -354,6 +391,38 @@ fn pods(digit: char) -> Vec<Value> {
             "pull",
             json!({"containers": [
                 {"name": "c", "image": "registry.k8s.io/no-such-image:1"}]}),
+        ),
+        pod(
+            "once",
+            json!({"containers": [{"name": "c", "volumeMounts": [{"name": "v", "mountPath": "/v"}],
+                "command": shell("if [ -f /v/x ]; then echo second; sleep 36000; fi; touch /v/x; echo first; echo late >&2; exit 7")}],
+                "volumes": [{"name": "v", "emptyDir": {}}]}),
+        ),
+        pod("talk", json!({"containers": [{"name": "c", "command": shell(TALK)}]})),
+        pod(
+            "leave",
+            json!({"terminationGracePeriodSeconds": 3600, "containers": [
+                {"name": "c", "command": shell("trap '' TERM; echo stays; while true; do sleep 5; done")}]}),
+        ),
+        pod(
+            "hold",
+            json!({"initContainers": [{"name": "first", "command": shell("echo holds; sleep 36000")}],
+                "containers": [{"name": "c", "command": shell("sleep 36000")}]}),
+        ),
+        pod(
+            "start",
+            json!({"restartPolicy": "Never", "containers": [
+                {"name": "c", "command": ["/no/such/program"]}]}),
+        ),
+        pod(
+            "conf",
+            json!({"containers": [{"name": "c", "command": shell("sleep 36000"),
+                "envFrom": [{"configMapRef": {"name": "none"}}]}]}),
+        ),
+        pod(
+            "deny",
+            json!({"nodeSelector": {"no": "such"}, "containers": [
+                {"name": "c", "command": shell("sleep 36000")}]}),
         ),
     ]
 }

@@ -6,11 +6,12 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test on the real machine")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use anyhow::Context as _;
 use serde_json::json;
 use testkit::real::run;
 use tests::answers::difference;
@@ -59,6 +60,48 @@ fn compare_metrics(twins: &Twins, callers: &Callers) -> Vec<String> {
                 let lacking = lacking.filter(|(name, _)| !meant(name));
                 found.extend(lacking.map(|(name, how)| format!("{page} {name}: {how}")));
             }
+        }
+    }
+    found.extend(compare_values(twins, callers));
+    found
+}
+
+/// Label values that do not depend on whose cgroup it is: what is there once, and what all share.
+const VALUES: [(&str, &[&str]); 5] = [
+    ("container_memory_usage_bytes", &["container", "image", "namespace", "pod"]),
+    ("container_network_receive_bytes_total", &["image", "interface", "pod"]),
+    ("container_fs_limit_bytes", &["device"]),
+    ("container_fs_reads_total", &["container", "device"]),
+    ("container_ulimits_soft", &["container", "image", "pod", "ulimit"]),
+];
+
+/// What containers, pods and the machine are called on the page of containers. A crashing pod is in
+/// another state every few seconds, and the machine's interfaces come and go with other tests.
+fn compare_values(twins: &Twins, callers: &Callers) -> Vec<String> {
+    let values = |twin: &tests::twins::Twin, family: &str, names: &[&str]| {
+        let ask = Ask::new("GET", "/metrics/cadvisor").bytes();
+        let page = twin.common(&callers.plain.send(twin.port(), &ask, false).unwrap().text());
+        let lines = page.lines().filter_map(|line| line.strip_prefix(family)?.strip_prefix('{'));
+        let of = |line: &str, name: &str| {
+            let (_, value) = line.split_once(&format!("{name}=\""))?;
+            value.split('"').next().map(str::to_owned)
+        };
+        let all = lines.map(|line| names.iter().filter_map(|name| of(line, name)).collect());
+        let steady = |values: &Vec<String>| {
+            let own = |value: &String| value == "again" || value.contains("/rubelet/nodes/");
+            // The host's interfaces have no pod.
+            !values.iter().any(own)
+                && !(family.contains("network") && values.contains(&String::new()))
+        };
+        all.filter(steady).collect::<BTreeSet<Vec<String>>>()
+    };
+    let mut found = Vec::new();
+    for (family, names) in VALUES {
+        let (want, got) = (values(&twins.go, family, names), values(&twins.ours, family, names));
+        let lacking: Vec<_> = want.difference(&got).collect();
+        let more: Vec<_> = got.difference(&want).collect();
+        if !lacking.is_empty() || !more.is_empty() {
+            found.push(format!("{family} lacks {lacking:?} and has {more:?}"));
         }
     }
     found
@@ -162,6 +205,8 @@ impl Callers {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Listener {
     Secure,
+    /// The secure port, behind another request on the same connection.
+    Kept,
     Http2,
     /// The secure port, spoken to in the clear.
     Clear,
@@ -177,6 +222,13 @@ fn compare(twins: &Twins, callers: &Callers, ask: &Ask, listener: Listener) -> O
             Listener::Http2 => {
                 let request = http2::request(ask, |text| twin.own(text)).unwrap();
                 return callers.of(ask.who).send_http2(twin.port(), request);
+            }
+            Listener::Kept => {
+                let first = Ask::new("GET", "/healthz").with("Connection", "keep-alive").bytes();
+                let requests = [&*first, &*twin.own(&text).into_bytes()].map(<[u8]>::to_vec);
+                let requests = requests.each_ref().map(Vec::as_slice);
+                let answers = callers.of(ask.who).converse(twin.port(), &requests)?;
+                return answers.into_iter().nth(1).context("there is no second answer");
             }
             Listener::Secure => (callers.of(ask.who), twin.port()),
             Listener::Clear => (&callers.clear, twin.port()),
@@ -274,6 +326,10 @@ fn both_kubelets_answer_alike() {
         report.differ += 1;
         let _ = writeln!(report.text, "{found}");
     }
+    let mut kept = few(odd(), 13);
+    kept.extend(by_chance(number("ASKS", 100) / 4));
+    kept.retain(|ask| ask.method != "HEAD");
+    report.ask(&twins, &callers, &kept, Listener::Kept);
     let mut read_only = few(access(), 23);
     read_only.extend(by_chance(number("ASKS", 100) / 5));
     report.ask(&twins, &callers, &read_only, Listener::ReadOnly);

@@ -96,6 +96,24 @@ pub const PATHS: &[&str] = &[
     "/containerLogs/aa1/eph/short",
     "/containerLogs/kube-system/still-node1/c",
     "/containerLogs/kube-system/still/c",
+    "/containerLogs/aa1/once/c",
+    "/containerLogs/aa1/talk/c",
+    "/containerLogs/aa1/leave/c",
+    "/containerLogs/aa1/hold/c",
+    "/containerLogs/aa1/start/c",
+    "/containerLogs/aa1/conf/c",
+    "/containerLogs/aa1/deny/c",
+    "/exec/aa1/leave/c",
+    "/attach/aa1/leave/c",
+    "/portForward/aa1/leave",
+    "/portForward/aa1/deny",
+    "/exec/kube-system/still-node1/<uid-still>/c",
+    "/exec/kube-system/still-node1/<own-still>/c",
+    "/attach/kube-system/still-node1/<uid-still>/c",
+    "/attach/kube-system/still-node1/<own-still>/c",
+    "/run/kube-system/still-node1/<uid-still>/c",
+    "/portForward/kube-system/still-node1/<uid-still>",
+    "/portForward/kube-system/still-node1/<own-still>",
     "/checkpoint",
     "/checkpoint/",
     "/checkpoint/aa1/none/c",
@@ -208,6 +226,17 @@ pub fn table() -> Vec<Ask> {
     for query in LOG_QUERIES {
         get(&format!("/containerLogs/aa1/run/c?{query}"));
         get(&format!("/containerLogs/aa1/done/c?{query}"));
+        get(&format!("/containerLogs/aa1/once/c?{query}"));
+        get(&format!("/containerLogs/aa1/talk/c?{query}"));
+    }
+    for pod in ["done", "start", "deny", "conf", "hold", "pull"] {
+        for query in ["follow=true", "follow=1&tailLines=1", "follow=true&previous=true"] {
+            get(&format!("/containerLogs/aa1/{pod}/c?{query}"));
+        }
+    }
+    for limit in [1, 5, 16, 1000, 16_383, 16_384, 16_385, 39_999, 40_001, 60_000, 1_000_000] {
+        get(&format!("/containerLogs/aa1/talk/c?limitBytes={limit}"));
+        get(&format!("/containerLogs/aa1/talk/c?limitBytes={limit}&tailLines=4"));
     }
     for query in STREAM_QUERIES {
         for path in

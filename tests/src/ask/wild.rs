@@ -50,8 +50,23 @@ impl Chance {
             "aa1/none/c",
             "aa1/run/none",
             "kube-system/still-node1/c",
+            "aa1/once/c",
+            "aa1/once/c",
+            "aa1/talk/c",
+            "aa1/talk/c",
+            "aa1/talk/c",
+            "aa1/leave/c",
+            "aa1/hold/c",
+            "aa1/hold/first",
+            "aa1/start/c",
+            "aa1/conf/c",
+            "aa1/deny/c",
         ]);
+        let ended = ["aa1/done/c", "aa1/start/c", "aa1/init/first", "aa1/eph/short", "aa1/deny/c"];
         let mut parts = Vec::new();
+        if ended.contains(&path) && self.once_in(3) {
+            parts.push(format!("follow={}", self.switch()));
+        }
         for _ in 0..=self.below(3) {
             let key = self.of(&[
                 "tailLines",
@@ -74,9 +89,19 @@ impl Chance {
                 "stream" => self
                     .of(&["All", "Stdout", "Stderr", "all", "stdout", "", "Stdout,Stderr"])
                     .to_owned(),
+                "limitBytes" if self.once_in(2) => self.below(70_000).to_string(),
+                "tailLines" if self.once_in(2) => self.below(130).to_string(),
                 _ => self.number(),
             };
             parts.push(format!("{key}={value}"));
+        }
+        // Times are not all equally long: where a limit cuts between them is each kubelet's own.
+        if parts.iter().any(|part| part.starts_with("timestamps")) {
+            let cuts = |part: &String| {
+                let limit = part.strip_prefix("limitBytes=");
+                limit.and_then(|limit| limit.parse::<u64>().ok()).is_some_and(|limit| limit > 19)
+            };
+            parts.retain(|part| !cuts(part));
         }
         Ask::new("GET", &format!("/containerLogs/{path}?{}", parts.join("&")))
     }
