@@ -52,8 +52,31 @@ fn complete(pod: &mut Value) {
     for time in ["lastProbeTime", "lastTransitionTime"] {
         each(pod, ["status", "conditions"], time, Value::Null);
     }
+    for list in ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"] {
+        for state in ["state", "lastState"] {
+            each(pod, ["status", list], state, json!({}));
+        }
+        let items =
+            pod.get_mut("status").and_then(|s| s.get_mut(list)).and_then(Value::as_array_mut);
+        items.into_iter().flatten().for_each(complete_times);
+    }
     if let Some(map) = pod.as_object_mut() {
         map.entry("status").or_insert_with(|| json!({}));
+    }
+}
+
+/// Times of a container's states that are not known.
+fn complete_times(status: &mut Value) {
+    let times: [(&str, &[&str]); 2] =
+        [("running", &["startedAt"]), ("terminated", &["startedAt", "finishedAt"])];
+    for state in ["state", "lastState"] {
+        for (kind, names) in times {
+            let known = status.get_mut(state).and_then(|state| state.get_mut(kind));
+            let Some(known) = known.and_then(Value::as_object_mut) else { continue };
+            for name in names {
+                known.entry(*name).or_insert(Value::Null);
+            }
+        }
     }
 }
 
@@ -101,4 +124,23 @@ pub(crate) fn find(deps: &ServerDeps, namespace: &str, name: &str) -> Option<Pod
 fn names(pod: &Arc<Pod>, namespace: &str, name: &str) -> bool {
     pod.metadata.namespace.as_deref() == Some(namespace)
         && pod.metadata.name.as_deref() == Some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_go_prints_without_a_value_is_there() {
+        let mut pod = json!({"spec": {"containers": [{"name": "c"}]}, "status": {
+            "conditions": [{"type": "Ready"}],
+            "containerStatuses": [{"name": "c", "state": {"terminated": {"exitCode": 137}}}]}});
+        complete(&mut pod);
+        let ended = json!({"exitCode": 137, "startedAt": null, "finishedAt": null});
+        let want = json!({"spec": {"containers": [{"name": "c", "resources": {}}]}, "status": {
+            "conditions": [{"type": "Ready", "lastProbeTime": null, "lastTransitionTime": null}],
+            "containerStatuses": [
+                {"name": "c", "state": {"terminated": ended}, "lastState": {}}]}});
+        assert_eq!(pod, want);
+    }
 }
