@@ -12,6 +12,8 @@ mod chance;
 mod documents;
 mod fields;
 mod lines;
+mod material;
+mod odd;
 mod pools;
 mod related;
 mod settings;

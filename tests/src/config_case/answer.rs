@@ -64,6 +64,8 @@ const ELSEWHERE: &[&str] = &[
     "\"Certificate rotation is enabled\"",
     "\"Rotating certificates\"",
     "\"Failed while requesting a signed certificate",
+    "\"Current certificate CN does not match",
+    "\"Loading client cert failed",
     "Systemd watchdog",
     "Validating the CRI",
     "[pick-first",

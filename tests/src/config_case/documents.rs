@@ -1,6 +1,7 @@
 //! Configuration files by chance: fields with values of all sorts, then bent as a whole.
 
 use super::chance::Dice;
+pub(super) use super::odd::EXTRA;
 use super::{fields, spelled};
 use std::collections::BTreeMap;
 
@@ -68,6 +69,29 @@ pub(super) fn with_fields(count: usize, alone: bool, dice: &mut Dice) -> String 
     text
 }
 
+/// A document with these fields set.
+pub(super) fn with_these(some: &[&fields::Field], alone: bool, dice: &mut Dice) -> String {
+    let mut tree = Tree::default();
+    if alone {
+        tree.set("authentication.webhook.enabled", "false".to_owned());
+        tree.set("authorization.mode", "AlwaysAllow".to_owned());
+    }
+    for field in some {
+        let value = match dice.below(8) {
+            0 => dice.of(&["null", "{}", "[]", "''", "~", "{a: null}", "{$patch: delete}"]),
+            _ => "",
+        };
+        let value = match value {
+            "" => fields::field_value(field, dice),
+            value => value.to_owned(),
+        };
+        tree.set(field.path, value);
+    }
+    let mut text = HEAD.to_owned();
+    tree.write(0, &mut text);
+    text
+}
+
 /// A document with this one field set.
 pub(super) fn with_field(field: &fields::Field, dice: &mut Dice) -> String {
     let mut tree = Tree::default();
@@ -78,102 +102,6 @@ pub(super) fn with_field(field: &fields::Field, dice: &mut Dice) -> String {
     tree.write(0, &mut text);
     text
 }
-
-/// Lines that make a document odd without breaking it, or do.
-pub(super) const EXTRA: &[&str] = &[
-    "bogus: 1",
-    "bogus: {a: b}",
-    "Port: 5",
-    "port: 10250\nport: 10251",
-    "maxPods: 5\nmaxPods: 5\nmaxPods: 6",
-    "authentication: {webhook: {enabled: false}, bogus: 1}",
-    "authentication: {x509: {bogus: 1}}",
-    "evictionHard: {memory.available: 5%, memory.available: 6%}",
-    "kind: KubeletConfiguration",
-    "kind: Other",
-    "apiVersion: v1",
-    "---\nport: 1",
-    "...\nport: 1",
-    "# a note",
-    "x: &x 5\nmaxPods: *x",
-    "maxPods: *nobody",
-    "a: &a [*a]",
-    "<<: {maxPods: 5}",
-    "<<: [{maxPods: 5}, {port: 7}]",
-    "<<: 5",
-    "x: &x {maxPods: 5}\n<<: *x",
-    "\tport: 5",
-    "port:\t5",
-    "port: 5\t",
-    " port: 5",
-    "port: 5\n  x: 1",
-    "clusterDomain: |\n  a\n  b",
-    "clusterDomain: >-\n  a\n  b",
-    "clusterDomain: |2\n  a",
-    "clusterDomain: \"a\n  b\"",
-    "clusterDomain: a\n  b",
-    "clusterDomain: 'a",
-    "clusterDomain: \"a",
-    "clusterDomain: \"\\q\"",
-    "clusterDNS: [a, b",
-    "clusterDNS: [a, b]]",
-    "clusterDNS: [a b, c,]",
-    "clusterDNS: [,]",
-    "clusterDNS:\n- a\n- b",
-    "clusterDNS:\n  - a\n - b",
-    "clusterDNS:\n  -a\n  -b",
-    "evictionHard: {a: b",
-    "evictionHard: {a}",
-    "evictionHard: {a: b, }",
-    "evictionHard: {a:b}",
-    "? port\n: 5",
-    "? [a]\n: 5",
-    "5: 5",
-    "true: 5",
-    "~: 5",
-    "1.5: x",
-    "{a: b}: 5",
-    "port",
-    "port 5",
-    "port:5",
-    "- port",
-    ": 5",
-    "!!str port: 5",
-    "port: !!str 5",
-    "\"port\": 5",
-    "'port': 5",
-    "port: 5 # note",
-    "port: 5#note",
-    "port: #note",
-    "%YAML 1.1",
-    "@port: 5",
-    "port: @5",
-    "port: `5`",
-    "port: %5",
-    "port: &a",
-    "port: *",
-    "port: !",
-    "port: - 5",
-    "port: a: b",
-    "port: [5",
-    "staticPodURLHeader: {a: [b], a: [c]}",
-    "registerWithTaints: [{key: a, effect: NoSchedule, bogus: 1}]",
-    "reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}, {numaNode: 0, limits: {memory: 1Gi}}]",
-    "reservedMemory: [{numaNode: 0, limits: {memory: null}}]",
-    "registerWithTaints: [null, {key: a, value: null, effect: NoSchedule, timeAdded: null}]",
-    "shutdownGracePeriodByPodPriority: [{priority: 1, shutdownGracePeriodSeconds: 5, x: y}]",
-    "tracing: {}",
-    "tracing: null",
-    "tracing: {samplingRatePerMillion: -1}",
-    "logging: {format: json}",
-    "logging: {vmodule: [{filePattern: a, verbosity: 1}], format: json}",
-    "logging: {options: {text: {splitStream: true}}}",
-    "logging: {flushFrequency: 5}",
-    "logging: {flushFrequency: 5s}",
-    "userNamespaces: {idsPerPod: 65536}",
-    "metadata: {name: x}",
-    "memorySwap: null",
-];
 
 const TYPES: &[&str] = &[
     "",
@@ -442,7 +370,17 @@ pub(super) fn any(dice: &mut Dice) -> Vec<u8> {
 fn deep(dice: &mut Dice) -> String {
     let count = [3, 50, 127, 129, 300, 900][dice.below(6)];
     let key = dice.of(&["bogus", "evictionHard", "maxPods", "clusterDNS", "logging"]);
-    match dice.below(7) {
+    match dice.below(9) {
+        7 => {
+            // Each line names the one before it many times.
+            let mut text = format!("{HEAD}{ALONE}a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
+            for n in 1..=dice.below(8) {
+                let before = vec![format!("*a{}", n - 1); 10].join(", ");
+                text.push_str(&format!("a{n}: &a{n} [{before}]\n"));
+            }
+            text
+        }
+        8 => format!("{HEAD}{ALONE}{}: 5\n", "k".repeat(count)),
         0 => format!("{HEAD}{ALONE}{key}: {}{}\n", "[".repeat(count), "]".repeat(count)),
         1 => format!("{HEAD}{ALONE}{key}: {}x{}\n", "{a: ".repeat(count), "}".repeat(count)),
         2 => {

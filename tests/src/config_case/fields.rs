@@ -51,6 +51,11 @@ pub(super) fn flags() -> &'static [Flag] {
     })
 }
 
+/// The flag that stands for a field.
+pub(super) fn flag_of(path: &str) -> Option<&'static Flag> {
+    flags().iter().find(|flag| flag.field == path)
+}
+
 pub(super) fn fields() -> &'static [Field] {
     static ALL: OnceLock<Vec<Field>> = OnceLock::new();
     ALL.get_or_init(|| {

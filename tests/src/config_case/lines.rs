@@ -1,19 +1,21 @@
 //! Whole cases by chance.
 
 use super::chance::Dice;
-use super::{Case, documents, fields, related};
+use super::{Case, documents, fields, material, related};
 
 /// Case number `n` of a seed.
 #[must_use]
 pub fn make(seed: u64, n: u64) -> Case {
     let mut dice = Dice::new(seed.wrapping_mul(0x1_0000_0001).wrapping_add(n));
     match dice.below(100) {
-        0..=18 => one_flag(&mut dice),
-        19..=24 => several_flags(&mut dice),
-        25..=29 => grammar(&mut dice),
-        30..=53 => file(&mut dice),
-        54..=61 => file_and_flags(&mut dice),
-        62..=73 => drop_ins(&mut dice),
+        0..=16 => one_flag(&mut dice),
+        17..=22 => several_flags(&mut dice),
+        23..=28 => grammar(&mut dice),
+        29..=50 => file(&mut dice),
+        51..=57 => file_and_flags(&mut dice),
+        58..=61 => material::make(&mut dice),
+        62..=66 => over_each_other(&mut dice),
+        67..=73 => drop_ins(&mut dice),
         74..=79 => providers(&mut dice),
         80..=86 => kubeconfig(&mut dice),
         87 => bootstrap(&mut dice),
@@ -190,7 +192,57 @@ const GRAMMAR: &[&[&str]] = &[
     &["--show-hidden-metrics-for-version=1.34"],
 ];
 
+/// What may stand between flags.
+const BETWEEN: &[&str] = &[
+    "x",
+    "",
+    "--",
+    "-",
+    "---",
+    "--bogus",
+    "--bogus=1",
+    "-x",
+    "-x=1",
+    "-v",
+    "-v=2",
+    "-v 2",
+    "--v",
+    "--=1",
+    "=",
+    "--help",
+    "-h",
+    "--version=false",
+    "--no-port",
+    "--PORT=5",
+    "--port==5",
+    "--config==c.yaml",
+    "@c.yaml",
+    "--port=5 ",
+    " --port=5",
+    "--port\n=5",
+    "\u{2014}port=5",
+    "$HOME",
+    "--root-dir=$HOME",
+    "--node-labels",
+    "--vmodule",
+    "\u{0301}",
+    "-1",
+    "--1",
+    "--é=1",
+];
+
 fn grammar(dice: &mut Dice) -> Case {
+    if dice.once_in(3) {
+        let mut case = Case::default();
+        for _ in 0..=dice.below(3) {
+            match dice.below(3) {
+                0 => case.args.push(dice.of(BETWEEN).to_owned()),
+                1 => case.args.extend(flag(dice)),
+                _ => case.args.extend(dice.of(GRAMMAR).iter().map(|arg| (*arg).to_owned())),
+            }
+        }
+        return case;
+    }
     let mut case = Case::of(dice.of(GRAMMAR));
     if dice.once_in(4) {
         case.args.extend(dice.of(GRAMMAR).iter().map(|arg| (*arg).to_owned()));
@@ -286,6 +338,43 @@ fn drop_ins(dice: &mut Dice) -> Case {
     }
     if dice.once_in(4) {
         case.args.extend(flag(dice));
+    }
+    case
+}
+
+/// The same fields in a file, in drop-ins, on the command line: which one counts, and what is left of
+/// the others.
+fn over_each_other(dice: &mut Dice) -> Case {
+    let all = fields::fields();
+    let chosen: Vec<&fields::Field> =
+        (0..=dice.below(3)).map(|_| &all[dice.below(all.len())]).collect();
+    let mut case = Case::default().arg("--config-dir=d");
+    let text = |alone: bool, dice: &mut Dice| {
+        let mut some: Vec<&fields::Field> = chosen.clone();
+        some.retain(|_| !dice.once_in(4));
+        let mut text = documents::with_these(&some, alone, dice);
+        if dice.once_in(6) {
+            text.push_str(dice.of(documents::EXTRA));
+            text.push('\n');
+        }
+        text
+    };
+    if !dice.once_in(4) {
+        case = case.arg("--config=c.yaml").file("c.yaml", text(true, dice));
+    }
+    for name in ["10.conf", "20.conf", "sub/05.conf"] {
+        if !dice.once_in(3) {
+            let alone = dice.once_in(2);
+            case = case.file(&format!("d/{name}"), text(alone, dice));
+        }
+    }
+    case = case.file("d/", "");
+    for field in chosen {
+        if dice.once_in(3)
+            && let Some(flag) = fields::flag_of(field.path)
+        {
+            case = case.arg(format!("--{}={}", flag.name, fields::flag_value(flag, dice)));
+        }
     }
     case
 }

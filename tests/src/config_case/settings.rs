@@ -401,6 +401,7 @@ pub fn make(seed: u64, n: u64) -> Case {
         9..=12 => thresholds(&mut dice),
         13 | 14 => placement(&mut dice),
         15 | 16 => providers(&mut dice),
+        17 if dice.once_in(2) => super::material::serving(&mut dice),
         17 => state(&mut dice),
         18 => document(&[]).arg("--kubeconfig=k").file("k", documents::kubeconfig(&mut dice)),
         _ => {
