@@ -6,22 +6,42 @@
 //! `make vm-test` runs it; `KUBELET=go` runs it with the Go kubelet, `RECORD=1` besides writes down what that
 //! one did (`fixtures/golden/vm`).
 #![forbid(unsafe_code)]
-#![expect(clippy::unwrap_used, reason = "a test on a machine")]
+#![expect(clippy::print_stderr, reason = "tells people how far it is")]
+#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test in real time")]
 
 #[path = "vm/storage.rs"]
 mod storage;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use testkit::real::{ControlPlane, ControlPlaneOptions, KubeletKind, VirtualNode, eventually_some};
+use testkit::real::{ControlPlane, ControlPlaneOptions, KubeletKind, VirtualNode};
 use tests::golden::recorded;
 
-/// The machine is emulated.
-const PATIENCE: Duration = Duration::from_secs(240);
+/// The machine is emulated, and this one may be busy with other things.
+const PATIENCE: Duration = Duration::from_secs(600);
 const IMAGE: &str = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
+
+/// Looks once a second: each question is a program of its own, here or in the machine, and takes from both the time
+/// in which the machine could get on.
+fn eventually_some<T>(
+    within: Duration,
+    what: &str,
+    mut probe: impl FnMut() -> Option<T>,
+) -> Result<T, String> {
+    let began = Instant::now();
+    loop {
+        if let Some(value) = probe() {
+            return Ok(value);
+        }
+        if began.elapsed() > within {
+            return Err(format!("not within {within:?}: {what}"));
+        }
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
 
 /// What the configuration below keeps for the system and for Kubernetes.
 const RESERVED_KIB: u64 = 150 * 1024;
@@ -81,7 +101,7 @@ impl Machine {
             last = self.control.get(["pod", name]).ok()?;
             holds(&last).then(|| last.clone())
         });
-        found.unwrap_or_else(|error| panic!("{error:#}; its status: {}", last["status"]))
+        found.unwrap_or_else(|error| panic!("{error}; its status: {}", last["status"]))
     }
 
     fn wait_running(&self, name: &str) -> Value {
@@ -145,7 +165,7 @@ impl Machine {
             last = self.node.shell(&format!("cat /sys/fs/cgroup/{folder}/{file}")).ok()?;
             right(last.trim()).then_some(())
         });
-        found.unwrap_or_else(|error| panic!("{error:#}; it is {last:?}"));
+        found.unwrap_or_else(|error| panic!("{error}; it is {last:?}"));
     }
 }
 
@@ -401,7 +421,7 @@ fn leave(machine: &Machine) {
         (last.lines().count() == 3).then_some(())
     };
     eventually_some(PATIENCE, "only the levels are left", levels)
-        .unwrap_or_else(|error| panic!("{error:#}: {last}"));
+        .unwrap_or_else(|error| panic!("{error}: {last}"));
     let units = "systemctl list-units --all --plain --no-legend --no-pager 'kubepods*' | cut -d' ' -f1; echo";
     let units = machine.node.shell(units).unwrap();
     let units: Vec<&str> = units.split_whitespace().collect();
@@ -413,16 +433,25 @@ fn leave(machine: &Machine) {
     assert_eq!(units, wanted);
 }
 
+/// Does a step and prints how long it took: which one is slow differs from machine to machine.
+fn step<T>(driver: &str, name: &str, work: impl FnOnce() -> T) -> T {
+    let began = Instant::now();
+    eprintln!("{driver}: {name} …");
+    let done = work();
+    eprintln!("{driver}: {name}: {} s", began.elapsed().as_secs());
+    done
+}
+
 fn scenario(driver: &'static str) {
-    let mut machine = Machine::start(driver);
-    let seen = observe(&machine);
-    let counted = storage::begin(&machine);
-    limits(&machine);
-    storage::server_returns(&machine);
-    restart(&mut machine);
-    storage::after_restart(&machine, &counted);
-    out_of_memory(&machine);
-    leave(&machine);
+    let mut machine = step(driver, "start", || Machine::start(driver));
+    let seen = step(driver, "classes of pods", || observe(&machine));
+    let counted = step(driver, "quotas, and a server that goes away", || storage::begin(&machine));
+    step(driver, "limits", || limits(&machine));
+    step(driver, "the server is back", || storage::server_returns(&machine));
+    step(driver, "restart", || restart(&mut machine));
+    step(driver, "quotas after it", || storage::after_restart(&machine, &counted));
+    step(driver, "out of memory", || out_of_memory(&machine));
+    step(driver, "all pods go", || leave(&machine));
     storage::nothing_is_left(&machine);
     compare(&machine, &seen);
 }

@@ -19,10 +19,12 @@ use super::{ControlPlane, KubeletKind, Parts, Registry, Service, Slot, repositor
 
 /// How the guest names this machine.
 const HOST: &str = "10.0.2.2";
-/// What one script in the guest may take.
-const SCRIPT: Duration = Duration::from_secs(120);
+/// What one script in the guest may take, also on a machine that is busy with other things.
+const SCRIPT: Duration = Duration::from_secs(300);
 /// What booting, and a kubelet's way to a ready node, may take.
-const BOOT: Duration = Duration::from_secs(240);
+const BOOT: Duration = Duration::from_secs(600);
+/// What one answer of the kubelet may take, in seconds.
+const ANSWER: &str = "180";
 
 /// A running virtual node. Dropping it ends the machine.
 #[derive(Debug)]
@@ -103,7 +105,7 @@ impl VirtualNode {
     /// GET a path of the kubelet's HTTPS API.
     pub fn kubelet_get(&self, path: &str) -> anyhow::Result<String> {
         let url = format!("https://127.0.0.1:{}{path}", self.api);
-        run("curl", ["-fsSk", "-m", "90", &url])
+        run("curl", ["-fsSk", "-m", ANSWER, &url])
     }
 
     /// The end of the kubelet's log.
