@@ -10,18 +10,52 @@ use std::time::Duration;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
+#[cfg(test)]
+mod tests;
+
 const CHECK_PERIOD: Duration = Duration::from_secs(60);
 const COMMAND_DEADLINE: Duration = Duration::from_secs(30);
 const CANARY: &str = "KUBE-KUBELET-CANARY";
 const HINT: &str = "KUBE-IPTABLES-HINT";
 const FIREWALL: &str = "KUBE-FIREWALL";
+/// What comes from elsewhere to a loopback address is dropped, unless it answers or was translated: with
+/// `route_localnet` on, neighbours could reach what listens on loopback only (CVE-2020-8558).
+const NO_MARTIANS: [&str; 16] = [
+    "-m",
+    "comment",
+    "--comment",
+    "block incoming localnet connections",
+    "-d",
+    "127.0.0.0/8",
+    "!",
+    "-s",
+    "127.0.0.0/8",
+    "-m",
+    "conntrack",
+    "!",
+    "--ctstate",
+    "RELATED,ESTABLISHED,DNAT",
+    "-j",
+    "DROP",
+];
+
+/// An address family with the tool for it.
+#[derive(Debug, Clone)]
+struct Family {
+    tool: &'static str,
+    /// What the tool is run by; nothing but in tests, which enter a network namespace.
+    by: Vec<String>,
+    /// Whether others can be kept from loopback addresses: only IPv4 routes them.
+    keeps_loopback: bool,
+}
 
 /// Keeps the chains until cancelled.
 pub(crate) async fn run(cancel: CancellationToken) {
     let mut families = Vec::new();
-    for tool in ["iptables", "ip6tables"] {
-        match sync(tool).await {
-            Ok(()) => families.push(tool),
+    for (tool, keeps_loopback) in [("iptables", true), ("ip6tables", false)] {
+        let family = Family { tool, by: Vec::new(), keeps_loopback };
+        match family.sync().await {
+            Ok(()) => families.push(family),
             Err(error) => {
                 tracing::info!(
                     tool,
@@ -42,80 +76,72 @@ pub(crate) async fn run(cancel: CancellationToken) {
             // Cancel-safe: a missed tick comes again.
             _ = ticks.tick() => {}
         }
-        for tool in &families {
-            if run_tool(tool, &["-w", "5", "-t", "mangle", "-S", CANARY]).await.is_err()
-                && let Err(error) = sync(tool).await
-            {
-                tracing::warn!(tool, err = error, "could not repair the iptables chains");
-            }
+        for family in &families {
+            family.repair().await;
         }
     }
 }
 
-async fn sync(tool: &str) -> Result<(), String> {
-    for table in ["mangle", "nat", "filter"] {
-        ensure_chain(tool, table, CANARY).await?;
+impl Family {
+    /// Looks for the canary; where somebody flushed it, the rest is gone too.
+    async fn repair(&self) {
+        if self.run(&["-w", "5", "-t", "mangle", "-S", CANARY]).await.is_err()
+            && let Err(error) = self.sync().await
+        {
+            tracing::warn!(tool = self.tool, err = error, "could not repair the iptables chains");
+        }
     }
-    ensure_chain(tool, "mangle", HINT).await?;
-    if tool != "iptables" {
-        return Ok(());
-    }
-    ensure_chain(tool, "filter", FIREWALL).await?;
-    let rule = [
-        "-m",
-        "comment",
-        "--comment",
-        "block incoming localnet connections",
-        "-d",
-        "127.0.0.0/8",
-        "!",
-        "-s",
-        "127.0.0.0/8",
-        "-m",
-        "conntrack",
-        "!",
-        "--ctstate",
-        "RELATED,ESTABLISHED,DNAT",
-        "-j",
-        "DROP",
-    ];
-    ensure_rule(tool, FIREWALL, "-A", &rule).await?;
-    for chain in ["OUTPUT", "INPUT"] {
-        ensure_rule(tool, chain, "-I", &["-j", FIREWALL]).await?;
-    }
-    Ok(())
-}
 
-async fn ensure_chain(tool: &str, table: &str, chain: &str) -> Result<(), String> {
-    if run_tool(tool, &["-w", "5", "-t", table, "-S", chain]).await.is_ok() {
-        return Ok(());
+    async fn sync(&self) -> Result<(), String> {
+        for table in ["mangle", "nat", "filter"] {
+            self.ensure_chain(table, CANARY).await?;
+        }
+        self.ensure_chain("mangle", HINT).await?;
+        if !self.keeps_loopback {
+            return Ok(());
+        }
+        self.ensure_chain("filter", FIREWALL).await?;
+        self.ensure_rule(FIREWALL, "-A", &NO_MARTIANS).await?;
+        for chain in ["OUTPUT", "INPUT"] {
+            self.ensure_rule(chain, "-I", &["-j", FIREWALL]).await?;
+        }
+        Ok(())
     }
-    run_tool(tool, &["-w", "5", "-t", table, "-N", chain]).await
-}
 
-async fn ensure_rule(tool: &str, chain: &str, add: &str, rule: &[&str]) -> Result<(), String> {
-    let with =
-        |verb| ["-w", "5", "-t", "filter", verb, chain].iter().chain(rule).copied().collect();
-    let check: Vec<&str> = with("-C");
-    if run_tool(tool, &check).await.is_ok() {
-        return Ok(());
+    async fn ensure_chain(&self, table: &str, chain: &str) -> Result<(), String> {
+        if self.run(&["-w", "5", "-t", table, "-S", chain]).await.is_ok() {
+            return Ok(());
+        }
+        self.run(&["-w", "5", "-t", table, "-N", chain]).await
     }
-    let add: Vec<&str> = with(add);
-    run_tool(tool, &add).await
-}
 
-async fn run_tool(tool: &str, arguments: &[&str]) -> Result<(), String> {
-    let child = Command::new(tool)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .output();
-    match tokio::time::timeout(COMMAND_DEADLINE, child).await {
-        Err(_) => Err(format!("{tool}: no answer in {}s", COMMAND_DEADLINE.as_secs())),
-        Ok(Err(error)) => Err(format!("{tool}: {error}")),
-        Ok(Ok(output)) if output.status.success() => Ok(()),
-        Ok(Ok(output)) => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+    async fn ensure_rule(&self, chain: &str, add: &str, rule: &[&str]) -> Result<(), String> {
+        let with =
+            |verb| ["-w", "5", "-t", "filter", verb, chain].iter().chain(rule).copied().collect();
+        let check: Vec<&str> = with("-C");
+        if self.run(&check).await.is_ok() {
+            return Ok(());
+        }
+        let add: Vec<&str> = with(add);
+        self.run(&add).await
+    }
+
+    async fn run(&self, arguments: &[&str]) -> Result<(), String> {
+        let tool = self.tool;
+        let mut words = self.by.iter().map(String::as_str).chain([tool]);
+        let child = Command::new(words.next().unwrap_or(tool))
+            .args(words)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .output();
+        match tokio::time::timeout(COMMAND_DEADLINE, child).await {
+            Err(_) => Err(format!("{tool}: no answer in {}s", COMMAND_DEADLINE.as_secs())),
+            Ok(Err(error)) => Err(format!("{tool}: {error}")),
+            Ok(Ok(output)) if output.status.success() => Ok(()),
+            Ok(Ok(output)) => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        }
     }
 }
