@@ -90,8 +90,8 @@ fn compare_values(twins: &Twins, callers: &Callers) -> Vec<String> {
         let steady = |values: &Vec<String>| {
             let own = |value: &String| value == "again" || value.contains("/rubelet/nodes/");
             // The host's interfaces have no pod.
-            !values.iter().any(own)
-                && !(family.contains("network") && values.contains(&String::new()))
+            let of_host = family.contains("network") && values.contains(&String::new());
+            !of_host && !values.iter().any(own)
         };
         all.filter(steady).collect::<BTreeSet<Vec<String>>>()
     };
