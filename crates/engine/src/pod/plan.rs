@@ -344,6 +344,7 @@ fn gate(view: &PodView<'_>, spec: &PodSpec, start: &StartContainer, now: Timesta
         delay,
         message: format!("back-off {shown} restarting failed container={name} pod={pod}"),
         event: format!("Back-off restarting failed container {name} in pod {pod}"),
+        previous: (key, finished),
     }
 }
 

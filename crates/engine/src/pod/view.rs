@@ -231,12 +231,28 @@ pub enum StartGate {
         message: String,
         /// Message of the Warning event `BackOff`.
         event: String,
+        /// Key and end of the previous run.
+        previous: (BackOffKey, Timestamp),
     },
     /// Do not start it yet: the last start of its instance failed a moment ago.
     Pause {
         /// When it may start.
         until: Timestamp,
     },
+}
+
+impl StartGate {
+    /// The gate as it stands at a later moment of walking the plan: a kill or a pull that came before may have
+    /// taken as long as the container had to wait (upstream asks right before each start).
+    #[must_use]
+    pub fn at(&self, now: Timestamp) -> Self {
+        match self {
+            Self::BackOff { until, previous, .. } if now >= *until => {
+                Self::Now { previous: Some(previous.clone()) }
+            }
+            other => other.clone(),
+        }
+    }
 }
 
 /// What a failed start means for the rest.

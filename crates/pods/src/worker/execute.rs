@@ -219,14 +219,13 @@ impl PodWorker {
                 // What is up already is enough: the pod is to end.
                 break;
             }
-            if let StartGate::BackOff { until: at, .. } | StartGate::Pause { until: at } =
-                &start.gate
-            {
+            let gate = start.gate.at(self.shared.clock.now());
+            if let StartGate::BackOff { until: at, .. } | StartGate::Pause { until: at } = &gate {
                 until = Some(until.map_or(*at, |earliest| earliest.min(*at)));
             } else {
                 *acted = true;
             }
-            match Box::pin(self.start(&ground, start)).await {
+            match Box::pin(self.start(&ground, start, &gate)).await {
                 Ok(()) => {
                     self.faults.remove(&start.name);
                     if start.kind == ContainerKind::Init {

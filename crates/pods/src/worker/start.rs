@@ -22,8 +22,9 @@ impl PodWorker {
         &mut self,
         ground: &Ground<'_>,
         start: &StartContainer,
+        gate: &StartGate,
     ) -> Result<(), StartError> {
-        match &start.gate {
+        match gate {
             StartGate::BackOff { message, event, .. } => {
                 self.container_event(
                     ground.pod,

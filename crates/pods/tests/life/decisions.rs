@@ -224,6 +224,27 @@ async fn a_failed_liveness_probe_restarts_the_container_with_the_probes_grace() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_time_a_kill_takes_counts_as_waited() {
+    let world = World::new();
+    world.cri.behave("main", Behaviour::ignores_term());
+    world.cri.on_exec(|_| ExecReply::exits(1));
+    let spec = serde_json::json!({
+        "terminationGracePeriodSeconds": 4,
+        "containers": [{"name": "main", "image": "i:1", "livenessProbe": {
+            "exec": {"command": ["check"]},
+            "initialDelaySeconds": 7, "periodSeconds": 1, "failureThreshold": 1}}]});
+    world.api.put(pod("web", spec));
+    let agent = world.start(Sources::Api).await;
+    // The third restart has ten seconds to wait, of which seven are over when the kill begins.
+    let starts = |w: &World| w.reasons().iter().filter(|r| **r == "Started").count();
+    world.eventually("restarted", |w| starts(w) == 4).await;
+    assert_eq!(world.messages("BackOff"), [""; 0]);
+    world.eventually("waits", |w| !w.messages("BackOff").is_empty()).await;
+    assert_eq!(starts(&world), 4);
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_probe_that_cannot_be_made_restarts_nothing() {
     let world = World::new();
     world.cri.on_exec(|_| ExecReply::fails(cri::Code::Unavailable, "runtime is busy"));

@@ -326,7 +326,12 @@ fn a_crashing_container_waits_for_its_back_off() {
     assert_eq!(soon.wake_at(), Some(*until));
     assert!(soon.is_settled());
     let later = plan(&view, *until);
-    assert_eq!(later.start[0].gate, StartGate::Now { previous: Some((key, finished)) });
+    let open = StartGate::Now { previous: Some((key, finished)) };
+    assert_eq!(later.start[0].gate, open);
+    // Walking the plan took that long.
+    let gate = &soon.start[0].gate;
+    assert_eq!(gate.at(*until), open);
+    assert_eq!(&gate.at(finished), gate);
 }
 
 #[test]
