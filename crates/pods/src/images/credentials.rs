@@ -90,8 +90,9 @@ impl Inner {
     ) -> Result<Vec<Credential>, ImageFault> {
         // Upstream shows the raw text as reason and as message.
         let raw = |text: String| ImageFault { reason: text.clone(), message: text };
-        let name = reference::parse(image)
-            .map_err(|e| raw(format!("couldn't parse image name {image:?}: {e}")))?;
+        let name = reference::parse(image).map_err(|e| {
+            raw(format!("couldn't parse image name {}: {e}", units::strconv::quote(image)))
+        })?;
         let own = of_secrets(request.secrets.iter().map(AsRef::as_ref))
             .map_err(|e| raw(e.to_string()))?;
         let node = self.node_keyring.get().await;
