@@ -27,6 +27,7 @@ use telemetry::Chain;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use units::GoDuration;
+use units::strconv::quote;
 
 /// What all image work shares.
 #[derive(Debug)]
@@ -135,8 +136,8 @@ impl Inner {
     }
 
     fn not_present(&self, request: &EnsureImage) -> ImageFault {
-        let image = &request.image;
-        let message = format!("Container image {image:?} is not present with pull policy of Never");
+        let image = quote(&request.image);
+        let message = format!("Container image {image} is not present with pull policy of Never");
         self.refuse(request, "ErrImageNeverPull", "ErrImageNeverPull", message)
     }
 
@@ -223,8 +224,9 @@ impl Inner {
         };
         written.map_err(|why| {
             let why = format!("failed to record image pull intent: {why}");
+            let image = quote(image);
             let message =
-                format!("Failed to record image pull intent for container image {image:?}: {why}");
+                format!("Failed to record image pull intent for container image {image}: {why}");
             ImageFault { reason: why, message }
         })
     }
@@ -257,6 +259,7 @@ impl Inner {
         credentials: Vec<Credential>,
     ) -> Result<String, ImageFault> {
         let image = &request.image;
+        let shown = quote(image);
         let uid = request.pod.metadata.uid.clone().unwrap_or_default();
         let key = format!("{uid}_{image}");
         let waiting = {
@@ -264,12 +267,12 @@ impl Inner {
             back_off.ok().and_then(|b| b.waiting(&key, Instant::now()).map(str::to_owned))
         };
         if let Some(last) = waiting {
-            let message = format!("Back-off pulling image {image:?}");
+            let message = format!("Back-off pulling image {shown}");
             self.tell(request, EventSeverity::Normal, "BackOff", message.clone());
             let message = format!("{message}: {last}");
             return Err(ImageFault { reason: "ImagePullBackOff".into(), message });
         }
-        let pulling = format!("Pulling image {image:?}");
+        let pulling = format!("Pulling image {shown}");
         self.tell(request, EventSeverity::Normal, "Pulling", pulling);
         let begun = Instant::now();
         let progress = PullProgress {
@@ -284,7 +287,7 @@ impl Inner {
             Ok(pulled) => {
                 let total = milliseconds(begun.elapsed());
                 let message = format!(
-                    "Successfully pulled image {image:?} in {} ({} including waiting). Image size: \
+                    "Successfully pulled image {shown} in {} ({} including waiting). Image size: \
                      {} bytes.",
                     milliseconds(pulled.took),
                     total,
@@ -300,7 +303,7 @@ impl Inner {
                 Ok(pulled.image_ref)
             }
             Err(error) => {
-                let message = format!("Failed to pull image {image:?}: {error}");
+                let message = format!("Failed to pull image {shown}: {error}");
                 self.tell(request, EventSeverity::Warning, "Failed", message);
                 let fault = pull_fault(image, error);
                 if let Ok(mut back_off) = self.back_off.lock() {
@@ -368,9 +371,10 @@ async fn image_ref(
     seen: &mut Seen,
 ) -> Result<String, ImageFault> {
     let named = &request.image;
+    let shown = quote(named);
     let image = reference::with_default_tag(named).map_err(|e| {
         let message = format!(
-            "Failed to apply default image tag {named:?}: couldn't parse image name {named:?}: {e}"
+            "Failed to apply default image tag {shown}: couldn't parse image name {shown}: {e}"
         );
         inner.refuse(request, "InspectFailed", "InvalidImageName", message)
     })?;
@@ -401,9 +405,9 @@ async fn image_ref(
         }
         if allowed? {
             let message = match inner.verification {
-                None => format!("Container image {named:?} already present on machine"),
+                None => format!("Container image {shown} already present on machine"),
                 Some(_) => format!(
-                    "Container image {named:?} already present on machine and can be accessed by \
+                    "Container image {shown} already present on machine and can be accessed by \
                      the pod"
                 ),
             };
