@@ -114,9 +114,8 @@ async fn a_token_file_that_cannot_be_read_leaves_the_token_before_it() {
     let folder = folder("gone");
     let file = folder.join("token");
     let user = json!({"token": "fixed", "tokenFile": file});
-    let connection =
-        Connection::new(&kubeconfig(&server, user, None), &ConnectionConfig::default());
-    let connection = connection.await.unwrap();
+    let kubeconfig = kubeconfig(&server, user, None);
+    let connection = Connection::new(&kubeconfig, &ConnectionConfig::default()).await.unwrap();
     let node = NodeApi::new(&connection, "node1");
     let _ = node.get().await;
     sys::fs::write(&file, "from-file\n").unwrap();
