@@ -136,7 +136,7 @@ impl AgentError {
     }
 }
 
-/// A new certificate for this host with the authority that signed it, and its key; PEM.
+/// A new certificate for this host, signed by itself, and its key; PEM.
 pub fn self_signed_pair(host: &str) -> Result<(String, String), server::tls::TlsError> {
     server::tls::self_signed_pair(host, SystemClock.now().as_second())
 }

@@ -49,7 +49,8 @@ impl ConfigFiles for Disk {
     }
 
     fn pair_fault(&self, certificate: &[u8], key: &[u8]) -> Option<String> {
-        agent::pair_fault(certificate, key)
+        let outline = units::x509::pair_outline_fault(certificate, key);
+        outline.or_else(|| agent::pair_fault(certificate, key))
     }
 
     fn variables(&self) -> Vec<(String, String)> {
