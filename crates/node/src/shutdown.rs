@@ -1,13 +1,14 @@
 //! The machine goes down: pods end first, by priority, in their own time (kubelet: `nodeshutdown`).
 //!
 //! ```text
-//!   attach (lock, listen) ─▶ "shutdown begins" ─▶ not Ready, no admission ─▶ groups end ─▶ lock released
+//!   attach (lock, listen) ─▶ "shutdown begins" ─▶ not Ready, no admission ─▶ groups end ─▶ told ─▶ lock released
 //!        ▲                          "called off" ─▶ Ready again, lock taken again
 //!        └── a second after the bus was lost
 //! ```
 //!
 //! Owns: the lock and the word that the node is shutting down. Promises: a first attach that fails is
-//! logged and not tried again; a group that does not end in its time does not hold up the next.
+//! logged and not tried again; a group that does not end in its time does not hold up the next; the lock is kept
+//! until the API server knows how the pods ended, but not for long when it does not answer.
 
 mod announcer;
 mod record;
@@ -28,8 +29,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 const RECONNECT: Duration = Duration::from_secs(1);
+/// How long the API server is waited for at most when all pods have ended…
+const TELL_AT_MOST: Duration = Duration::from_secs(5);
+/// …and at least, when they took all their time.
+const TELL_AT_LEAST: Duration = Duration::from_secs(1);
 
 /// Settings of graceful shutdown.
 #[derive(Debug, Clone)]
@@ -153,7 +159,7 @@ impl Shutdown {
     }
 
     async fn end_pods(&self) {
-        let start = self.parts.clock.now();
+        let (start, began) = (self.parts.clock.now(), Instant::now());
         if let Some(record) = &self.record {
             record.began(start).await;
         }
@@ -170,6 +176,18 @@ impl Shutdown {
         }
         if let Some(record) = &self.record {
             record.ended(start, self.parts.clock.now()).await;
+        }
+        let left = total(&self.periods).saturating_sub(began.elapsed());
+        self.wait_told(&active, left.clamp(TELL_AT_LEAST, TELL_AT_MOST)).await;
+    }
+
+    /// Waits until the API server knows how the pods ended. Otherwise they would be shown as running, and be
+    /// served to others, until this machine is up again.
+    async fn wait_told(&self, pods: &[Arc<Pod>], limit: Duration) {
+        let told =
+            pods.iter().map(|pod| async move { self.parts.pods.wait_told(&uid_of(pod)).await });
+        if tokio::time::timeout(limit, futures::future::join_all(told)).await.is_err() {
+            tracing::warn!(?limit, "the API server does not know how all pods ended");
         }
     }
 

@@ -5,6 +5,7 @@ use crate::explain;
 use crate::housekeeping::{ContainerGc, Reach};
 use crate::shared::Shared;
 use crate::sources::ManifestFaults;
+use crate::sources::desired::is_static;
 use crate::view::ViewHealth;
 use api::core::v1::Pod;
 use api::ids::PodUid;
@@ -88,6 +89,15 @@ impl Pods for PodsHandle {
                 }
                 Err("timeout waiting to kill pod".to_owned())
             }
+        }
+    }
+
+    async fn wait_told(&self, uid: &PodUid) {
+        let entry = self.published.borrow().pods.get(uid).cloned();
+        // A static pod without a mirror has nobody who could be told.
+        let unseen = entry.is_some_and(|entry| is_static(&entry.pod) && entry.mirror.is_none());
+        if self.shared.has_api && !unseen {
+            self.shared.status.wait_told(uid).await;
         }
     }
 }

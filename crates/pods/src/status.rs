@@ -47,6 +47,8 @@ fn is_adopted(mirror: &Pod) -> bool {
 pub(crate) struct StatusCache {
     slots: Arc<Mutex<BTreeMap<PodUid, Slot>>>,
     changed: watch::Sender<u64>,
+    /// By pod the version that the API server has, as far as we know.
+    told: watch::Sender<BTreeMap<PodUid, u64>>,
     clock: Arc<dyn Clock>,
     gates: Arc<StatusGates>,
     terminated: CounterFamily,
@@ -63,6 +65,7 @@ impl StatusCache {
         Self {
             slots: Arc::default(),
             changed: watch::Sender::new(0),
+            told: watch::Sender::new(BTreeMap::new()),
             clock,
             gates: Arc::new(gates),
             terminated,
@@ -154,9 +157,32 @@ impl StatusCache {
         });
     }
 
+    /// The API server has this version of a pod's status.
+    pub(crate) fn told(&self, uid: &PodUid, version: u64) {
+        self.told.send_modify(|told| {
+            told.insert(uid.clone(), version);
+        });
+    }
+
+    /// Waits until the API server has a pod's newest status, or there is none.
+    pub(crate) async fn wait_told(&self, uid: &PodUid) {
+        let newest = || self.lock().get(uid).map(|slot| slot.cached.version);
+        let mut told = self.told.subscribe();
+        let has = |told: &BTreeMap<PodUid, u64>| {
+            newest().is_none_or(|newest| told.get(uid).is_some_and(|version| *version >= newest))
+        };
+        // The sender lives in `self`: it cannot be gone.
+        let _ = told.wait_for(has).await;
+    }
+
     /// Keeps the statuses of these pods.
     pub(crate) fn retain(&self, keep: impl Fn(&PodUid) -> bool) {
         self.lock().retain(|uid, _| keep(uid));
+        self.told.send_if_modified(|told| {
+            let before = told.len();
+            told.retain(|uid, _| keep(uid));
+            told.len() < before
+        });
     }
 
     /// Whether the cached phase is final.

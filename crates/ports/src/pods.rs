@@ -103,6 +103,9 @@ pub trait Pods: Send + Sync + std::fmt::Debug {
     fn watch(&self) -> watch::Receiver<PodsSnapshot>;
     /// Ends a pod; returns when its containers have stopped.
     async fn kill(&self, uid: &PodUid, request: KillRequest) -> Result<(), String>;
+    /// Waits until the API server has a pod's newest status, or there is none to have. The limit is the caller's:
+    /// an API server that is away never has it.
+    async fn wait_told(&self, _uid: &PodUid) {}
 }
 
 /// What became of a pod.

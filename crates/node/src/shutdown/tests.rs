@@ -19,6 +19,8 @@ struct World {
     /// How long each pod takes to end.
     takes: BTreeMap<PodUid, Duration>,
     heard: tokio::sync::Mutex<mpsc::Receiver<bool>>,
+    /// How long the API server takes to hear of an end.
+    hears: Duration,
 }
 
 impl World {
@@ -28,7 +30,7 @@ impl World {
     }
 }
 
-fn world(pods: &[(&str, i32, i64, u64)]) -> (Arc<World>, mpsc::Sender<bool>) {
+fn world(pods: &[(&str, i32, i64, u64)], hears: u64) -> (Arc<World>, mpsc::Sender<bool>) {
     let entries = pods.iter().map(|(name, priority, grace, _)| {
         let pod: Pod = serde_json::from_value(serde_json::json!({
             "metadata": {"name": name, "uid": name},
@@ -58,6 +60,7 @@ fn world(pods: &[(&str, i32, i64, u64)]) -> (Arc<World>, mpsc::Sender<bool>) {
             .map(|(name, _, _, takes)| (PodUid::from(*name), Duration::from_secs(*takes)))
             .collect(),
         heard: tokio::sync::Mutex::new(heard),
+        hears: Duration::from_secs(hears),
     };
     (Arc::new(world), announce)
 }
@@ -74,6 +77,11 @@ impl Pods for World {
         tokio::time::sleep(self.takes[uid]).await;
         self.tell(format!("{uid} ended"));
         Ok(())
+    }
+
+    async fn wait_told(&self, uid: &PodUid) {
+        tokio::time::sleep(self.hears).await;
+        self.tell(format!("end of {uid} is known"));
     }
 }
 
@@ -156,7 +164,7 @@ async fn pods_end_by_priority_and_a_slow_group_does_not_hold_up_the_next() {
     let root = std::env::temp_dir().join(format!("rubelet-shutdown-{}", std::process::id()));
     sys::fs::create_dir_all(&root, 0o755).unwrap();
     let (world, announce) =
-        world(&[("critical", 2_000_000_000, 60, 2), ("quick", 0, 5, 1), ("slow", 0, 60, 25)]);
+        world(&[("critical", 2_000_000_000, 60, 2), ("quick", 0, 5, 1), ("slow", 0, 60, 25)], 1);
     let (shutdown, mut seen, registry) = shutdown(&world, &root);
     let tasks = shutdown.parts.tasks.clone();
     tasks.spawn("shutdown", OnExit::Fine, shutdown.run());
@@ -177,9 +185,12 @@ async fn pods_end_by_priority_and_a_slow_group_does_not_hold_up_the_next() {
             "20s kill critical grace 10 evict false",
             "22s critical ended",
             "22s volumes of critical released",
-            "22s lock released",
-            "22s Shutdown: Shutdown manager detected shutdown cancellation",
-            "22s locked again",
+            "23s end of critical is known",
+            "23s end of quick is known",
+            "23s end of slow is known",
+            "23s lock released",
+            "23s Shutdown: Shutdown manager detected shutdown cancellation",
+            "23s locked again",
         ]
     );
     let state = sys::fs::read_to_string(root.join("graceful_node_shutdown_state")).unwrap();
@@ -187,6 +198,30 @@ async fn pods_end_by_priority_and_a_slow_group_does_not_hold_up_the_next() {
     let page = registry.render();
     assert!(page.contains("kubelet_graceful_shutdown_start_time_seconds 1.7e+09"), "{page}");
     tasks.shutdown().await;
+    let all = sys::removal::Contents::Everything;
+    sys::removal::remove_tree(Path::new("/proc"), &root, all).unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_does_not_answer_holds_up_the_machine_for_seconds_only() {
+    let root = std::env::temp_dir().join(format!("rubelet-untold-{}", std::process::id()));
+    sys::fs::create_dir_all(&root, 0o755).unwrap();
+    let quick: &[(&str, i32, i64, u64)] = &[("critical", 2_000_000_000, 60, 2)];
+    let slow: &[(&str, i32, i64, u64)] =
+        &[("critical", 2_000_000_000, 60, 90), ("regular", 0, 60, 90)];
+    for (pods, released) in [(quick, "7s lock released"), (slow, "31s lock released")] {
+        let (world, announce) = world(pods, 1_000_000);
+        let (shutdown, mut seen, _) = shutdown(&world, &root);
+        let tasks = shutdown.parts.tasks.clone();
+        tasks.spawn("shutdown", OnExit::Fine, shutdown.run());
+        for begins in [true, false] {
+            announce.send(begins).await.unwrap();
+            seen.wait_for(|down| *down == begins).await.unwrap();
+        }
+        let told = world.told.lock().unwrap().clone();
+        assert!(told.iter().any(|line| line == released), "{told:#?}");
+        tasks.shutdown().await;
+    }
     let all = sys::removal::Contents::Everything;
     sys::removal::remove_tree(Path::new("/proc"), &root, all).unwrap();
 }

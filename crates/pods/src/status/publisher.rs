@@ -195,6 +195,9 @@ impl PublisherTask {
     fn done(&self, progress: &mut Progress, done: Done) {
         let Done { write, result } = done;
         progress.busy.remove(&write.uid);
+        if result.is_ok() {
+            self.status.told(&write.uid, write.cached.version);
+        }
         let timeline = self.timelines.of(&write.pod);
         match result {
             Ok(Written::Sent) => {
