@@ -1,12 +1,15 @@
 //! The connection to the container runtime and what it says of itself at start.
 
 use config::Config;
-use cri::{ClientConfig, Endpoint, RuntimeClient};
+use cri::{ClientConfig, Endpoint, RuntimeClient, SlowCall};
 use engine::cgroup::Driver;
+use ports::{OnExit, Tasks};
 use proto::cri_v1::CgroupDriver as RuntimeDriver;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use telemetry::metrics::{Desc, Registry};
+use telemetry::metrics::{Desc, Kind, Registry};
+use tokio::sync::watch;
 
 /// The release with which a runtime that cannot tell its cgroup driver stops working.
 const LAST_WITHOUT_CONFIG: &str = "1.37.0";
@@ -15,6 +18,12 @@ const LOSING_SUPPORT: Desc = Desc::alpha(
     "the Kubernetes version that the currently running CRI implementation will lose support on if not upgraded.",
 )
 .labels(&["version"]);
+const SLOW_CALLS: Desc = Desc::alpha(
+    "rubelet_runtime_slow_calls",
+    "Calls to the container runtime that are under way and have used up a good part of their deadline.",
+);
+/// How often it is looked for calls that do not come back.
+const SLOW_PERIOD: Duration = Duration::from_secs(10);
 const DRIVER_TRIES: u32 = 3;
 const DRIVER_PAUSE: Duration = Duration::from_secs(2);
 
@@ -33,6 +42,54 @@ pub enum RuntimeError {
     /// It named a driver that we do not know.
     #[error("runtime returned an unknown cgroup driver {0}")]
     UnknownDriver(i32),
+}
+
+/// Shows how many calls do not come back, or take long to.
+pub(crate) fn measure_slow_calls(registry: &Registry, client: RuntimeClient) {
+    registry.collector(move |scrape| {
+        let slow = u32::try_from(client.slow_calls().len()).unwrap_or(u32::MAX);
+        let family = scrape.family(&SLOW_CALLS, Kind::Gauge);
+        family.push_values(&[], &[], f64::from(slow).into(), None);
+    });
+}
+
+/// The names of calls that do not come back, for the node's condition; nothing if nobody opted in.
+pub(crate) fn slow_calls(
+    config: &Config,
+    client: &RuntimeClient,
+    tasks: &Tasks,
+) -> watch::Receiver<Option<Vec<String>>> {
+    let wanted = config.opt_ins.runtime_condition;
+    let (out, slow) = watch::channel(wanted.then(Vec::new));
+    if wanted {
+        let (client, cancel) = (client.clone(), tasks.token());
+        tasks.spawn("slow-calls", OnExit::Fine, async move {
+            let mut ticks = tokio::time::interval(SLOW_PERIOD);
+            // Nothing is lost when it is cut off.
+            while cancel.run_until_cancelled(ticks.tick()).await.is_some() {
+                let names = names(&client.slow_calls());
+                out.send_if_modified(|known| {
+                    let changed = known.as_ref() != Some(&names);
+                    *known = Some(names);
+                    changed
+                });
+            }
+        });
+    }
+    slow
+}
+
+/// Each name once, with how often where that is more.
+fn names(slow: &[SlowCall]) -> Vec<String> {
+    let mut times: BTreeMap<&str, usize> = BTreeMap::new();
+    for call in slow {
+        *times.entry(call.call.name()).or_default() += 1;
+    }
+    let text = |(name, times): (&str, usize)| match times {
+        1 => name.to_owned(),
+        _ => format!("{name} ({times} times)"),
+    };
+    times.into_iter().map(text).collect()
 }
 
 /// Connects and checks both services.
@@ -116,5 +173,12 @@ mod tests {
         tell_outdated(&registry);
         let page = registry.render();
         assert!(page.contains("kubelet_cri_losing_support{version=\"1.37.0\"} 1\n"), "{page}");
+    }
+
+    #[test]
+    fn slow_calls_are_named_once_each() {
+        let slow = |call| SlowCall { call, running: Duration::ZERO, deadline: Duration::ZERO };
+        let calls = [cri::Call::StopContainer, cri::Call::Status, cri::Call::StopContainer];
+        assert_eq!(names(&calls.map(slow)), ["Status", "StopContainer (2 times)"]);
     }
 }

@@ -241,6 +241,7 @@ pub(crate) fn images(config: &Config) -> ImagesConfig {
             config::environment::PullOrder::Arrival => PullOrder::Arrival,
             config::environment::PullOrder::Priority => PullOrder::Priority,
         },
+        progress_events: config.opt_ins.pull_events,
         registry_qps: pulls.qps.map_or(0.0, f64::from),
         registry_burst: pulls.burst,
         verification: verification(&pulls.verification),

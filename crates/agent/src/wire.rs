@@ -119,6 +119,7 @@ async fn start_all(
         roots.proc.clone(),
         config.resources.kubelet_cgroups.clone(),
         config.resources.system_cgroups.clone(),
+        config.node.oom_score_adj,
     )?;
     tasks.spawn("system-cgroups", OnExit::Fine, system.run(tasks.token()));
 
@@ -174,6 +175,7 @@ async fn start_all(
                 shutting_down,
                 runtime_fault,
                 soft_warning: watch::channel(protect::soft_warning(&host)).1,
+                slow_calls: runtime::slow_calls(config, &client, tasks),
             },
             events: Arc::clone(&cluster.events),
             clock: Arc::clone(&clock),
@@ -213,9 +215,9 @@ async fn start_all(
         PodsDeps {
             handlers: handlers(node.runtime_health(), tasks),
             runtime: client.clone(),
-            images: Arc::new(images),
+            images: Arc::new(images.clone()),
             volumes: Arc::new(volumes.clone()),
-            cgroups,
+            cgroups: Arc::clone(&cgroups),
             placement: placement.front,
             objects: cluster.objects,
             events: Arc::clone(&cluster.events),
@@ -315,7 +317,15 @@ async fn start_all(
         let start = start as f64;
         scrape.family(&START, Kind::Gauge).push_values(&[], &[], start.into(), None);
     });
-    let story = Story { pods: pods.clone(), volumes, clock: Arc::clone(&clock) };
+    runtime::measure_slow_calls(&registry, client.clone());
+    let story = Story {
+        pods: pods.clone(),
+        volumes,
+        cgroups,
+        images,
+        runtime: client.clone(),
+        clock: Arc::clone(&clock),
+    };
     server::serve_explain(Arc::new(story), &roots.rubelet(), tasks);
     if config.gates.enabled("PodsAPI") {
         server::serve_pods(Arc::new(pods.clone()), &roots.kubelet.join("pods-api"), tasks)?;

@@ -9,6 +9,7 @@
 
 use crate::origin::Origin;
 use serde::Serialize;
+use std::time::Duration;
 use units::strconv::quote;
 
 /// What our variables begin with.
@@ -18,10 +19,13 @@ pub const PREFIX: &str = "RUBELET_";
 const BUILD: [&str; 2] = ["RUBELET_BIN", "RUBELET_CACHE"];
 
 const CHECKPOINT_LIMIT: &str = "RUBELET_CHECKPOINT_LIMIT";
+const LATE_DEVICES: &str = "RUBELET_LATE_DEVICES";
 const MEMORY_SIGNAL: &str = "RUBELET_MEMORY_SIGNAL";
 const OOM_EVENTS: &str = "RUBELET_OOM_EVENTS";
 const OUTDATED_STATE: &str = "RUBELET_OUTDATED_STATE";
+const PULL_EVENTS: &str = "RUBELET_PULL_EVENTS";
 const PULL_ORDER: &str = "RUBELET_PULL_ORDER";
+const RUNTIME_CONDITION: &str = "RUBELET_RUNTIME_CONDITION";
 const STRICT_STREAMING: &str = "RUBELET_STRICT_STREAMING";
 
 /// A variable that is looked at.
@@ -70,13 +74,22 @@ impl Kind {
 }
 
 /// Every variable, by name.
-pub const VARIABLES: [Variable; 6] = [
+pub const VARIABLES: [Variable; 9] = [
     Variable {
         name: CHECKPOINT_LIMIT,
         kind: Kind::Number(1_000_000),
         default: "0",
         help: "how many archives of checkpointed containers there may be on this node: a request for one more is \
                refused with 429 until somebody removes some; 0 for no limit, as with the Go kubelet",
+    },
+    Variable {
+        name: LATE_DEVICES,
+        kind: Kind::OneOf(&["refuse", "wait"]),
+        default: "refuse",
+        help: "what becomes of a pod that comes while the plugin of its devices is away, as after a reboot: it is \
+               refused for good, as with the Go kubelet, or it waits for the plugin for up to five minutes, with \
+               the reason WaitingForDevices in its status, and a pod with containers that run as rubelet begins \
+               is never ended for its devices",
     },
     Variable {
         name: MEMORY_SIGNAL,
@@ -102,12 +115,27 @@ pub const VARIABLES: [Variable; 6] = [
                with a line in the log if no container has anything of its own by it",
     },
     Variable {
+        name: PULL_EVENTS,
+        kind: Kind::Number(3600),
+        default: "0",
+        help: "every how many seconds a pod is told by an event PullProgress how far the pull of its image is: bytes, \
+               rate and the time left where the runtime is containerd; 0 for never, as with the Go kubelet \
+               (`rubelet explain` tells it in any case)",
+    },
+    Variable {
         name: PULL_ORDER,
         kind: Kind::OneOf(&["arrival", "priority"]),
         default: "arrival",
         help: "which of the image pulls that wait for a slot (serializeImagePulls, maxParallelImagePulls) goes \
                next: the one that came first, as with the Go kubelet, or the one of the pod with the highest \
                priority, and among equals the one whose registry has the fewest pulls under way",
+    },
+    Variable {
+        name: RUNTIME_CONDITION,
+        kind: Kind::Switch,
+        default: "false",
+        help: "a condition ContainerRuntimeSlow of the node, which names the calls that the container runtime has not \
+               answered for a quarter of their deadline; the Go kubelet has no such condition",
     },
     Variable {
         name: STRICT_STREAMING,
@@ -117,6 +145,16 @@ pub const VARIABLES: [Variable; 6] = [
            are asked for; the Go kubelet asks for get when a WebSocket opens them with GET",
     },
 ];
+
+/// What becomes of a pod that comes while the plugin of its devices is away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LateDevices {
+    /// It is refused.
+    #[default]
+    Refuse,
+    /// It waits, and what runs goes on.
+    Wait,
+}
 
 /// How memory is measured for eviction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -153,14 +191,20 @@ pub enum PullOrder {
 pub struct OptIns {
     /// How many archives of checkpointed containers there may be; `None` for no limit.
     pub checkpoint_limit: Option<usize>,
+    /// What becomes of a pod that comes while the plugin of its devices is away.
+    pub late_devices: LateDevices,
     /// How memory is measured for eviction.
     pub memory_signal: MemorySignal,
     /// Pods are told of processes killed within their limits.
     pub oom_events: bool,
     /// What becomes of a state file that does not fit.
     pub outdated_state: OutdatedState,
+    /// How often pods are told how far their pulls are; `None` for never.
+    pub pull_events: Option<Duration>,
     /// Which pull goes next.
     pub pull_order: PullOrder,
+    /// The node has a condition about calls that the runtime does not answer.
+    pub runtime_condition: bool,
     /// Streams need the verb create, by whatever method they are asked for.
     pub strict_streaming: bool,
 }
@@ -223,6 +267,10 @@ impl Environment {
         let number = |name: &str| value(name).parse().unwrap_or_default();
         OptIns {
             checkpoint_limit: Some(number(CHECKPOINT_LIMIT)).filter(|limit| *limit > 0),
+            late_devices: match value(LATE_DEVICES) {
+                "wait" => LateDevices::Wait,
+                _ => LateDevices::Refuse,
+            },
             memory_signal: match value(MEMORY_SIGNAL) {
                 "memAvailable" => MemorySignal::MemAvailable,
                 _ => MemorySignal::WorkingSet,
@@ -232,10 +280,16 @@ impl Environment {
                 "giveUp" => OutdatedState::GiveUp,
                 _ => OutdatedState::Refuse,
             },
+            pull_events: value(PULL_EVENTS)
+                .parse()
+                .ok()
+                .map(Duration::from_secs)
+                .filter(|period| !period.is_zero()),
             pull_order: match value(PULL_ORDER) {
                 "priority" => PullOrder::Priority,
                 _ => PullOrder::Arrival,
             },
+            runtime_condition: value(RUNTIME_CONDITION) == "true",
             strict_streaming: value(STRICT_STREAMING) == "true",
         }
     }

@@ -1,6 +1,7 @@
 //! The client: its make, and the one road every call takes.
 
 mod containers;
+mod content;
 mod images;
 mod runtime;
 mod sandboxes;
@@ -13,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use proto::containerd_content_v1::content_client::ContentClient;
 use proto::cri_v1::image_service_client::ImageServiceClient;
 use proto::cri_v1::runtime_service_client::RuntimeServiceClient;
 use telemetry::go_text::quote;
@@ -33,6 +35,7 @@ use crate::events::EventStream;
 use crate::features::{Features, Learned};
 use crate::health::{Health, Reachability};
 use crate::metrics::CallObserver;
+use crate::under_way::{SlowCall, UnderWay};
 
 pub use streaming::ExecOutput;
 
@@ -92,6 +95,10 @@ impl Interceptor for HandOn {
 struct Inner {
     runtime: RuntimeServiceClient<Traced>,
     image: ImageServiceClient<Traced>,
+    content: ContentClient<Channel>,
+    /// The runtime has no such store.
+    lacks_content: AtomicBool,
+    under_way: UnderWay,
     runtime_endpoint: String,
     image_endpoint: String,
     config: ClientConfig,
@@ -127,11 +134,16 @@ impl RuntimeClient {
     ) -> Self {
         let runtime = RuntimeServiceClient::with_interceptor(runtime.channel(), HandOn)
             .max_decoding_message_size(MAX_MESSAGE_BYTES);
-        let image = ImageServiceClient::with_interceptor(image.channel(), HandOn)
+        let images = image.channel();
+        let content = ContentClient::new(images.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let image = ImageServiceClient::with_interceptor(images, HandOn)
             .max_decoding_message_size(MAX_MESSAGE_BYTES);
         let inner = Inner {
             runtime,
             image,
+            content,
+            lacks_content: AtomicBool::new(false),
+            under_way: UnderWay::default(),
             runtime_endpoint: runtime_endpoint.to_owned(),
             image_endpoint: image_endpoint.to_owned(),
             streams_runtime_lists: AtomicBool::new(config.list_streaming),
@@ -181,6 +193,11 @@ impl RuntimeClient {
         EventStream::new(self.clone())
     }
 
+    /// Calls under way that take a good part of their deadline, the oldest first.
+    pub fn slow_calls(&self) -> Vec<SlowCall> {
+        self.inner.under_way.slow(SLOW_PART)
+    }
+
     /// Follows whether a service can be reached.
     pub fn reachability(&self, service: Service) -> watch::Receiver<Reachability> {
         self.inner.health(service).subscribe()
@@ -209,6 +226,7 @@ impl RuntimeClient {
     ) -> Result<T, CriError> {
         let span = tracing::debug_span!("cri", call = call.name());
         let started = Instant::now();
+        let _under_way = self.inner.under_way.enter(call, deadline);
         // On the heap: many callers hold such a future in theirs.
         let attempt = Box::pin(within(call, deadline, attempt).instrument(span));
         let outcome = traces::record(|| opening(call), attempt, closing).await;

@@ -18,6 +18,7 @@ mod events;
 mod features;
 mod health;
 mod metrics;
+mod under_way;
 mod verify;
 
 pub use call::{Call, Service};
@@ -31,3 +32,4 @@ pub use health::Reachability;
 pub use metrics::{CallObserver, RuntimeOperations};
 pub use proto::cri_v1 as api;
 pub use tonic::Code;
+pub use under_way::SlowCall;

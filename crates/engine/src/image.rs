@@ -10,6 +10,7 @@
 
 pub mod gc;
 pub mod keyring;
+pub mod progress;
 pub mod provider;
 pub mod record;
 pub mod reference;

@@ -141,6 +141,7 @@ impl Collector {
             shutdown_error: shutting_down.then(|| "node is shutting down".to_owned()),
             soft_warning: self.inputs.soft_warning.borrow_and_update().clone(),
             volumes_in_use: volumes.in_use,
+            slow_calls: self.inputs.slow_calls.borrow_and_update().clone(),
         }
     }
 

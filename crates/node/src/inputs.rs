@@ -20,6 +20,8 @@ pub struct NodeInputs {
     pub runtime_fault: watch::Receiver<Option<String>>,
     /// A missing soft requirement, e.g. `CPU hardcapping unsupported`.
     pub soft_warning: watch::Receiver<Option<String>>,
+    /// Calls that the runtime has not answered for long; `None` if nobody opted in to a condition about them.
+    pub slow_calls: watch::Receiver<Option<Vec<String>>>,
 }
 
 impl Default for NodeInputs {
@@ -32,6 +34,7 @@ impl Default for NodeInputs {
             volumes: watch::channel(VolumeFacts::default()).1,
             runtime_fault: watch::channel(None).1,
             soft_warning: watch::channel(None).1,
+            slow_calls: watch::channel(None).1,
         }
     }
 }
@@ -45,6 +48,7 @@ impl NodeInputs {
         self.volumes.mark_unchanged();
         self.runtime_fault.mark_unchanged();
         self.soft_warning.mark_unchanged();
+        self.slow_calls.mark_unchanged();
     }
 
     /// Waits until any input has changed. Cancel-safe: a change stays marked until it is seen.
@@ -56,6 +60,7 @@ impl NodeInputs {
             next(&mut self.volumes).boxed(),
             next(&mut self.runtime_fault).boxed(),
             next(&mut self.soft_warning).boxed(),
+            next(&mut self.slow_calls).boxed(),
         ];
         select_all(waits).await;
     }

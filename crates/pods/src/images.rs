@@ -21,6 +21,7 @@ mod credentials;
 mod ensure;
 mod gc;
 mod metrics;
+mod progress;
 mod providers;
 mod pull;
 mod records;
@@ -41,6 +42,7 @@ use ports::{Clock, Events, Objects, Tasks};
 use proto::cri_v1::PodSandboxConfig;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Settings of image pulls.
 #[derive(Debug, Clone)]
@@ -51,6 +53,8 @@ pub struct ImagesConfig {
     pub max_parallel_pulls: Option<usize>,
     /// Who goes first of those that wait.
     pub pull_order: PullOrder,
+    /// How often pods are told how far their pulls are; `None` for never, as upstream.
+    pub progress_events: Option<Duration>,
     /// `registryPullQPS`; 0 is no limit.
     pub registry_qps: f64,
     /// `registryBurst`.
@@ -156,9 +160,9 @@ impl Images {
         ensure::ensure(&self.inner, request).await
     }
 
-    /// Pulls that wait or run, oldest first.
-    pub fn pulls(&self) -> Vec<PullProgress> {
-        self.inner.pulls()
+    /// Pulls that wait or run, oldest first, with how far each is.
+    pub async fn pulls(&self) -> Vec<PullProgress> {
+        self.inner.pulls_with_progress().await
     }
 
     /// Garbage collection over the same records.

@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Something that is not there yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +54,10 @@ pub struct ExplainedPod {
     pub name: String,
     /// Where it is in its life; `gone` when only its story is left.
     pub life: String,
+    /// By running container: whether only the process at fault is killed when memory runs out (true), or all of
+    /// the container (`singleProcessOOMKill` as it is in force).
+    #[serde(rename = "singleProcessOOMKill", skip_serializing_if = "BTreeMap::is_empty")]
+    pub single_process_oom_kill: BTreeMap<String, bool>,
     /// What it waits for; nothing when all is well.
     pub waits: Vec<Wait>,
     /// What happened, oldest first.
@@ -69,6 +74,9 @@ pub struct Explained {
     pub pods: Vec<ExplainedPod>,
     /// Mounts and drivers that do not come back, each with its step and since when.
     pub hung: Vec<String>,
+    /// Calls to the container runtime that take long, each with its age.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub slow_calls: Vec<String>,
 }
 
 /// Who can tell the node's story.

@@ -50,4 +50,6 @@ generated! {
     otlp_trace_v1
     /// CSI drivers as a node uses them: identity and node services.
     csi_v1
+    /// containerd's content store, as far as the progress of a pull is read from it.
+    containerd_content_v1
 }

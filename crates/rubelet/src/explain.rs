@@ -14,8 +14,8 @@ use std::time::Duration;
 const USAGE: &str = "\
 usage: rubelet explain [pod NAME | NAMESPACE/NAME | UID] [--root-dir=DIR] [-o json]
 
-Shows what each pod of this node waits for, since when and until the next try, and mounts and drivers that do
-not come back. With a pod: everything that happened to it.
+Shows what each pod of this node waits for, since when and until the next try, how far pulls are, and mounts,
+drivers and calls to the container runtime that do not come back. With a pod: everything that happened to it.
 ";
 /// How long the agent may take.
 const LIMIT: Duration = Duration::from_secs(15);
@@ -103,6 +103,13 @@ fn text(told: &Explained, whole: bool) -> String {
         }
         out.push('\n');
     }
+    if !told.slow_calls.is_empty() {
+        out.push_str("calls that the container runtime has not answered yet:\n");
+        for line in &told.slow_calls {
+            let _ = writeln!(out, "  {line}");
+        }
+        out.push('\n');
+    }
     let mut shown = 0;
     for pod in told.pods.iter().filter(|pod| whole || !pod.waits.is_empty()) {
         shown += 1;
@@ -111,6 +118,12 @@ fn text(told: &Explained, whole: bool) -> String {
             let _ = writeln!(out, "  waits: {}", wait_text(wait, told.at));
             if !wait.last_error.is_empty() {
                 let _ = writeln!(out, "    last error: {}", wait.last_error);
+            }
+        }
+        if whole {
+            for (container, single) in &pod.single_process_oom_kill {
+                let dies = if *single { "the process at fault" } else { "all of it" };
+                let _ = writeln!(out, "  out of memory: {dies} is killed in {container:?}");
             }
         }
         let skipped = if whole { 0 } else { pod.steps.len().saturating_sub(LAST_STEPS) };
@@ -192,6 +205,7 @@ mod tests {
         serde_json::from_str(
             r#"{"at": "2026-01-01T00:01:00Z",
                 "hung": ["stat on /data for 40s"],
+                "slowCalls": ["StopPodSandbox for 45s (given up after 120s)"],
                 "pods": [
                   {"uid": "u1", "name": "default/web", "life": "syncing",
                    "waits": [
@@ -206,6 +220,7 @@ mod tests {
                      {"at": "2026-01-01T00:00:20Z", "lastAt": "2026-01-01T00:00:50Z", "times": 3,
                       "what": "waiting for volumes"}]},
                   {"uid": "u2", "name": "default/fine", "life": "syncing", "waits": [],
+                   "singleProcessOOMKill": {"c": false, "d": true},
                    "steps": [{"at": "2026-01-01T00:00:00Z", "times": 1, "what": "started",
                               "container": "c", "detail": "id"}]}]}"#,
         )
@@ -216,6 +231,9 @@ mod tests {
     fn waiting_pods_are_shown_with_what_hangs_first() {
         let expected = r#"quarantined, because they do not come back:
   stat on /data for 40s
+
+calls that the container runtime has not answered yet:
+  StopPodSandbox for 45s (given up after 120s)
 
 default/web (syncing, u1)
   waits: volume "data": checking host path, for 40s (does not come back; quarantined)
@@ -232,11 +250,13 @@ default/web (syncing, u1)
     fn a_named_pod_is_told_whole_and_a_quiet_node_says_so() {
         let mut told = story();
         told.hung.clear();
+        told.slow_calls.clear();
         told.pods.remove(0);
         assert_eq!(text(&told, false), "no pod waits (1 pods)\n");
         assert_eq!(
             text(&told, true),
-            "default/fine (syncing, u2)\n  2026-01-01T00:00:00Z started \"c\": id\n"
+            "default/fine (syncing, u2)\n  out of memory: all of it is killed in \"c\"\n  out of memory: the \
+             process at fault is killed in \"d\"\n  2026-01-01T00:00:00Z started \"c\": id\n"
         );
         assert!(is_named(&told.pods[0], "fine") && is_named(&told.pods[0], "u2"));
         assert!(!is_named(&told.pods[0], "default"));

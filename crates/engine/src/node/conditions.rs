@@ -1,4 +1,4 @@
-//! Conditions: three kinds of pressure, then Ready.
+//! Conditions: three kinds of pressure, then Ready, then what operators opted in to.
 
 use super::facts::{NodeFacts, NodeSettings};
 use super::{NodeUpdate, StatusEvent};
@@ -77,6 +77,30 @@ pub(super) fn set(
     }
     if let Some(event) = set_ready(status, settings, facts, now) {
         update.events.push(StatusEvent::status(&settings.node_name, event));
+    }
+    if let Some(calls) = &facts.slow_calls {
+        set_runtime_slow(status, calls, now);
+    }
+}
+
+/// Names the calls that the runtime has not answered. Their age is left out: the message changes with the calls
+/// only, and so does the node.
+fn set_runtime_slow(status: &mut NodeStatus, calls: &[String], now: Timestamp) {
+    let (value, reason, message) = match calls.is_empty() {
+        true => ("False", "CallsAnswered", "the container runtime answers in time".to_owned()),
+        false => (
+            "True",
+            "CallsUnanswered",
+            format!("the container runtime has not answered for long: {}", calls.join(", ")),
+        ),
+    };
+    let condition = condition(status, "ContainerRuntimeSlow");
+    condition.last_heartbeat_time = Some(Time(now));
+    condition.reason = Some(reason.into());
+    condition.message = Some(message);
+    if condition.status != value {
+        condition.status = value.into();
+        condition.last_transition_time = Some(Time(now));
     }
 }
 
@@ -171,5 +195,36 @@ fn joined(errors: Vec<String>) -> String {
     match distinct.as_slice() {
         [one] => one.clone(),
         several => format!("[{}]", several.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(status: &NodeStatus) -> Vec<String> {
+        let conditions = status.conditions.iter().flatten();
+        let text = |c: &NodeCondition| {
+            let at = |time: &Option<Time>| time.as_ref().map_or(-1, |time| time.0.as_second());
+            let message = c.message.clone().unwrap_or_default();
+            format!("{} {} since {} {message}", c.type_, c.status, at(&c.last_transition_time))
+        };
+        conditions.map(text).collect()
+    }
+
+    #[test]
+    fn calls_that_the_runtime_does_not_answer_are_named_by_those_who_want_it() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let mut status = NodeStatus::default();
+        set_runtime_slow(&mut status, &[], at(1));
+        let fine = "ContainerRuntimeSlow False since 1 the container runtime answers in time";
+        assert_eq!(shown(&status), [fine]);
+        set_runtime_slow(&mut status, &["StopPodSandbox".into()], at(2));
+        set_runtime_slow(&mut status, &["ListContainers".into(), "StopPodSandbox".into()], at(3));
+        let slow = "ContainerRuntimeSlow True since 2 the container runtime has not answered for long: \
+                    ListContainers, StopPodSandbox";
+        assert_eq!(shown(&status), [slow]);
+        set_runtime_slow(&mut status, &[], at(4));
+        assert!(shown(&status)[0].starts_with("ContainerRuntimeSlow False since 4"));
     }
 }

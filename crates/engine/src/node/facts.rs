@@ -186,6 +186,9 @@ pub struct NodeFacts {
     pub soft_warning: Option<String>,
     /// Volumes in use; `None` until that is known.
     pub volumes_in_use: Option<Vec<String>>,
+    /// Calls that the runtime has not answered for long, by name; `None` leaves their condition alone, as upstream
+    /// which has no such thing.
+    pub slow_calls: Option<Vec<String>>,
 }
 
 /// What one computation leaves for the next.

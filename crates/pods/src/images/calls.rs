@@ -2,6 +2,8 @@
 
 use async_trait::async_trait;
 use cri::RuntimeClient;
+use engine::image::progress::PullBytes;
+use jiff::Timestamp;
 use proto::cri_v1::{AuthConfig, Image, ImageSpec, PodSandboxConfig};
 use std::collections::BTreeSet;
 
@@ -23,6 +25,10 @@ pub trait ImageCalls: Send + Sync + std::fmt::Debug {
     async fn remove(&self, id: &str, runtime_handler: &str) -> Result<(), String>;
     /// Ids of images that containers run or mount.
     async fn in_use(&self, images: &[Image]) -> Result<BTreeSet<String>, String>;
+    /// How far the pull of an image is, where the runtime tells.
+    async fn progress(&self, _image: &str, _now: Timestamp) -> Option<PullBytes> {
+        None
+    }
 }
 
 #[async_trait]
@@ -76,5 +82,9 @@ impl ImageCalls for RuntimeClient {
             }
         }
         Ok(used)
+    }
+
+    async fn progress(&self, image: &str, now: Timestamp) -> Option<PullBytes> {
+        super::progress::of_content(self, image, now).await
     }
 }

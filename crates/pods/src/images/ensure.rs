@@ -38,7 +38,8 @@ pub(super) struct Inner {
     pub(super) metrics: ImageMetrics,
     pub(super) node_keyring: NodeKeyring,
     pub(super) providers: Providers,
-    clock: Arc<dyn Clock>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) progress_events: Option<Duration>,
     tasks: Tasks,
     puller: Puller,
     back_off: Mutex<PullBackOff>,
@@ -74,6 +75,7 @@ impl Inner {
             providers: Providers::new(config.providers, &metrics),
             metrics,
             clock,
+            progress_events: config.progress_events,
             tasks,
             puller,
             back_off: Mutex::default(),
@@ -105,7 +107,7 @@ impl Inner {
         )
     }
 
-    fn tell(
+    pub(super) fn tell(
         &self,
         request: &EnsureImage,
         severity: EventSeverity,
@@ -281,9 +283,11 @@ impl Inner {
             image: image.clone(),
             since: self.clock.now(),
             started: None,
+            bytes: None,
         };
         let sandbox = request.sandbox.clone();
-        match self.puller.pull(progress, spec, credentials, sandbox, &*self.clock).await {
+        let pull = self.puller.pull(progress, spec, credentials, sandbox, &*self.clock);
+        match self.telling(request, pull).await {
             Ok(pulled) => {
                 let total = milliseconds(begun.elapsed());
                 let message = format!(

@@ -6,6 +6,7 @@
 use super::calls::ImageCalls;
 use super::turns::Turns;
 use engine::image::keyring::{Credential, aggregate};
+use engine::image::progress::PullBytes;
 use engine::image::reference;
 use engine::image::turn::Waiting;
 use jiff::Timestamp;
@@ -28,6 +29,9 @@ pub struct PullProgress {
     pub since: Timestamp,
     /// When it left the queue.
     pub started: Option<Timestamp>,
+    /// How far it is, where the runtime tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<PullBytes>,
 }
 
 /// A pull that succeeded.

@@ -1,5 +1,7 @@
 //! Images over a fake runtime, with paused time.
 
+mod progress;
+
 use super::*;
 use api::ByteString;
 use api::core::v1::{
@@ -33,6 +35,7 @@ struct Runtime {
     pulls: Mutex<Vec<Option<String>>>,
     removed: Mutex<Vec<String>>,
     gate: Mutex<Option<Arc<Notify>>>,
+    progress: Mutex<Option<engine::image::progress::PullBytes>>,
 }
 
 impl Runtime {
@@ -98,6 +101,15 @@ impl ImageCalls for Runtime {
 
     async fn in_use(&self, _: &[Image]) -> Result<BTreeSet<String>, String> {
         Ok(self.used.lock().unwrap().clone())
+    }
+
+    async fn progress(
+        &self,
+        image: &str,
+        _: Timestamp,
+    ) -> Option<engine::image::progress::PullBytes> {
+        assert_eq!(image, IMAGE);
+        *self.progress.lock().unwrap()
     }
 }
 
@@ -216,6 +228,7 @@ fn config() -> ImagesConfig {
     ImagesConfig {
         serialize_pulls: false,
         pull_order: PullOrder::Arrival,
+        progress_events: None,
         max_parallel_pulls: None,
         registry_qps: 0.0,
         registry_burst: 0,
@@ -452,11 +465,11 @@ async fn a_serial_pull_waits_for_the_one_before_it_and_says_so() {
         tokio::task::yield_now().await;
     }
     let second = tokio_test_spawn(ask("v"));
-    while bed.images.pulls().len() < 2 {
+    while bed.images.pulls().await.len() < 2 {
         tokio::task::yield_now().await;
     }
     assert_eq!(bed.runtime.pulls().len(), 1, "one at a time");
-    let running: Vec<bool> = bed.images.pulls().iter().map(|p| p.started.is_some()).collect();
+    let running: Vec<bool> = bed.images.pulls().await.iter().map(|p| p.started.is_some()).collect();
     assert_eq!(running, [true, false]);
     tokio::time::advance(Duration::from_millis(1500)).await;
     gate.notify_one();
@@ -470,7 +483,7 @@ async fn a_serial_pull_waits_for_the_one_before_it_and_says_so() {
     let told = bed.told.take();
     let last = &told.last().unwrap().1;
     assert!(last.contains("in 500ms (2s including waiting)"), "{last}");
-    assert!(bed.images.pulls().is_empty());
+    assert!(bed.images.pulls().await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -486,7 +499,7 @@ async fn a_pull_nobody_waits_for_still_ends_and_is_recorded() {
     while std::fs::read_dir(&pulled).unwrap().count() == 0 {
         tokio::task::yield_now().await;
     }
-    while !bed.images.pulls().is_empty() {
+    while !bed.images.pulls().await.is_empty() {
         tokio::task::yield_now().await;
     }
 }
