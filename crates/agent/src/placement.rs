@@ -3,16 +3,17 @@
 use crate::AgentError;
 use crate::exclusive::Exclusive;
 use api::ids::PodUid;
-use config::Config;
+use config::{Config, environment};
 use cri::RuntimeClient;
 use engine::claims::ClaimRules;
 use pods::PodsHandle;
 use ports::{ClaimApi, Clock, NodeViews, OnExit, Placement, PodsSnapshot, Roots, Tasks};
-use resources::devices::{DeviceMetrics, Devices, DevicesConfig, DevicesDeps};
+use resources::devices::{DeviceMetrics, Devices, DevicesConfig, DevicesDeps, LateDevices};
 use resources::dra::{Claims, ClaimsConfig, ClaimsDeps, DraMetrics};
 use resources::pod_resources::{PodResources, PodResourcesMetrics};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 use telemetry::metrics::Registry;
 use tokio::sync::{mpsc, watch};
 
@@ -58,6 +59,10 @@ impl Placing {
                 health_status: config.gates.enabled("ResourceHealthStatus"),
                 claims_for_extended: config.gates.enabled("DRAExtendedResource"),
                 running,
+                late: match config.opt_ins.late_devices {
+                    environment::LateDevices::Refuse => LateDevices::Refuse,
+                    environment::LateDevices::Wait => LateDevices::Wait,
+                },
             },
             DevicesDeps {
                 pods: pods.clone(),
@@ -101,15 +106,21 @@ impl Placing {
     }
 }
 
-/// Pod UID and name of each container that runs now.
+/// How often the runtime is asked what runs, and how long is waited in between.
+const LISTS: u32 = 5;
+const LIST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Pod UID and name of each container that runs now. A pod that is not known to run may be refused for its devices,
+/// so a runtime that stumbles is asked again.
 pub(crate) async fn running(client: &RuntimeClient) -> BTreeSet<(String, String)> {
-    let containers = match client.list_containers(None).await {
-        Ok(containers) => containers,
-        Err(error) => {
-            tracing::error!(err = %error, "the runtime does not list its containers");
-            return BTreeSet::new();
-        }
-    };
+    let mut containers = client.list_containers(None).await;
+    for _ in 1..LISTS {
+        let Err(error) = &containers else { break };
+        tracing::error!(err = %error, "the runtime does not list its containers");
+        tokio::time::sleep(LIST_PAUSE).await;
+        containers = client.list_containers(None).await;
+    }
+    let Ok(containers) = containers else { return BTreeSet::new() };
     let label =
         |labels: &BTreeMap<String, String>, key: &str| labels.get(key).cloned().unwrap_or_default();
     containers

@@ -205,6 +205,29 @@ pub fn rejected(pod: &Pod, reason: &str, message: &str, gates: &StatusGates) -> 
     }
 }
 
+/// The status of a pod that is not judged yet: what is known of it stays, but it is not ready.
+pub fn held_back(previous: &PodStatus, reason: &str, message: &str) -> PodStatus {
+    let mut status = previous.clone();
+    status.phase.get_or_insert_with(|| "Pending".to_owned());
+    status.reason = Some(reason.to_owned());
+    status.message = Some(message.to_owned());
+    let list = status.conditions.get_or_insert_default();
+    for type_ in ["Ready", "ContainersReady"] {
+        let condition = PodCondition {
+            type_: type_.to_owned(),
+            status: "False".to_owned(),
+            reason: Some(reason.to_owned()),
+            message: Some(message.to_owned()),
+            ..PodCondition::default()
+        };
+        match list.iter_mut().find(|known| known.type_ == type_) {
+            Some(known) => *known = condition,
+            None => list.push(condition),
+        }
+    }
+    status
+}
+
 /// Puts a kill's reason on a status before the containers are stopped.
 pub fn apply_override(status: &mut PodStatus, wish: &crate::pod::life::StatusOverride) {
     if !(wish.keep_succeeded && status.phase.as_deref() == Some("Succeeded")) {

@@ -11,6 +11,13 @@ pub(crate) fn active_pods(pods: &dyn Pods) -> Vec<Arc<Pod>> {
     snapshot.pods.values().filter(|e| is_active(e)).map(|e| Arc::clone(&e.pod)).collect()
 }
 
+/// Active pods that their source has: nobody hears of the eviction of one that was deleted by force.
+pub(crate) fn wanted_pods(pods: &dyn Pods) -> Vec<Arc<Pod>> {
+    let snapshot = pods.watch().borrow().clone();
+    let wanted = snapshot.pods.values().filter(|e| is_active(e) && e.given.is_some());
+    wanted.map(|e| Arc::clone(&e.pod)).collect()
+}
+
 /// Whether the pod still counts.
 pub(crate) fn is_active(entry: &PodEntry) -> bool {
     let over = |status: Option<&PodStatus>| {

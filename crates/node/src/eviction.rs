@@ -24,7 +24,7 @@ mod tests;
 pub use alarm::AlarmPlaces;
 pub use metrics::EvictionMetrics;
 
-use crate::active::{active_pods, uid_of};
+use crate::active::{uid_of, wanted_pods};
 use alarm::Alarms;
 use api::core::v1::Pod;
 use api::ids::PodUid;
@@ -171,7 +171,7 @@ impl Eviction {
                 return Done::Quiet;
             }
         };
-        let active = active_pods(&*self.parts.pods);
+        let active = wanted_pods(&*self.parts.pods);
         let limited = self.config.local_storage && active.iter().any(|p| local::is_limited(p));
         let scope = if limited { StatsScope::Fresh } else { StatsScope::Node };
         let Some(summary) = self.summary(scope).await else { return Done::Quiet };

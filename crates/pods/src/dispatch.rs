@@ -53,6 +53,8 @@ pub(crate) struct DispatchTask {
     rejected: BTreeSet<PodUid>,
     /// Pods that wait for others to end.
     preempting: BTreeSet<PodUid>,
+    /// Pods that wait for devices before they are judged.
+    late: BTreeSet<PodUid>,
     /// Pods that wish other resources than they have.
     resizing: BTreeSet<PodUid>,
     /// Critical pods for whose resize others end.
@@ -105,6 +107,7 @@ impl DispatchTask {
             desired: DesiredPods::default(),
             rejected: BTreeSet::new(),
             preempting: BTreeSet::new(),
+            late: BTreeSet::new(),
             resizing: BTreeSet::new(),
             making_room: BTreeMap::new(),
             next_resizes: Instant::now() + RESIZE_RETRY,
@@ -271,6 +274,10 @@ impl DispatchTask {
             self.mirror_changed(pod);
             return;
         }
+        if self.late.contains(&uid_of(pod)) {
+            self.late_changed(pod);
+            return;
+        }
         if let Some(message) = lacking {
             let reason = "FailedNodeDeclaredFeaturesCheck";
             self.event(pod, EventSeverity::Warning, reason, message);
@@ -308,6 +315,7 @@ impl DispatchTask {
         }
         self.rejected.remove(&uid_of(pod));
         self.preempting.remove(&uid_of(pod));
+        self.late.remove(&uid_of(pod));
         self.resizing.remove(&uid_of(pod));
         self.shared.timelines.of(pod).note("removed from its source", "");
         // Before every source has spoken a missing pod may only be late; housekeeping repeats this.
@@ -326,9 +334,7 @@ impl DispatchTask {
     /// Hands an update to the pod's worker, which is started if needed.
     pub(crate) fn push(&mut self, kind: UpdateKind, pod: &Arc<Pod>) {
         let uid = uid_of(pod);
-        if self.preempting.contains(&uid)
-            || (self.rejected.contains(&uid) && kind == UpdateKind::Sync)
-        {
+        if self.waits(&uid) || (self.rejected.contains(&uid) && kind == UpdateKind::Sync) {
             return;
         }
         if is_static(pod) && self.shared.lives.life_of(&uid).is_none() {
@@ -443,7 +449,17 @@ impl DispatchTask {
 
     /// Whether the pod must not get a worker by itself.
     pub(crate) fn is_held_back(&self, uid: &PodUid) -> bool {
-        self.rejected.contains(uid) || self.preempting.contains(uid)
+        self.rejected.contains(uid) || self.waits(uid)
+    }
+
+    /// Pods that are still to be judged.
+    pub(crate) fn waiting(&self) -> BTreeSet<PodUid> {
+        self.preempting.union(&self.late).cloned().collect()
+    }
+
+    /// Whether the pod is still to be judged.
+    fn waits(&self, uid: &PodUid) -> bool {
+        self.preempting.contains(uid) || self.late.contains(uid)
     }
 }
 

@@ -23,7 +23,8 @@ pub(crate) fn pod(
         Some(PodLife::Finished) => "finished",
     };
     let waits = entry.map(|e| waits(e, &steps, next_look)).unwrap_or_default();
-    ExplainedPod { uid: uid.to_string(), name, life: life.to_owned(), waits, steps }
+    let (uid, life) = (uid.to_string(), life.to_owned());
+    ExplainedPod { uid, name, life, waits, steps, ..ExplainedPod::default() }
 }
 
 fn waits(entry: &PodEntry, steps: &[PastStep], next_try: Option<Timestamp>) -> Vec<Wait> {

@@ -132,9 +132,10 @@ fn restart_missing_workers(task: &mut DispatchTask, known: &BTreeSet<PodUid>) {
     }
 }
 
-/// Pods that run although nobody wants them.
+/// Pods that run although nobody wants them. What is left of one that is still to be judged may be wanted.
 fn end_unknown_pods(task: &mut DispatchTask, known: &BTreeSet<PodUid>) {
-    end_unwanted(task, |uid, _| !known.contains(uid));
+    let waiting = task.waiting();
+    end_unwanted(task, |uid, _| !known.contains(uid) && !waiting.contains(uid));
 }
 
 /// What runs under the name of a static pod that has no worker yet: a version from before our start.

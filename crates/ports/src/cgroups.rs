@@ -43,6 +43,11 @@ pub trait PodCgroups: Send + Sync + std::fmt::Debug {
     async fn oom_kills(&self, _uid: &PodUid) -> u64 {
         0
     }
+    /// Whether all of a container is killed when it runs out of memory, rather than one process, as the kernel has
+    /// it; `None` if that cannot be told.
+    async fn oom_group(&self, _pod: &Pod, _container_id: &str) -> Option<bool> {
+        None
+    }
     /// Leaves what is in the cgroup of a pod that is gone the smallest share of the CPU, until it can be removed.
     async fn starve(&self, _uid: &PodUid) -> Result<(), CgroupError> {
         Ok(())

@@ -76,6 +76,12 @@ pub trait Placement: Send + Sync + std::fmt::Debug {
     /// Allocates for a pod at admission (upstream: topology manager `Admit`).
     async fn admit(&self, pod: &Arc<Pod>, active: ActivePods<'_>)
     -> Result<(), PlacementRejection>;
+    /// What a new pod had better wait for before it is judged, in words; `None` to judge it at once, as upstream.
+    fn late(&self, _pod: &Pod) -> Option<String> {
+        None
+    }
+    /// Waits until nothing of the pod is late, or no longer worth waiting for.
+    async fn settled(&self, _pod: &Pod) {}
     /// Prepares dynamic resources before the sandbox is made.
     async fn prepare(&self, pod: &Arc<Pod>) -> Result<(), PlacementError>;
     /// What to add to this container's configuration.

@@ -288,6 +288,10 @@ impl PodCgroups for CgroupTree {
         kills
     }
 
+    async fn oom_group(&self, pod: &Pod, container_id: &str) -> Option<bool> {
+        self.inner.driver.oom_group(&self.name(pod), container_id).await
+    }
+
     async fn starve(&self, uid: &PodUid) -> Result<(), CgroupError> {
         for level in LEVELS {
             let name = self.inner.tree.pod(level, uid.as_str());

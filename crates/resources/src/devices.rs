@@ -13,11 +13,13 @@
 //! ```
 
 mod allocate;
+mod late;
 mod metrics;
 mod plugins;
 mod provider;
 mod registration;
 
+pub use late::LateDevices;
 pub use metrics::DeviceMetrics;
 
 use crate::lock;
@@ -63,6 +65,8 @@ pub struct DevicesConfig {
     pub claims_for_extended: bool,
     /// Pod UID and name of each container that runs as the agent begins.
     pub running: BTreeSet<(String, String)>,
+    /// What becomes of a pod whose plugin is away as it comes.
+    pub late: LateDevices,
 }
 
 /// What the devices' part is connected to.
@@ -96,6 +100,8 @@ struct Inner {
     /// Held while the checkpoint is written, so that an older one never replaces a newer.
     file: Mutex<()>,
     facts: watch::Sender<DeviceFacts>,
+    /// Told whenever a plugin lists or is given up.
+    news: watch::Sender<()>,
     touched: mpsc::Sender<PodUid>,
     stopped: Notify,
     fault: Mutex<Option<String>>,
@@ -123,6 +129,7 @@ impl Devices {
             affinities: Mutex::default(),
             file: Mutex::default(),
             facts: watch::Sender::new(DeviceFacts::default()),
+            news: watch::Sender::new(()),
             touched,
             stopped: Notify::new(),
             fault: Mutex::default(),
@@ -207,6 +214,7 @@ impl Devices {
             *known = facts;
             changed
         });
+        self.inner.news.send_replace(());
         dropped
     }
 

@@ -219,6 +219,16 @@ impl Placement for Placed {
         judged
     }
 
+    fn late(&self, pod: &Pod) -> Option<String> {
+        self.providers.iter().find_map(|provider| provider.late(pod))
+    }
+
+    async fn settled(&self, pod: &Pod) {
+        for provider in &self.providers {
+            provider.settled(pod).await;
+        }
+    }
+
     async fn prepare(&self, pod: &Arc<Pod>) -> Result<(), PlacementError> {
         for provider in &self.providers {
             provider.prepare(pod).await?;

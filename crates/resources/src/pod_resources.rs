@@ -89,8 +89,10 @@ impl PodResources {
         Ok(())
     }
 
+    /// Pods that their source has: one that was deleted by force is not shown while it still ends.
     fn entries(&self) -> Vec<PodEntry> {
-        self.pods.borrow().pods.values().cloned().collect()
+        let snapshot = self.pods.borrow();
+        snapshot.pods.values().filter(|entry| entry.given.is_some()).cloned().collect()
     }
 
     fn active(&self) -> Vec<PodEntry> {

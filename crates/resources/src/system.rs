@@ -1,7 +1,8 @@
 //! Cgroups of the agent itself (`kubeletCgroups`) and of the system's processes (`systemCgroups`).
 //!
 //! Promises: looks once a minute, because processes come and go; only what sits in the root cgroup is
-//! moved, never process 1 and never a kernel thread; an agent inside a container stays where it is.
+//! moved, never process 1 and never a kernel thread; an agent inside a container stays where it is. The agent's score
+//! for the kernel's choice when memory is short (`oomScoreAdj`) is set again if somebody changed it.
 //!
 //! Contract: kubelet `containerManagerImpl.setupNode`, `ensureSystemCgroups`.
 
@@ -25,6 +26,7 @@ pub struct SystemCgroups {
     proc_root: PathBuf,
     agent: Option<String>,
     system: Option<String>,
+    oom_score: i32,
 }
 
 /// Why the cgroups cannot be used.
@@ -42,18 +44,16 @@ impl SystemCgroups {
         proc_root: PathBuf,
         agent: Option<String>,
         system: Option<String>,
+        oom_score: i32,
     ) -> Result<Self, SystemCgroupsError> {
         if system.as_deref() == Some("/") {
             return Err(SystemCgroupsError::Root);
         }
-        Ok(Self { cgroups, proc_root, agent, system })
+        Ok(Self { cgroups, proc_root, agent, system, oom_score })
     }
 
     /// Keeps processes where they should be until cancelled.
     pub async fn run(self, cancel: CancellationToken) {
-        if self.agent.is_none() && self.system.is_none() {
-            return;
-        }
         let mut ticks = tokio::time::interval(EVERY);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -77,23 +77,28 @@ impl SystemCgroups {
         {
             tracing::info!(containerName = %name, err = %error, "Failed to ensure state");
         }
-        if let Some(name) = &self.agent
-            && let Err(error) = self.move_agent(name)
-        {
+        if let Err(error) = self.tend_agent() {
+            let name = self.agent.as_deref().unwrap_or_default();
             tracing::info!(containerName = %name, err = %error, "Failed to ensure state");
         }
     }
 
-    fn move_agent(&self, name: &str) -> Result<(), FsError> {
+    fn tend_agent(&self) -> Result<(), FsError> {
         let namespace = |pid: &str| read_link(self.proc_root.join(pid).join("ns/pid"));
         if namespace("1")? != namespace("self")? {
             return Ok(());
         }
         let pid = i32::try_from(std::process::id()).unwrap_or_default();
-        if self.root_processes(name)?.contains(&pid) {
-            return Ok(());
+        if let Some(name) = &self.agent
+            && !self.root_processes(name)?.contains(&pid)
+        {
+            self.cgroups.enter(name, pid)?;
         }
-        self.cgroups.enter(name, pid)
+        // Not being allowed to was said at the start; it need not be said every minute.
+        if let Err(error) = sys::process::set_own_oom_score(&self.proc_root, self.oom_score) {
+            tracing::debug!(err = %error.source, "Failed to apply oom_score_adj to process");
+        }
+        Ok(())
     }
 
     fn move_system(&self, name: &str) -> Result<(), FsError> {
@@ -170,7 +175,8 @@ mod tests {
     fn system_processes_leave_the_root_but_init_and_kernel_threads_stay() {
         let (root, cgroups) = machine("move", "1\n2\n7\n", &["1", "7"]);
         let proc_root = root.join("proc");
-        let system = SystemCgroups::new(cgroups, proc_root, None, Some("/system".into())).unwrap();
+        let system =
+            SystemCgroups::new(cgroups, proc_root, None, Some("/system".into()), 0).unwrap();
         system.ensure();
         assert_eq!(procs(&root, "devices", "system"), "7");
         assert_eq!(procs(&root, "memory", "system"), "7");
@@ -183,8 +189,13 @@ mod tests {
         let (root, cgroups) = machine("agent", "", &["1", "self"]);
         let proc_root = root.join("proc");
         let name = Some("/kubelet".to_owned());
-        let agent = SystemCgroups::new(Arc::clone(&cgroups), proc_root, name, None).unwrap();
+        let agent = SystemCgroups::new(Arc::clone(&cgroups), proc_root, name, None, -999).unwrap();
         agent.ensure();
+        let score = root.join("proc/self/oom_score_adj");
+        assert_eq!(sys::fs::read_to_string(&score).unwrap(), "-999");
+        sys::fs::write(&score, "0").unwrap();
+        agent.ensure();
+        assert_eq!(sys::fs::read_to_string(&score).unwrap(), "-999", "it is set again");
         assert_eq!(procs(&root, "memory", "kubelet"), std::process::id().to_string());
 
         let link = root.join("proc/self/ns/pid");
@@ -202,7 +213,8 @@ mod tests {
     #[test]
     fn the_root_is_no_place_for_system_processes() {
         let (root, cgroups) = machine("root", "", &[]);
-        let error = SystemCgroups::new(cgroups, root.clone(), None, Some("/".into())).unwrap_err();
+        let error =
+            SystemCgroups::new(cgroups, root.clone(), None, Some("/".into()), 0).unwrap_err();
         assert_eq!(error.to_string(), "system container cannot be root (\"/\")");
         sys::removal::remove_tree(Path::new("/proc"), &root, sys::removal::Contents::Everything)
             .unwrap();

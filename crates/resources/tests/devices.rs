@@ -3,10 +3,14 @@
 #![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test with real files")]
 
 use api::core::v1::{Container, Pod};
+use api::ids::PodUid;
 use engine::topology::Hint;
-use ports::{ContainerExtras, PodsSnapshot, Tasks};
-use resources::devices::{DeviceMetrics, Devices, DevicesConfig, DevicesDeps};
+use ports::{ContainerExtras, PodEntry, PodLife, PodSource, PodsSnapshot, Tasks};
+use proto::pod_resources_v1::pod_resources_lister_server::PodResourcesLister;
+use proto::pod_resources_v1::{GetPodResourcesRequest, ListPodResourcesRequest};
+use resources::devices::{DeviceMetrics, Devices, DevicesConfig, DevicesDeps, LateDevices};
 use resources::placement::{AllocateError, Provider};
+use resources::pod_resources::{PodResources, PodResourcesMetrics};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -31,6 +35,10 @@ struct Bed {
 
 impl Bed {
     fn start(dir: &Path, running: BTreeSet<(String, String)>) -> Self {
+        Self::start_with(dir, running, LateDevices::Refuse)
+    }
+
+    fn start_with(dir: &Path, running: BTreeSet<(String, String)>, late: LateDevices) -> Self {
         let (pods, snapshot) = watch::channel(PodsSnapshot::default());
         let tasks = Tasks::new();
         let registry = Registry::new();
@@ -40,6 +48,7 @@ impl Bed {
             health_status: true,
             claims_for_extended: true,
             running,
+            late,
         };
         let metrics = DeviceMetrics::new(&registry);
         let deps = DevicesDeps { pods: snapshot, metrics, tasks: tasks.clone() };
@@ -147,6 +156,44 @@ async fn a_container_gets_what_its_plugin_says_also_after_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn where_it_is_asked_for_a_pod_waits_for_its_plugin_and_what_runs_goes_on() {
+    let dir = folder("late");
+    let bed = Bed::start(&dir, BTreeSet::new());
+    assert_eq!(bed.devices.late(&pod("u", 1)), None, "nobody ever heard of the resource");
+    let plugin = bed.plugin(&["a", "b"]).await;
+    bed.reports(Some(2), Some(2)).await;
+    bed.give("u", 1).await.unwrap();
+    drop(plugin);
+    bed.reports(Some(2), Some(0)).await;
+    assert_eq!(bed.devices.late(&pod("v", 1)), None, "it is not asked for");
+    bed.tasks.shutdown().await;
+
+    let running = BTreeSet::from([("u".to_owned(), "other".to_owned())]);
+    let bed = Bed::start_with(&dir, running, LateDevices::Wait);
+    assert_eq!(bed.devices.late(&pod("u", 1)), None, "it runs");
+    bed.give("u", 1).await.unwrap();
+    let what = "the device plugin of example.com/thing";
+    assert_eq!(bed.devices.late(&pod("v", 1)).as_deref(), Some(what));
+    assert_eq!(bed.devices.late(&pod("v", 0)), None, "it needs no device");
+    let waiting = pod("v", 1);
+    let settled = bed.devices.settled(&waiting);
+    let comes = async {
+        let plugin = bed.plugin(&["a", "b"]).await;
+        bed.reports(Some(2), Some(2)).await;
+        plugin
+    };
+    let (done, plugin) = tokio::join!(tokio::time::timeout(PATIENCE, settled), comes);
+    done.unwrap();
+    assert_eq!(bed.devices.late(&waiting), None);
+    bed.give("v", 1).await.unwrap();
+    drop(plugin);
+    bed.reports(Some(2), Some(0)).await;
+    assert_eq!(bed.devices.late(&pod("w", 1)).as_deref(), Some(what), "it may come back");
+    bed.tasks.shutdown().await;
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_broken_device_is_shown_and_not_given() {
     let dir = folder("broken");
     let mut bed = Bed::start(&dir, BTreeSet::new());
@@ -249,6 +296,48 @@ async fn a_plugin_that_registers_anew_takes_over() {
     bed.give("u", 2).await.unwrap();
     assert_eq!(new.calls().last().map(String::as_str), Some("Allocate a,b"));
     bed.reports(Some(2), Some(2)).await;
+    bed.tasks.shutdown().await;
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pod_resources_socket_shows_only_pods_that_their_source_has() {
+    let dir = folder("shown");
+    let bed = Bed::start(&dir, BTreeSet::new());
+    let entry = |name: &str, given: bool, life: PodLife| {
+        let pod = pod(name, 0);
+        let entry = PodEntry {
+            pod: Arc::clone(&pod),
+            given: given.then_some(pod),
+            source: PodSource::Api,
+            mirror: None,
+            life,
+            status: None,
+            evicted: false,
+        };
+        (PodUid::from(name), entry)
+    };
+    let pods = [
+        entry("runs", true, PodLife::Syncing),
+        entry("ends", true, PodLife::Terminating),
+        entry("forced", false, PodLife::Terminating),
+    ];
+    bed.pods.send_replace(PodsSnapshot { pods: Arc::new(pods.into()), sources_ready: true });
+    let shown = PodResources {
+        pods: bed.pods.subscribe(),
+        devices: bed.devices.clone(),
+        claims: None,
+        exclusive: None,
+        active_only: true,
+        metrics: PodResourcesMetrics::new(&bed.registry),
+    };
+    let list = shown.list(tonic::Request::new(ListPodResourcesRequest {})).await.unwrap();
+    let names: Vec<String> = list.into_inner().pod_resources.into_iter().map(|p| p.name).collect();
+    assert_eq!(names, ["ends", "runs"]);
+    let (pod_name, pod_namespace) = ("forced".to_owned(), "ns".to_owned());
+    let request = tonic::Request::new(GetPodResourcesRequest { pod_name, pod_namespace });
+    let refused = shown.get(request).await.unwrap_err();
+    assert_eq!(refused.message(), "pod forced in namespace ns not found");
     bed.tasks.shutdown().await;
     std::fs::remove_dir_all(dir).unwrap();
 }

@@ -29,6 +29,8 @@ pub(super) struct Endpoint {
     pub(super) options: Option<PluginOptions>,
     /// When it went away.
     pub(super) stopped: Option<Duration>,
+    /// It has listed its devices since it registered.
+    pub(super) listed: bool,
 }
 
 /// Devices of one resource in one container.
@@ -81,7 +83,7 @@ impl DeviceBook {
 
     /// A plugin has connected.
     pub fn connected(&mut self, resource: &str, options: PluginOptions) {
-        let endpoint = Endpoint { options: Some(options), stopped: None };
+        let endpoint = Endpoint { options: Some(options), stopped: None, listed: false };
         self.endpoints.insert(resource.to_owned(), endpoint);
     }
 
@@ -105,6 +107,9 @@ impl DeviceBook {
             devices.iter().filter(|d| d.healthy == healthy).map(|d| d.id.clone()).collect()
         };
         self.dropped.remove(resource);
+        if let Some(endpoint) = self.endpoints.get_mut(resource) {
+            endpoint.listed = true;
+        }
         self.healthy.insert(resource.to_owned(), ids(true));
         self.unhealthy.insert(resource.to_owned(), ids(false));
         let all = devices.into_iter().map(|device| (device.id.clone(), device)).collect();
@@ -211,6 +216,16 @@ impl DeviceBook {
         self.endpoints.get(resource).map(|endpoint| endpoint.options.unwrap_or_default())
     }
 
+    /// Those of these resources whose plugin is away, or back without a list of its devices, and may still come:
+    /// what is told of them now may be otherwise in a moment.
+    pub fn late<'a>(&self, resources: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+        let is_late = |resource: &&str| {
+            let endpoint = self.endpoints.get(*resource);
+            endpoint.is_some_and(|endpoint| endpoint.stopped.is_some() || !endpoint.listed)
+        };
+        resources.into_iter().filter(is_late).collect()
+    }
+
     /// How many devices of each resource are given, for a pod that has some already: the node counts for it as if
     /// it had at least these (upstream: `sanitizeNodeAllocatable`).
     pub fn owed(&self, uid: &str) -> Amounts {
@@ -239,12 +254,14 @@ impl DeviceBook {
         all
     }
 
-    /// All healthy devices with their NUMA nodes.
+    /// All healthy devices with their NUMA nodes, but for those whose plugin tells of a topology without any: upstream
+    /// shows a device once for each of its nodes.
     pub fn allocatable(&self) -> DevicesOf {
         let mut all = DevicesOf::new();
         for (resource, ids) in &self.healthy {
             let Some(devices) = self.all.get(resource) else { continue };
             let known = ids.iter().filter_map(|id| devices.get(id));
+            let known = known.filter(|device| device.nodes.is_none() || device.has_topology());
             let known = known.map(|device| (device.id.clone(), device.nodes().to_vec()));
             all.insert(resource.clone(), known.collect());
         }

@@ -120,7 +120,8 @@ impl DeviceBook {
         for resource in data.registered.unwrap_or_default().into_keys() {
             self.healthy.insert(resource.clone(), super::DeviceIds::new());
             self.unhealthy.insert(resource.clone(), super::DeviceIds::new());
-            self.endpoints.insert(resource, Endpoint { options: None, stopped: Some(now) });
+            let away = Endpoint { stopped: Some(now), ..Endpoint::default() };
+            self.endpoints.insert(resource, away);
         }
         Ok(unreadable)
     }

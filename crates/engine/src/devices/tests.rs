@@ -195,3 +195,30 @@ fn a_restart_finds_everything_in_the_checkpoint() {
     let (facts, _) = after.facts(Duration::ZERO);
     assert_eq!(facts.capacity[R].value(), 0, "until its plugin comes back");
 }
+
+#[test]
+fn a_device_is_told_once_for_each_node_and_not_at_all_for_a_topology_without_nodes() {
+    let mut book = book(&[("a", &[]), ("b", &[1])]);
+    let mut devices = vec![device("a", &[]), device("b", &[1]), device("c", &[])];
+    devices[2].nodes = Some(Vec::new());
+    book.listed(R, devices);
+    let told = book.allocatable();
+    assert_eq!(told[R].keys().collect::<Vec<_>>(), ["a", "b"]);
+}
+
+#[test]
+fn a_plugin_is_late_until_it_lists_again_or_is_given_up() {
+    let mut book = book(&[("a", &[])]);
+    let late = |book: &DeviceBook| !book.late([R]).is_empty();
+    assert!(!late(&book));
+    book.disconnected(R, Duration::ZERO);
+    assert!(late(&book), "it is away");
+    book.connected(R, PluginOptions::default());
+    assert!(late(&book), "it has said nothing yet");
+    book.listed(R, Vec::new());
+    assert!(!late(&book), "it is there, without devices");
+    book.disconnected(R, Duration::ZERO);
+    book.facts(GRACE + Duration::from_secs(1));
+    assert!(!late(&book), "nobody waits any longer");
+    assert!(book.late(["example.com/unheard"]).is_empty());
+}

@@ -33,9 +33,10 @@ impl World {
                          "terminationGracePeriodSeconds": 30},
             }))
             .unwrap();
+            let pod = Arc::new(pod);
             let entry = PodEntry {
-                pod: Arc::new(pod),
-                given: None,
+                given: Some(Arc::clone(&pod)),
+                pod,
                 source: PodSource::Api,
                 mirror: None,
                 life: PodLife::Syncing,
@@ -191,6 +192,19 @@ impl Events for World {
 }
 
 const MIB: u64 = 1 << 20;
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_was_deleted_by_force_is_not_evicted_while_it_ends() {
+    let world = World::new(&[("forced", 800 * MIB, 0), ("kept", 150 * MIB, 100)]);
+    world.pods.send_modify(|snapshot| {
+        let mut pods = BTreeMap::clone(&snapshot.pods);
+        let forced = pods.get_mut("forced").unwrap();
+        (forced.given, forced.life) = (None, PodLife::Terminating);
+        snapshot.pods = Arc::new(pods);
+    });
+    let (mut eviction, _pressure) = world.eviction(&[("memory.available", "100Mi")]);
+    assert_eq!(eviction.round().await, Done::Evicted(vec![PodUid::from("kept")]));
+}
 
 #[tokio::test(start_paused = true)]
 async fn memory_pressure_ends_the_pod_of_lowest_priority_that_uses_most_and_no_other() {

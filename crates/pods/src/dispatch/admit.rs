@@ -8,14 +8,22 @@ use crate::sources::desired::uid_of;
 use api::core::v1::Pod;
 use engine::admission::{Rejection, preempt};
 use engine::pod::life::{KillOptions, UpdateKind};
+use engine::status::held_back;
 use ports::{EventSeverity, OnExit};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Reason of a pod that waits for its devices.
+const WAITING_FOR_DEVICES: &str = "WaitingForDevices";
 
 impl DispatchTask {
     /// Judges a pod that is new to us, or whose victims have gone.
     pub(super) async fn admit(&mut self, pod: Arc<Pod>) {
         let uid = uid_of(&pod);
+        if let Some(what) = self.to_wait_for(&pod) {
+            self.wait_for_devices(&pod, &what);
+            return;
+        }
         let timeline = self.shared.timelines.of(&pod);
         let others = self.active_pods(&uid);
         match self.admission.admit(&pod, self.active(&others), &self.shared).await {
@@ -31,6 +39,46 @@ impl DispatchTask {
             }
             Admitted::No(refusal) => self.refuse(&pod, &refusal.reason, &refusal.message),
         }
+    }
+
+    /// What a pod had better wait for before it is judged. It waits once, and not if it is to go.
+    fn to_wait_for(&mut self, pod: &Pod) -> Option<String> {
+        let waited = self.late.remove(&uid_of(pod));
+        let goes = pod.metadata.deletion_timestamp.is_some();
+        if waited || goes { None } else { self.shared.placement.late(pod) }
+    }
+
+    fn wait_for_devices(&mut self, pod: &Arc<Pod>, what: &str) {
+        let uid = uid_of(pod);
+        self.late.insert(uid.clone());
+        self.shared.timelines.of(pod).note("waiting for devices", what);
+        let message = format!("Waiting for {what}");
+        let mirror = self.desired.mirror_of(pod).cloned();
+        let previous = self.shared.status.previous(pod, mirror.as_ref());
+        let status = held_back(&previous, WAITING_FOR_DEVICES, &message);
+        self.shared.status.set(pod, mirror.as_ref(), status);
+        self.event(pod, EventSeverity::Normal, WAITING_FOR_DEVICES, message);
+        let (again, shared, pod) = (self.again.clone(), Arc::clone(&self.shared), Arc::clone(pod));
+        self.shared.tasks.spawn("late-devices", OnExit::Fine, async move {
+            let token = shared.tasks.token();
+            // Cancel-safe: the pod is judged again after the next start.
+            if token.run_until_cancelled(shared.placement.settled(&pod)).await.is_some() {
+                // The task ends only with everything.
+                let _ = again.send(Request::Admit(uid)).await;
+            }
+        });
+    }
+
+    /// A pod that waits for devices was changed: if it is to go, it waits no longer.
+    pub(super) fn late_changed(&self, pod: &Pod) {
+        if pod.metadata.deletion_timestamp.is_none() {
+            return;
+        }
+        let (again, uid) = (self.again.clone(), uid_of(pod));
+        self.shared.tasks.spawn("late-devices", OnExit::Fine, async move {
+            // The task ends only with everything.
+            let _ = again.send(Request::Admit(uid)).await;
+        });
     }
 
     fn take_in(&mut self, pod: &Arc<Pod>) {

@@ -20,7 +20,7 @@ pub(crate) enum Request {
     },
     /// A readiness or device change wants this pod synced.
     Sync(PodUid),
-    /// The victims of this pod have gone: judge it again.
+    /// The victims of this pod have gone, or its devices are there: judge it again.
     Admit(PodUid),
     /// The victims of this pod's resize have gone: judge that again.
     Resize(PodUid),
@@ -30,7 +30,8 @@ impl DispatchTask {
     pub(super) async fn take_request(&mut self, request: Request) {
         match request {
             Request::Admit(uid) => {
-                if let Some(pod) = self.desired.get(&uid).cloned() {
+                // It may have been judged since, because it is to go.
+                if let Some(pod) = self.desired.get(&uid).filter(|_| self.waits(&uid)).cloned() {
                     self.admit(pod).await;
                 }
                 self.preempting.remove(&uid);

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod decisions;
+mod late;
 mod simulation;
 mod told;
 mod world;

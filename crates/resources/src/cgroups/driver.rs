@@ -212,6 +212,23 @@ impl CgroupDriver {
             .collect()
     }
 
+    /// Whether all of a container below the cgroup is killed when it runs out of memory, rather than one process;
+    /// version 1 knows only the latter. `None` if there is no such container.
+    pub async fn oom_group(&self, name: &CgroupName, container_id: &str) -> Option<bool> {
+        if !self.host.is_v2() {
+            return Some(false);
+        }
+        let (host, path) = (Arc::clone(&self.host), self.path(name));
+        let id = container_id.to_owned();
+        let read = move || {
+            // The runtime's folder is the id, or a scope of systemd with the id in its name.
+            let folder = host.children(&path).into_iter().find(|folder| folder.contains(&id))?;
+            host.read("memory", &format!("{path}/{folder}"), "memory.oom.group").ok()
+        };
+        let text = sys::blocking::run(read).await.ok().flatten()?;
+        Some(text == "1")
+    }
+
     /// Every process in the cgroup and below.
     pub async fn pids(&self, name: &CgroupName) -> Vec<i32> {
         let (host, path) = (Arc::clone(&self.host), self.path(name));
@@ -328,6 +345,26 @@ fn or_infinity(value: i64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn what_dies_for_want_of_memory_is_read_from_the_containers_cgroup() {
+        let root = std::env::temp_dir().join(format!("rubelet-oom-group-{}", std::process::id()));
+        for (folder, value) in [("cri-containerd-aa.scope", "1\n"), ("bb", "0\n")] {
+            sys::fs::create_dir_all(root.join("p").join(folder), 0o755).unwrap();
+            sys::fs::write(root.join("p").join(folder).join("memory.oom.group"), value).unwrap();
+        }
+        let host = Arc::new(Cgroups::V2 { root: root.clone() });
+        let driver = CgroupDriver::new(Driver::Cgroupfs, host, Vec::new());
+        let pod = CgroupName::root().child("p");
+        assert_eq!(driver.oom_group(&pod, "aa").await, Some(true));
+        assert_eq!(driver.oom_group(&pod, "bb").await, Some(false));
+        assert_eq!(driver.oom_group(&pod, "cc").await, None);
+        let old = Arc::new(Cgroups::V1 { mounts: std::collections::BTreeMap::new() });
+        let driver = CgroupDriver::new(Driver::Cgroupfs, old, Vec::new());
+        assert_eq!(driver.oom_group(&pod, "aa").await, Some(false));
+        let all = sys::removal::Contents::Everything;
+        sys::removal::remove_tree(std::path::Path::new("/proc"), &root, all).unwrap();
+    }
 
     #[tokio::test]
     async fn a_cgroup_that_is_not_there_cannot_be_read_one_without_controllers_lacks_them() {

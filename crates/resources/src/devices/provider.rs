@@ -19,6 +19,14 @@ impl Provider for Devices {
         Self::forget_all_but(self, active);
     }
 
+    fn late(&self, pod: &Pod) -> Option<String> {
+        Self::late(self, pod)
+    }
+
+    async fn settled(&self, pod: &Pod) {
+        Self::settled(self, pod).await;
+    }
+
     async fn hints(&self, pod: &Arc<Pod>, container: &Container) -> ResourceHints {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         self.book(|book| {
@@ -48,7 +56,18 @@ impl Provider for Devices {
             Some(mask) => drop(lock(&self.inner.affinities).insert(key, mask)),
             None => drop(lock(&self.inner.affinities).remove(&key)),
         }
-        self.give(pod, container).await.map_err(AllocateError::Failed)
+        match self.give(pod, container).await {
+            Err(err) if self.trusts(uid) => {
+                tracing::warn!(
+                    err,
+                    podUID = uid,
+                    containerName = container.name,
+                    "A pod that runs is not ended for its devices"
+                );
+                Ok(())
+            }
+            given => given.map_err(AllocateError::Failed),
+        }
     }
 
     fn owed(&self, uid: &str) -> BTreeMap<String, i64> {

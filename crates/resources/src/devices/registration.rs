@@ -10,6 +10,7 @@ use proto::device_plugin_v1beta1::{Empty, RegisterRequest};
 use std::path::{Path, PathBuf};
 use tonic::service::Routes;
 use tonic::{Request, Response, Status};
+use units::strconv::quote;
 
 /// Name of our socket.
 pub(super) const SOCKET: &str = "kubelet.sock";
@@ -35,12 +36,12 @@ impl Devices {
         self.inner.deps.metrics.registrations.inc(&[resource]);
         if request.version != VERSION {
             return Err(format!(
-                "requested API version {:?} is not supported by kubelet. Supported version is [{VERSION:?}]",
-                request.version
+                "requested API version {} is not supported by kubelet. Supported version is [{VERSION:?}]",
+                quote(&request.version)
             ));
         }
         if !is_extended_resource(resource) {
-            return Err(format!("the ResourceName {resource:?} is invalid"));
+            return Err(format!("the ResourceName {} is invalid", quote(resource)));
         }
         self.connect(resource, &socket_of(&self.inner.config.dir, &request.endpoint)).await
     }
@@ -85,8 +86,8 @@ impl PluginHandler for Devices {
         }
         if !is_extended_resource(&plugin.name) {
             return Err(format!(
-                "invalid name of device plugin socket: the ResourceName {:?} is invalid",
-                plugin.name
+                "invalid name of device plugin socket: the ResourceName {} is invalid",
+                quote(&plugin.name)
             ));
         }
         Ok(())

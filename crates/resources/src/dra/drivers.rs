@@ -235,7 +235,7 @@ fn reword<T: Message + Default>(message: &impl Message) -> Result<T, Status> {
 
 fn service_of(plugin: &PluginInfo) -> Result<Version, String> {
     let quoted = |list: &mut dyn Iterator<Item = &str>| {
-        let list: Vec<String> = list.map(|text| format!("{text:?}")).collect();
+        let list: Vec<String> = list.map(units::strconv::quote).collect();
         format!("[{}]", list.join(" "))
     };
     let why = if plugin.versions.is_empty() {

@@ -32,6 +32,14 @@ pub trait Provider: Send + Sync + std::fmt::Debug {
     /// Releases what pods hold that are not among these; told before each admission once every source has spoken.
     async fn forget_all_but(&self, _active: &BTreeSet<PodUid>) {}
 
+    /// What a new pod had better wait for before anything is allocated, in words.
+    fn late(&self, _pod: &Pod) -> Option<String> {
+        None
+    }
+
+    /// Waits until nothing of the pod is late, or no longer worth waiting for.
+    async fn settled(&self, _pod: &Pod) {}
+
     /// Where this container's request could be satisfied.
     async fn hints(&self, _pod: &Arc<Pod>, _container: &Container) -> ResourceHints {
         ResourceHints::new()

@@ -150,6 +150,8 @@ impl Volumes for FakeVolumes {
 pub(crate) struct FakePlacement {
     /// Pods that cannot be placed.
     pub(crate) refused: Mutex<BTreeMap<String, PlacementRejection>>,
+    /// What pods had better wait for, by UID.
+    pub(crate) late: tokio::sync::watch::Sender<BTreeMap<String, String>>,
 }
 
 #[async_trait]
@@ -163,6 +165,14 @@ impl Placement for FakePlacement {
             Some(refusal) => Err(refusal.clone()),
             None => Ok(()),
         }
+    }
+    fn late(&self, pod: &Pod) -> Option<String> {
+        self.late.borrow().get(pod.metadata.uid.as_deref().unwrap()).cloned()
+    }
+    async fn settled(&self, pod: &Pod) {
+        let mut told = self.late.subscribe();
+        let uid = pod.metadata.uid.as_deref().unwrap();
+        let _ = told.wait_for(|late| !late.contains_key(uid)).await;
     }
     async fn prepare(&self, _pod: &Arc<Pod>) -> Result<(), PlacementError> {
         Ok(())

@@ -1,0 +1,67 @@
+//! Pods that wait for devices before they are judged (`RUBELET_LATE_DEVICES=wait`).
+
+use crate::world::{Sources, World, simple};
+
+const PLUGIN: &str = "the device plugin of example.com/thing";
+
+fn wait_for_plugin(world: &World, uid: &str) {
+    world.placement.late.send_modify(|late| drop(late.insert(uid.to_owned(), PLUGIN.to_owned())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_devices_are_late_says_so_and_runs_when_they_are_there() {
+    let world = World::new();
+    wait_for_plugin(&world, "uid-web");
+    world.api.put(simple("web"));
+    world.api.put(simple("other"));
+    let agent = world.start(Sources::Api).await;
+    world.eventually("others run", |w| w.api.phase("other").as_deref() == Some("Running")).await;
+    let reason = |w: &World| w.api.pod("web").unwrap().status.unwrap_or_default().reason;
+    world.eventually("told", |w| reason(w).as_deref() == Some("WaitingForDevices")).await;
+    let status = world.api.pod("web").unwrap().status.unwrap();
+    assert_eq!(status.phase.as_deref(), Some("Pending"));
+    assert_eq!(status.message, Some(format!("Waiting for {PLUGIN}")));
+    let ready = status.conditions.iter().flatten().find(|c| c.type_ == "Ready").unwrap();
+    let shown = (ready.status.as_str(), ready.reason.as_deref());
+    assert_eq!(shown, ("False", Some("WaitingForDevices")));
+    assert_eq!(world.messages("WaitingForDevices"), [format!("Waiting for {PLUGIN}")]);
+    assert_eq!(world.running("main"), 1, "only the other one");
+
+    world.placement.late.send_modify(|late| late.clear());
+    world.eventually("runs", |w| w.api.phase("web").as_deref() == Some("Running")).await;
+    assert_eq!(reason(&world), None, "nothing of the wait stays");
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_waits_for_devices_can_be_deleted() {
+    let world = World::new();
+    wait_for_plugin(&world, "uid-web");
+    world.api.put(simple("web"));
+    let agent = world.start(Sources::Api).await;
+    world.eventually("waits", |w| !w.messages("WaitingForDevices").is_empty()).await;
+    world.api.delete("web", 0, world.clock.now());
+    world.eventually("deleted", |w| w.api.deleted() == ["web"]).await;
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_judged_once_nothing_is_worth_waiting_for() {
+    let world = World::new();
+    wait_for_plugin(&world, "uid-web");
+    world.placement.refused.lock().unwrap().insert(
+        "uid-web".into(),
+        ports::PlacementRejection {
+            reason: "UnexpectedAdmissionError".into(),
+            message: "no healthy devices present".into(),
+        },
+    );
+    world.api.put(simple("web"));
+    let agent = world.start(Sources::Api).await;
+    world.eventually("waits", |w| !w.messages("WaitingForDevices").is_empty()).await;
+    assert_ne!(world.api.phase("web").as_deref(), Some("Failed"));
+    world.placement.late.send_modify(|late| late.clear());
+    world.eventually("refused", |w| w.api.phase("web").as_deref() == Some("Failed")).await;
+    assert_eq!(world.reasons(), ["WaitingForDevices", "UnexpectedAdmissionError"]);
+    agent.crash().await;
+}
