@@ -16,13 +16,17 @@ const OWN: [&str; 6] =
     ["/var/lib/kubelet", "/var/lib/cni", "/var/log", "/run", "/tmp", "/var/lib/containerd"];
 
 /// Images that most specs use, on the node before the first of them.
-const IMAGES: [&str; 5] = [
+const IMAGES: [&str; 6] = [
     "pause:3.10.2",
     "e2e-test-images/busybox:1.37.0-1",
     "e2e-test-images/agnhost:2.63.0",
     "e2e-test-images/agnhost:2.55",
     "e2e-test-images/nginx:1.15-4",
+    BUSYBOX_WITH_MORE,
 ];
+
+/// Busybox as well, but another image than that of its own name.
+const BUSYBOX_WITH_MORE: &str = "e2e-test-images/ipc-utils:1.4";
 
 /// The configuration that upstream's own lanes use, on a machine with either cgroup version and
 /// perhaps a rather full disk.
@@ -62,9 +66,10 @@ pub fn run_inside(index: u8) -> anyhow::Result<()> {
     for image in IMAGES {
         containerd.pull(&format!("registry.k8s.io/{image}"))?;
     }
-    // Some specs name an image of another registry.
-    let busybox = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
-    containerd.ctr(["images", "tag", busybox, "docker.io/library/busybox:1.36"])?;
+    // Some specs name an image of another registry. An image of two names would be told by the
+    // first of them in the status of every container, and the specs that change images look there.
+    let other = format!("registry.k8s.io/{BUSYBOX_WITH_MORE}");
+    containerd.ctr(["images", "tag", other.as_str(), "docker.io/library/busybox:1.36"])?;
     bus::enter_cgroup(&containerd)?;
     let socket = containerd.socket().to_owned();
     if plan.units {
