@@ -135,7 +135,8 @@ impl RuntimeClient {
         let runtime = RuntimeServiceClient::with_interceptor(runtime.channel(), HandOn)
             .max_decoding_message_size(MAX_MESSAGE_BYTES);
         let images = image.channel();
-        let content = ContentClient::new(images.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let content =
+            ContentClient::new(images.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
         let image = ImageServiceClient::with_interceptor(images, HandOn)
             .max_decoding_message_size(MAX_MESSAGE_BYTES);
         let inner = Inner {

@@ -28,7 +28,7 @@ struct Bed {
     dir: PathBuf,
     tasks: Tasks,
     devices: Devices,
-    touched: mpsc::Receiver<api::ids::PodUid>,
+    touched: mpsc::Receiver<PodUid>,
     pods: watch::Sender<PodsSnapshot>,
     registry: Registry,
 }

@@ -20,7 +20,7 @@ impl DispatchTask {
     /// Judges a pod that is new to us, or whose victims have gone.
     pub(super) async fn admit(&mut self, pod: Arc<Pod>) {
         let uid = uid_of(&pod);
-        if let Some(what) = self.to_wait_for(&pod) {
+        if let Some(what) = self.worth_waiting_for(&pod) {
             self.wait_for_devices(&pod, &what);
             return;
         }
@@ -42,7 +42,7 @@ impl DispatchTask {
     }
 
     /// What a pod had better wait for before it is judged. It waits once, and not if it is to go.
-    fn to_wait_for(&mut self, pod: &Pod) -> Option<String> {
+    fn worth_waiting_for(&mut self, pod: &Pod) -> Option<String> {
         let waited = self.late.remove(&uid_of(pod));
         let goes = pod.metadata.deletion_timestamp.is_some();
         if waited || goes { None } else { self.shared.placement.late(pod) }
