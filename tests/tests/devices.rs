@@ -117,6 +117,35 @@ fn devices_reach_a_container_and_stay_with_it() {
     node.wait_running("both", PATIENCE).unwrap();
 }
 
+/// As after a reboot: nothing of the pod runs and its plugin has not come back yet. The Go kubelet refuses it.
+#[test]
+fn a_pod_waits_for_its_plugin_where_that_is_asked_for() {
+    let control = Arc::new(ControlPlane::start(&ControlPlaneOptions::default()).unwrap());
+    let kind = KubeletKind::Rubelet;
+    let env = vec![("RUBELET_LATE_DEVICES".to_owned(), "wait".to_owned())];
+    let options = KubeletOptions { own_devices: true, env, ..KubeletOptions::default() };
+    let mut node =
+        TestNode::builder().kubelet(kind).options(options).join(&control).start().unwrap();
+    let plugin = sample_plugin(&node);
+    reports(&control, "2", "2");
+    control.create(&pod("one", 1)).unwrap();
+    let first = node.wait_running("one", PATIENCE).unwrap();
+    node.kill_kubelet();
+    drop(plugin);
+    node.crictl(["stop", "--timeout", "0", &first]).unwrap();
+    node.start_kubelet(kind).unwrap();
+    let reason = || control.get(["pod", "one"]).ok().map(|pod| pod["status"]["reason"].clone());
+    let waits = || reason().is_some_and(|reason| reason == "WaitingForDevices");
+    eventually(PATIENCE, "the pod says what it waits for", waits).unwrap();
+
+    let _plugin = sample_plugin(&node);
+    let second = node.wait_running("one", PATIENCE).unwrap();
+    assert_ne!(second, first);
+    eventually(PATIENCE, "nothing of the wait stays", || reason() == Some(Value::Null)).unwrap();
+    let pod = control.get(["pod", "one"]).unwrap();
+    assert_eq!(pod["status"]["phase"], "Running");
+}
+
 /// Extended resources that somebody else gave the node: it was there before this machine's folder of plugins
 /// was emptied, as after a new installation.
 #[test]

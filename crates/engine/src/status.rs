@@ -38,6 +38,9 @@ pub const CONTAINER_STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 /// Reason of containers that end because all are restarted.
 pub const RESTARTING_ALL: &str = "RestartingAllContainers";
 
+/// Reason of a pod that waits for its devices before it is judged.
+pub const WAITING_FOR_DEVICES: &str = "WaitingForDevices";
+
 /// Feature gates that change the status, resolved once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StatusGates {
@@ -206,7 +209,8 @@ pub fn rejected(pod: &Pod, reason: &str, message: &str, gates: &StatusGates) -> 
 }
 
 /// The status of a pod that is not judged yet: what is known of it stays, but it is not ready.
-pub fn held_back(previous: &PodStatus, reason: &str, message: &str) -> PodStatus {
+pub fn held_back(previous: &PodStatus, message: &str) -> PodStatus {
+    let reason = WAITING_FOR_DEVICES;
     let mut status = previous.clone();
     status.phase.get_or_insert_with(|| "Pending".to_owned());
     status.reason = Some(reason.to_owned());
@@ -272,11 +276,14 @@ fn set_phase(
         }
     }
     if old.phase.as_deref() == Some(phase.as_str()) {
-        let pick = |own: &Option<String>, other: &Option<String>| {
-            own.clone().filter(|t| !t.is_empty()).or_else(|| other.clone())
+        // A pod that has a worker waits for its devices no longer.
+        let waited = |s: &PodStatus| s.reason.as_deref() == Some(WAITING_FOR_DEVICES);
+        let kept: Vec<&PodStatus> = [old, api].into_iter().filter(|s| !waited(s)).collect();
+        let pick = |of: fn(&PodStatus) -> Option<&String>| {
+            kept.iter().find_map(|s| of(s).filter(|t| !t.is_empty()).cloned())
         };
-        status.reason = pick(&old.reason, &api.reason);
-        status.message = pick(&old.message, &api.message);
+        status.reason = pick(|s| s.reason.as_ref());
+        status.message = pick(|s| s.message.as_ref());
     }
     let started = old.start_time.as_ref().map(|t| t.0);
     let over = spec.active_deadline_seconds.is_some() && deadline_is_over(view.pod, started, now);

@@ -8,13 +8,10 @@ use crate::sources::desired::uid_of;
 use api::core::v1::Pod;
 use engine::admission::{Rejection, preempt};
 use engine::pod::life::{KillOptions, UpdateKind};
-use engine::status::held_back;
+use engine::status::{WAITING_FOR_DEVICES, held_back};
 use ports::{EventSeverity, OnExit};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Reason of a pod that waits for its devices.
-const WAITING_FOR_DEVICES: &str = "WaitingForDevices";
 
 impl DispatchTask {
     /// Judges a pod that is new to us, or whose victims have gone.
@@ -55,7 +52,7 @@ impl DispatchTask {
         let message = format!("Waiting for {what}");
         let mirror = self.desired.mirror_of(pod).cloned();
         let previous = self.shared.status.previous(pod, mirror.as_ref());
-        let status = held_back(&previous, WAITING_FOR_DEVICES, &message);
+        let status = held_back(&previous, &message);
         self.shared.status.set(pod, mirror.as_ref(), status);
         self.event(pod, EventSeverity::Normal, WAITING_FOR_DEVICES, message);
         let (again, shared, pod) = (self.again.clone(), Arc::clone(&self.shared), Arc::clone(pod));

@@ -34,6 +34,24 @@ async fn a_pod_whose_devices_are_late_says_so_and_runs_when_they_are_there() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn nothing_of_the_wait_stays_with_a_pod_that_ran_before_a_reboot() {
+    let world = World::new();
+    wait_for_plugin(&world, "uid-web");
+    let mut web = simple("web");
+    web.status.get_or_insert_default().phase = Some("Running".to_owned());
+    world.api.put(web);
+    let agent = world.start(Sources::Api).await;
+    let status = |w: &World| w.api.pod("web").unwrap().status.unwrap();
+    let reason = |w: &World| status(w).reason;
+    world.eventually("told", |w| reason(w).as_deref() == Some("WaitingForDevices")).await;
+    assert_eq!(status(&world).phase.as_deref(), Some("Running"));
+    world.placement.late.send_modify(|late| late.clear());
+    world.eventually("runs", |w| w.running("main") == 1 && reason(w).is_none()).await;
+    assert_eq!(status(&world).message, None);
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_that_waits_for_devices_can_be_deleted() {
     let world = World::new();
     wait_for_plugin(&world, "uid-web");
