@@ -395,7 +395,7 @@ fn pods(digit: char) -> Vec<Value> {
         pod(
             "once",
             json!({"containers": [{"name": "c", "volumeMounts": [{"name": "v", "mountPath": "/v"}],
-                "command": shell("if [ -f /v/x ]; then echo second; sleep 36000; fi; touch /v/x; echo first; echo late >&2; exit 7")}],
+                "command": shell("if [ -f /v/x ]; then echo second; sleep 36000; fi; touch /v/x; echo first; sleep 1; echo late >&2; exit 7")}],
                 "volumes": [{"name": "v", "emptyDir": {}}]}),
         ),
         pod("talk", json!({"containers": [{"name": "c", "command": shell(TALK)}]})),

@@ -89,9 +89,12 @@ fn compare_values(twins: &Twins, callers: &Callers) -> Vec<String> {
         let all = lines.map(|line| names.iter().filter_map(|name| of(line, name)).collect());
         let steady = |values: &Vec<String>| {
             let own = |value: &String| value == "again" || value.contains("/rubelet/nodes/");
+            // Root filesystems of containers and bridges of nodes of tests that run beside this one.
+            let of_others =
+                |v: &String| ["overlay_", "rbt", "veth"].iter().any(|b| v.starts_with(b));
             // The host's interfaces have no pod.
             let of_host = family.contains("network") && values.contains(&String::new());
-            !of_host && !values.iter().any(own)
+            !of_host && !values.iter().any(|value| own(value) || of_others(value))
         };
         all.filter(steady).collect::<BTreeSet<Vec<String>>>()
     };
