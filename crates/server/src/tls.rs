@@ -5,8 +5,10 @@
 //! upstream does, so that a bad one never breaks the handshake itself.
 
 mod order;
+mod pair;
 
 pub use order::ServerTls;
+pub use pair::{pair_fault, self_signed_pair};
 
 use crate::auth::{is_modern, proves_its_key};
 use arc_swap::ArcSwapOption;
@@ -18,7 +20,6 @@ use rustls::sign::CertifiedKey;
 use rustls::{DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -218,58 +219,6 @@ pub fn server_tls(
     Ok(ServerTls::new(aes, chacha))
 }
 
-/// What is wrong with a PEM pair, as Go says it; `None` for one that can be served with.
-pub fn pair_fault(certificate: &[u8], key: &[u8]) -> Option<String> {
-    let labels = |pem: &[u8]| -> Vec<String> {
-        let text = String::from_utf8_lossy(pem).into_owned();
-        let begins = text.lines().filter_map(|line| line.strip_prefix("-----BEGIN "));
-        begins.filter_map(|rest| rest.trim_end().strip_suffix("-----")).map(str::to_owned).collect()
-    };
-    let shown = |labels: &[String]| format!("[{}]", labels.join(" "));
-    let is_key = |label: &String| label == "PRIVATE KEY" || label.ends_with(" PRIVATE KEY");
-    let found = labels(certificate);
-    if !found.iter().any(|label| label == "CERTIFICATE") {
-        return Some(match found.as_slice() {
-            [] => "tls: failed to find any PEM data in certificate input".to_owned(),
-            [only] if is_key(only) => "tls: failed to find certificate PEM data in certificate \
-                 input, but did find a private key; PEM inputs may have been switched"
-                .to_owned(),
-            many => format!(
-                "tls: failed to find \"CERTIFICATE\" PEM block in certificate input after skipping \
-                 PEM blocks of the following types: {}",
-                shown(many)
-            ),
-        });
-    }
-    let found = labels(key);
-    if !found.iter().any(is_key) {
-        return Some(match found.as_slice() {
-            [] => "tls: failed to find any PEM data in key input".to_owned(),
-            [only] if only == "CERTIFICATE" => {
-                "tls: found a certificate rather than a key in the PEM for the private key"
-                    .to_owned()
-            }
-            many => format!(
-                "tls: failed to find PEM block with type ending in \"PRIVATE KEY\" in key input \
-                 after skipping PEM blocks of the following types: {}",
-                shown(many)
-            ),
-        });
-    }
-    let leaf = CertificateDer::pem_slice_iter(certificate).next().and_then(Result::ok);
-    if leaf.is_none_or(|leaf| x509_parser::parse_x509_certificate(&leaf).is_err()) {
-        return Some("x509: malformed certificate".to_owned());
-    }
-    let parsed = PrivateKeyDer::from_pem_slice(key).ok();
-    if parsed.is_none_or(|key| provider().key_provider.load_private_key(key).is_err()) {
-        return Some("tls: failed to parse private key".to_owned());
-    }
-    let pair = ServingCertificate::default();
-    pair.install(certificate, key)
-        .err()
-        .map(|_mismatch| "tls: private key does not match public key".to_owned())
-}
-
 /// Takes any client certificate whose key is proven; trust is decided by `auth`.
 #[derive(Debug)]
 struct AskOnly(Arc<CryptoProvider>);
@@ -344,32 +293,6 @@ pub fn self_signed(
     }
     certificate.read(&crt, &key)?;
     Ok((crt, key))
-}
-
-/// A new certificate for this host, valid for a year from now, signed by itself, and its key; PEM.
-pub fn self_signed_pair(hostname: &str, unix_now: i64) -> Result<(String, String), TlsError> {
-    make(hostname, unix_now).map_err(|e| TlsError::SelfSigned(e.to_string()))
-}
-
-fn make(hostname: &str, unix_now: i64) -> Result<(String, String), rcgen::Error> {
-    use rcgen::{CertificateParams, DnType, KeyPair, KeyUsagePurpose, SanType};
-    let key = KeyPair::generate()?;
-    let mut params = CertificateParams::default();
-    params.distinguished_name.push(DnType::CommonName, format!("{hostname}@{unix_now}"));
-    params.subject_alt_names = vec![match hostname.parse::<IpAddr>() {
-        Ok(ip) => SanType::IpAddress(ip),
-        Err(_) => SanType::DnsName(hostname.try_into()?),
-    }];
-    let moment = |seconds: i64| {
-        time::OffsetDateTime::from_unix_timestamp(seconds)
-            .unwrap_or(time::OffsetDateTime::UNIX_EPOCH)
-    };
-    params.not_before = moment(unix_now - 3600);
-    params.not_after = moment(unix_now - 3600 + 365 * 24 * 3600);
-    params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
-    params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
-    let signed = params.self_signed(&key)?;
-    Ok((signed.pem(), key.serialize_pem()))
 }
 
 #[cfg(test)]
