@@ -68,6 +68,12 @@ crash-test: parts
 	SEEDS=$${SEEDS:-10} ROUNDS=$${ROUNDS:-12} cargo test --package tests --test crash -- --nocapture
 	SEEDS=$${NODES:-2000} cargo test --package pods --test life simulation -- --nocapture
 
+## make soak       pods that come and go, ROUNDS (40) times PODS (20): memory, descriptors, series stay; KUBELET=go
+.PHONY: soak
+soak: parts
+	@cargo build --profile $(PROFILE) -p rubelet
+	RUBELET_BIN=$(profile_dir)/rubelet ROUNDS=$${ROUNDS:-40} PODS=$${PODS:-20} cargo test --package tests --test churn -- --nocapture
+
 ## make hung-test  volumes that never answer beside twenty real pods
 .PHONY: hung-test
 hung-test: parts
