@@ -17,6 +17,8 @@ pub(crate) const SETTLE: Duration = Duration::from_secs(15);
 
 /// Between two scrapes: longer than either kubelet keeps what it read.
 const SCRAPE_PERIOD: Duration = Duration::from_secs(15);
+/// What a scrape leaves to be done is done by then.
+const SCRAPE_END: Duration = Duration::from_secs(1);
 
 /// What was measured of one kubelet.
 #[derive(Debug, Clone, Default)]
@@ -130,18 +132,21 @@ fn leave_alone(order: Order, pid: u32, figures: &mut Figures) -> anyhow::Result<
 }
 
 /// Processor time of one scrape of container metrics and summary, beyond what idleness costs: the
-/// mean of some.
+/// mean of some. Only the time of the scrape and a moment after it counts: what idleness costs is not the same in
+/// every quarter of a minute.
 fn scrapes(node: &TestNode, scrapes: u32, pid: u32, idle_millicores: f64) -> anyhow::Result<f64> {
     let page = |path: &str| format!("https://127.0.0.1:{}{path}", node.api_port());
     let (containers, summary) = (page("/metrics/cadvisor"), page("/stats/summary"));
-    let (start, busy) = (Instant::now(), cpu_seconds(pid)?);
+    let mut spent_ms = 0.0;
     for _ in 0..scrapes {
+        let (start, busy) = (Instant::now(), cpu_seconds(pid)?);
         // One connection for both, as a collector has it.
         run("curl", ["-fsSk", "-m", "60", "-o/dev/null", "-o/dev/null", &containers, &summary])?;
-        std::thread::sleep(SCRAPE_PERIOD);
+        std::thread::sleep(SCRAPE_END);
+        let idle_ms = idle_millicores * start.elapsed().as_secs_f64();
+        spent_ms += (cpu_seconds(pid)? - busy) * 1000.0 - idle_ms;
+        std::thread::sleep(SCRAPE_PERIOD - SCRAPE_END);
     }
-    let idle_ms = idle_millicores * start.elapsed().as_secs_f64();
-    let spent_ms = (cpu_seconds(pid)? - busy) * 1000.0 - idle_ms;
     Ok((spent_ms / f64::from(scrapes)).max(0.0))
 }
 
