@@ -1,5 +1,6 @@
 //! What an earlier life (ours or the Go kubelet's) left on disk.
 
+use crate::csi::block;
 use crate::csi::data::{VolumeNotes, remove_mount_dir, remove_unfinished};
 use crate::env::StepError;
 use crate::paths::Paths;
@@ -9,7 +10,6 @@ use api::ids::{PodUid, VolumeName};
 use engine::volumes::{Plugin, SpecSource, VolumeSpec};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use sys::removal::{Contents, remove_tree};
 
 /// A pod's volume found on disk.
 #[derive(Debug, Clone)]
@@ -76,31 +76,17 @@ fn remove_unused(folder: &Path) {
     }
 }
 
-/// The same for a device that was never asked for, or of which all else is undone.
-fn remove_unused_device(paths: &Paths, devices: &Path, name: &str) {
-    let folder = devices.join(name);
-    let remove = || -> Result<(), StepError> {
-        remove_unfinished(&folder.join("data"))?;
-        let used = [devices.join("publish").join(name), devices.join("staging").join(name)];
-        for folder in used.iter().chain([&folder]) {
-            remove_tree(paths.proc(), folder, Contents::DirsOnly)?;
-        }
-        Ok(())
-    };
-    if let Err(e) = remove() {
-        tracing::debug!(path = %folder.display(), err = %e, "device folder without notes kept");
-    }
-}
-
 /// A volume staged for a pod that was never published (or is gone) is known by its notes alone.
 fn scan_staged(paths: &Paths, remains: &mut Remains) -> Result<(), StepError> {
     let top = paths.plugin("kubernetes.io/csi");
-    for name in list(&top.join("volumeDevices"))? {
-        let devices = top.join("volumeDevices");
+    let devices = block::all_devices(paths);
+    for name in list(&devices)? {
         let notes = match VolumeNotes::load(&devices.join(&name).join("data")) {
             Ok(Some(notes)) => notes,
             Ok(None) if !["staging", "publish"].contains(&name.as_str()) => {
-                remove_unused_device(paths, &devices, &name);
+                if let Err(err) = block::remove_unused(paths, &name) {
+                    tracing::debug!(volume = name, %err, "device folder without notes kept");
+                }
                 continue;
             }
             _ => continue,
@@ -194,7 +180,7 @@ fn spec_of(
         Plugin::Local => Some(name.to_owned()),
         Plugin::Csi => {
             let dir = if block {
-                paths.plugin("kubernetes.io/csi").join("volumeDevices").join(name).join("data")
+                block::all_devices(paths).join(name).join("data")
             } else {
                 path.to_owned()
             };

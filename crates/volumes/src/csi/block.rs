@@ -7,10 +7,11 @@
 //! ```
 
 use super::PREFIX;
-use super::data::VolumeNotes;
+use super::data::{VolumeNotes, remove_unfinished};
 use super::mount::{in_pool, source_of};
 use super::source::{self, Source, attachment_name};
 use crate::env::{Env, Step, StepError};
+use crate::paths::Paths;
 use crate::plugins::{MountInput, UnmountInput};
 use api::storage::v1::CSIDriver;
 use engine::volumes::{DeviceState, Outcome, VolumeSpec};
@@ -21,7 +22,12 @@ use std::path::PathBuf;
 use sys::removal::{Contents, remove_tree};
 
 fn top(env: &Env) -> PathBuf {
-    env.paths.plugin("kubernetes.io/csi").join("volumeDevices")
+    all_devices(&env.paths)
+}
+
+/// The folder of all devices.
+pub(crate) fn all_devices(paths: &Paths) -> PathBuf {
+    paths.plugin("kubernetes.io/csi").join("volumeDevices")
 }
 
 /// Where the device is staged.
@@ -91,10 +97,13 @@ pub(crate) async fn set_up_device(env: &Env, input: &MountInput) -> Result<(), S
         Outcome::Transient => input.device == DeviceState::NotMounted,
         _ => false,
     });
-    if forgotten && let Err(e) = remove_folders(env, &input.spec.name).await {
-        tracing::debug!(volume = input.spec.name, err = %e, "could not remove an unused device");
+    match staged {
+        // What is left of it must be found again.
+        Err(failed) if forgotten && remove_folders(env, &input.spec.name).await.is_err() => {
+            Err(StepError { outcome: Outcome::Uncertain, ..failed })
+        }
+        staged => staged,
     }
-    staged
 }
 
 async fn stage(env: &Env, input: &MountInput, source: &Source) -> Result<(), StepError> {
@@ -205,7 +214,13 @@ pub(crate) async fn tear_down_device(
     step: &Step,
 ) -> Result<(), StepError> {
     let name = &spec.name;
-    let Some(notes) = notes(env, name).await? else { return Ok(()) };
+    let Some(notes) = notes(env, name).await? else {
+        // They could not be written, or all that they told of is undone.
+        let (paths, name) = (env.paths.clone(), name.clone());
+        let key = staging(env, &name);
+        let remove = move || remove_unused(&paths, &name);
+        return in_pool(env, &key, "remove block directories", remove).await;
+    };
     let driver =
         env.csi.open(notes.driver(), "blockMapper.TearDownDevice failed to get CSI client")?;
     let path = staging(env, name);
@@ -242,4 +257,15 @@ async fn remove_folders(env: &Env, name: &str) -> Result<(), StepError> {
         Ok(())
     })
     .await
+}
+
+/// Removes the folders of a device without notes: it was never asked for, or all else is undone.
+pub(crate) fn remove_unused(paths: &Paths, name: &str) -> Result<(), StepError> {
+    let devices = all_devices(paths);
+    let own = devices.join(name);
+    remove_unfinished(&own.join("data"))?;
+    for folder in [devices.join("publish").join(name), devices.join("staging").join(name), own] {
+        remove_tree(paths.proc(), &folder, Contents::DirsOnly)?;
+    }
+    Ok(())
 }

@@ -128,6 +128,26 @@ async fn a_raw_device_is_mapped_held_and_let_go() {
 }
 
 #[tokio::test]
+async fn folders_of_a_device_whose_notes_cannot_be_written_go_with_its_pod() {
+    let (bed, driver) = bed_with("notes", |_| {}).await;
+    let top = bed.root.join("kubelet/plugins/kubernetes.io/csi/volumeDevices");
+    std::fs::create_dir_all(&top).unwrap();
+    // Room for two folders, and for no file in them.
+    let full = ["-t", "tmpfs", "-o", "nr_inodes=3", "tmpfs"];
+    let mounted = std::process::Command::new("mount").args(full).arg(&top).status();
+    assert!(mounted.unwrap().success());
+    csi_claim(&bed, "c", json!({"volumeMode": "Block"}));
+    let p = device_pod("u", "c");
+    bed.show(&[(&p, PodLife::Syncing)]);
+    let told = |text: &str| bed.events.all().iter().any(|e| e.contains(text));
+    eventually("it fails", || told("FailedMapVolume")).await;
+    assert!(top.join("pv-c/data").exists());
+    bed.end(&p).await;
+    eventually("all gone", || !top.join("pv-c").exists()).await;
+    assert!(!calls(&driver).iter().any(|call| call.starts_with("NodeStage")));
+}
+
+#[tokio::test]
 async fn the_mode_of_a_claim_must_match_its_use() {
     let (bed, _driver) = bed_with("mode", |_| {}).await;
     csi_claim(&bed, "c", json!({"volumeMode": "Block"}));

@@ -121,6 +121,9 @@ impl Cluster {
         let mut claims = self.objects.claims.lock().unwrap();
         let object = claims.get_mut(claim).unwrap();
         let mut grown = (**object).clone();
+        // A size that nobody asks for any more is given up when it fails twice.
+        let resources = grown.spec.get_or_insert_default().resources.get_or_insert_default();
+        resources.requests = Some(serde_json::from_value(size.clone()).unwrap());
         let status = grown.status.get_or_insert_default();
         status.allocated_resources = Some(serde_json::from_value(size).unwrap());
         let pending = json!({"storage": "NodeResizePending"});
