@@ -7,6 +7,7 @@ use cri::{RuntimeClient, SlowCall};
 use pods::PodsHandle;
 use pods::images::{Images, PullProgress};
 use ports::{Clock, Explained, Explains, PodCgroups, PodEntry, Pods, Wait};
+use resources::devices::Devices;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use volumes::VolumesHandle;
@@ -16,6 +17,7 @@ use volumes::VolumesHandle;
 pub(crate) struct Story {
     pub(crate) pods: PodsHandle,
     pub(crate) volumes: VolumesHandle,
+    pub(crate) devices: Devices,
     pub(crate) cgroups: Arc<dyn PodCgroups>,
     pub(crate) images: Images,
     pub(crate) runtime: RuntimeClient,
@@ -40,7 +42,8 @@ impl Explains for Story {
             pod.waits = waits;
         }
         let slow_calls = self.runtime.slow_calls().iter().map(slow_call).collect();
-        Explained { at: self.clock.now(), pods, hung: volumes.hung, slow_calls }
+        let hung = volumes.hung.into_iter().chain(self.devices.hung()).collect();
+        Explained { at: self.clock.now(), pods, hung, slow_calls }
     }
 }
 

@@ -321,6 +321,7 @@ async fn start_all(
     let story = Story {
         pods: pods.clone(),
         volumes,
+        devices: started.devices.clone(),
         cgroups,
         images,
         runtime: client.clone(),

@@ -20,7 +20,7 @@ use engine::admission::{
     self as rules, AdmissionView, Pressure, Rejection, Verdict, after_placement, before_placement,
     fresh_node_may_help,
 };
-use ports::{ActivePods, NodeView, PressureCondition, Roots};
+use ports::{ActivePods, NodeView, NotPlaced, PlacementRejection, PressureCondition, Roots};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -66,6 +66,8 @@ pub(crate) enum Admitted {
     After(Vec<Arc<Pod>>, String),
     /// It may not.
     No(Rejection),
+    /// It is judged again when this is there.
+    Waits(String),
 }
 
 impl Admitted {
@@ -73,6 +75,15 @@ impl Admitted {
         let chosen = victims.pods.iter().filter_map(|index| others.get(*index));
         let chosen = chosen.map(|pod| Arc::new((*pod).clone())).collect();
         Self::After(chosen, victims.signal.clone())
+    }
+
+    fn without_place(not_placed: NotPlaced) -> Self {
+        match not_placed {
+            NotPlaced::Refused(PlacementRejection { reason, message }) => {
+                Self::No(Rejection { reason, message })
+            }
+            NotPlaced::Waits(what) => Self::Waits(what),
+        }
     }
 }
 
@@ -114,8 +125,8 @@ impl Admission {
         if let Err(rejection) = before_placement(&self.view(scene, &node, None, &pressure(&node))) {
             return Admitted::No(rejection);
         }
-        if let Err(refused) = shared.placement.admit(&allocated, active).await {
-            return Admitted::No(Rejection { reason: refused.reason, message: refused.message });
+        if let Err(not_placed) = shared.placement.admit(&allocated, active).await {
+            return Admitted::without_place(not_placed);
         }
         let scene = Scene { pod: &allocated, resized_from: None, others: &others };
         let owed = shared.placement.owed(uid.as_str());
@@ -151,8 +162,8 @@ impl Admission {
         if let Err(rejection) = before_placement(&self.view(scene, &node, None, &pressure(&node))) {
             return Admitted::No(rejection);
         }
-        if let Err(refused) = shared.placement.admit(wished, active).await {
-            return Admitted::No(Rejection { reason: refused.reason, message: refused.message });
+        if let Err(not_placed) = shared.placement.admit(wished, active).await {
+            return Admitted::without_place(not_placed);
         }
         let scene = Scene { pod: wished, resized_from: Some(allocated), others: &others };
         let owed = shared.placement.owed(uid_of(wished).as_str());

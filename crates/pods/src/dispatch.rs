@@ -53,7 +53,7 @@ pub(crate) struct DispatchTask {
     rejected: BTreeSet<PodUid>,
     /// Pods that wait for others to end.
     preempting: BTreeSet<PodUid>,
-    /// Pods that wait for devices before they are judged.
+    /// Pods that wait for devices, or for the answer of a device plugin, before they are judged.
     late: BTreeSet<PodUid>,
     /// Pods that wish other resources than they have.
     resizing: BTreeSet<PodUid>,
@@ -315,7 +315,9 @@ impl DispatchTask {
         }
         self.rejected.remove(&uid_of(pod));
         self.preempting.remove(&uid_of(pod));
-        self.late.remove(&uid_of(pod));
+        if self.late.remove(&uid_of(pod)) {
+            self.shared.placement.abandon(uid_of(pod).as_str());
+        }
         self.resizing.remove(&uid_of(pod));
         self.shared.timelines.of(pod).note("removed from its source", "");
         // Before every source has spoken a missing pod may only be late; housekeeping repeats this.

@@ -72,7 +72,7 @@ pub struct Explained {
     pub at: Timestamp,
     /// Every pod, also those that went last.
     pub pods: Vec<ExplainedPod>,
-    /// Mounts and drivers that do not come back, each with its step and since when.
+    /// Mounts, drivers and device plugins that do not come back, each with its step and since when.
     pub hung: Vec<String>,
     /// Calls to the container runtime that take long, each with its age.
     #[serde(skip_serializing_if = "Vec::is_empty")]

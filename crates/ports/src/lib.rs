@@ -37,7 +37,7 @@ pub use explain::{Explained, ExplainedPod, Explains, PastStep, Wait};
 pub use node::{NodeView, NodeViews, PressureCondition};
 pub use objects::{ObjectChange, ObjectError, ObjectKind, Objects, TokenRequest, TokenResponse};
 pub use placement::{
-    ActivePods, ContainerExtras, DeviceMapping, ExtraMount, Placement, PlacementError,
+    ActivePods, ContainerExtras, DeviceMapping, ExtraMount, NotPlaced, Placement, PlacementError,
     PlacementRejection,
 };
 pub use plugins::{PluginHandler, PluginInfo};

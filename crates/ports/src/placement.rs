@@ -15,6 +15,22 @@ pub struct PlacementRejection {
     pub message: String,
 }
 
+/// Why a pod has no place yet, or none at all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotPlaced {
+    /// It is refused.
+    Refused(PlacementRejection),
+    /// Somebody does not answer, in words: it is judged again once [`Placement::settled`] has come back, and others go
+    /// first meanwhile.
+    Waits(String),
+}
+
+impl From<PlacementRejection> for NotPlaced {
+    fn from(refusal: PlacementRejection) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
 /// The pods that hold resources here, beside the one that is judged.
 #[derive(Debug, Clone, Copy)]
 pub struct ActivePods<'a> {
@@ -73,15 +89,16 @@ pub struct ContainerExtras {
 /// CPU, memory, topology, device and DRA placement behind one front.
 #[async_trait]
 pub trait Placement: Send + Sync + std::fmt::Debug {
-    /// Allocates for a pod at admission (upstream: topology manager `Admit`).
-    async fn admit(&self, pod: &Arc<Pod>, active: ActivePods<'_>)
-    -> Result<(), PlacementRejection>;
+    /// Allocates for a pod at admission (upstream: topology manager `Admit`). What a pod that waits has got is its own.
+    async fn admit(&self, pod: &Arc<Pod>, active: ActivePods<'_>) -> Result<(), NotPlaced>;
     /// What a new pod had better wait for before it is judged, in words; `None` to judge it at once, as upstream.
     fn late(&self, _pod: &Pod) -> Option<String> {
         None
     }
     /// Waits until nothing of the pod is late, or no longer worth waiting for.
     async fn settled(&self, _pod: &Pod) {}
+    /// Nobody waits for the pod any more: what is asked for it is given up.
+    fn abandon(&self, _uid: &str) {}
     /// Prepares dynamic resources before the sandbox is made.
     async fn prepare(&self, pod: &Arc<Pod>) -> Result<(), PlacementError>;
     /// What to add to this container's configuration.

@@ -4,7 +4,8 @@
 //! Decisions are `engine::devices`'.
 //!
 //! Promises: what a container has is on disk before it starts; a plugin that is late, gone or hung never ends a
-//! container; of two plugins for one resource the one that registered last counts.
+//! container; one that hangs holds up no pod that does not need it; of two plugins for one resource the one that
+//! registered last counts.
 //!
 //! ```text
 //! plugin ── Register ──▶ dial, options ──▶ ListAndWatch ──▶ book ──▶ node status, pods to look at
@@ -13,6 +14,7 @@
 //! ```
 
 mod allocate;
+mod calls;
 mod late;
 mod metrics;
 mod plugins;
@@ -25,6 +27,7 @@ pub use metrics::DeviceMetrics;
 use crate::lock;
 use api::core::v1::{Pod, ResourceHealth, ResourceStatus};
 use api::ids::PodUid;
+use calls::Calls;
 use engine::devices::checkpoint::FILE;
 use engine::devices::{Amounts, DeviceBook, DevicesOf};
 use engine::node::DeviceFacts;
@@ -95,12 +98,14 @@ struct Inner {
     book: Mutex<DeviceBook>,
     /// The plugin in use by resource.
     plugins: Mutex<BTreeMap<String, Plugin>>,
+    /// What plugins are asked, and what came of it until somebody looks.
+    calls: Mutex<Calls>,
     /// NUMA nodes decided at admission, by pod UID and container.
     affinities: Mutex<BTreeMap<(String, String), NumaMask>>,
     /// Held while the checkpoint is written, so that an older one never replaces a newer.
     file: Mutex<()>,
     facts: watch::Sender<DeviceFacts>,
-    /// Told whenever a plugin lists or is given up.
+    /// Told whenever a plugin lists, has answered or is given up.
     news: watch::Sender<()>,
     touched: mpsc::Sender<PodUid>,
     stopped: Notify,
@@ -126,6 +131,7 @@ impl Devices {
             folder_was_empty: names.iter().all(|name| name.starts_with('.')),
             book: Mutex::new(book),
             plugins: Mutex::default(),
+            calls: Mutex::default(),
             affinities: Mutex::default(),
             file: Mutex::default(),
             facts: watch::Sender::new(DeviceFacts::default()),
@@ -170,6 +176,7 @@ impl Devices {
     /// Frees devices of pods that are not among these.
     pub fn forget_all_but(&self, active: &BTreeSet<PodUid>) {
         let is_active = |uid: &str| active.contains(&PodUid::from(uid));
+        self.abandon_where(|wish| !is_active(&wish.uid));
         self.book(|book| book.forget_all_but(is_active));
         lock(&self.inner.affinities).retain(|(uid, _), _| is_active(uid));
     }

@@ -20,7 +20,9 @@ use api::ids::PodUid;
 use async_trait::async_trait;
 use engine::resources::pod_level_set;
 use engine::topology::{Hint, Policy, PolicyKind, ResourceHints};
-use ports::{ActivePods, ContainerExtras, Placement, PlacementError, PlacementRejection};
+use ports::{
+    ActivePods, ContainerExtras, NotPlaced, Placement, PlacementError, PlacementRejection,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -70,7 +72,7 @@ impl Placed {
         Self { config, providers, metrics }
     }
 
-    async fn judge(&self, pod: &Arc<Pod>) -> Result<(), PlacementRejection> {
+    async fn judge(&self, pod: &Arc<Pod>) -> Result<(), NotPlaced> {
         match (self.config.policy.kind(), self.config.scope) {
             (PolicyKind::None, _) => {
                 for container in containers(pod) {
@@ -83,7 +85,7 @@ impl Placed {
         }
     }
 
-    async fn judge_containers(&self, pod: &Arc<Pod>) -> Result<(), PlacementRejection> {
+    async fn judge_containers(&self, pod: &Arc<Pod>) -> Result<(), NotPlaced> {
         for container in containers(pod) {
             let mut hints = Vec::with_capacity(self.providers.len());
             for provider in &self.providers {
@@ -92,18 +94,15 @@ impl Placed {
             let Some(best) = self.merge(pod, &hints) else {
                 self.aligned(Scope::Container, false);
                 self.metrics.topology_errors.inc(&[]);
-                return Err(self.not_aligned(pod));
+                return Err(self.not_aligned(pod).into());
             };
-            self.allocate(pod, container, best).await.map_err(|error| {
-                self.metrics.topology_errors.inc(&[]);
-                rejection(error)
-            })?;
+            self.allocate(pod, container, best).await.map_err(|error| self.counted(error))?;
             self.aligned(Scope::Container, true);
         }
         Ok(())
     }
 
-    async fn judge_pod(&self, pod: &Arc<Pod>) -> Result<(), PlacementRejection> {
+    async fn judge_pod(&self, pod: &Arc<Pod>) -> Result<(), NotPlaced> {
         let mut hints = Vec::with_capacity(self.providers.len());
         for provider in &self.providers {
             hints.push(provider.pod_hints(pod).await);
@@ -111,12 +110,9 @@ impl Placed {
         let Some(best) = self.merge(pod, &hints) else {
             self.aligned(Scope::Pod, false);
             self.metrics.topology_errors.inc(&[]);
-            return Err(self.not_aligned(pod));
+            return Err(self.not_aligned(pod).into());
         };
-        self.allocate_whole(pod, best).await.map_err(|error| {
-            self.metrics.topology_errors.inc(&[]);
-            rejection(error)
-        })?;
+        self.allocate_whole(pod, best).await.map_err(|error| self.counted(error))?;
         self.aligned(Scope::Pod, true);
         Ok(())
     }
@@ -144,6 +140,14 @@ impl Placed {
             provider.allocate(pod, container, affinity).await?;
         }
         Ok(())
+    }
+
+    /// A failed allocation as it is told, counted unless it may still succeed.
+    fn counted(&self, error: AllocateError) -> NotPlaced {
+        if !matches!(error, AllocateError::Waits(_)) {
+            self.metrics.topology_errors.inc(&[]);
+        }
+        rejection(error)
     }
 
     /// The best hint, if the policy takes it.
@@ -183,27 +187,22 @@ fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
     init.into_iter().flatten().chain(spec.into_iter().flat_map(|spec| &spec.containers))
 }
 
-fn rejection(error: AllocateError) -> PlacementRejection {
-    match error {
-        AllocateError::Refused { reason, message } => {
-            PlacementRejection { reason: reason.to_owned(), message }
-        }
-        AllocateError::Failed(cause) => PlacementRejection {
-            reason: "UnexpectedAdmissionError".to_owned(),
-            message: format!("Allocate failed due to {cause}, which is unexpected"),
-        },
-    }
+fn rejection(error: AllocateError) -> NotPlaced {
+    let (reason, message) = match error {
+        AllocateError::Waits(what) => return NotPlaced::Waits(what),
+        AllocateError::Refused { reason, message } => (reason, message),
+        AllocateError::Failed(cause) => (
+            "UnexpectedAdmissionError",
+            format!("Allocate failed due to {cause}, which is unexpected"),
+        ),
+    };
+    PlacementRejection { reason: reason.to_owned(), message }.into()
 }
 
 #[async_trait]
 impl Placement for Placed {
-    async fn admit(
-        &self,
-        pod: &Arc<Pod>,
-        active: ActivePods<'_>,
-    ) -> Result<(), PlacementRejection> {
+    async fn admit(&self, pod: &Arc<Pod>, active: ActivePods<'_>) -> Result<(), NotPlaced> {
         let began = Instant::now();
-        self.metrics.topology_requests.inc(&[]);
         if active.complete {
             let uid =
                 |pod: &Arc<Pod>| PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
@@ -212,6 +211,11 @@ impl Placement for Placed {
                 provider.forget_all_but(&uids).await;
             }
         }
+        // Before anything is decided: what is busy may take what hints would tell of.
+        if let Some(what) = self.providers.iter().find_map(|provider| provider.busy(pod)) {
+            return Err(NotPlaced::Waits(what));
+        }
+        self.metrics.topology_requests.inc(&[]);
         let judged = self.judge(pod).await;
         #[expect(clippy::cast_precision_loss, reason = "an admission takes few milliseconds")]
         let took = began.elapsed().as_millis() as f64;
@@ -227,6 +231,10 @@ impl Placement for Placed {
         for provider in &self.providers {
             provider.settled(pod).await;
         }
+    }
+
+    fn abandon(&self, uid: &str) {
+        self.providers.iter().for_each(|provider| provider.abandon(uid));
     }
 
     async fn prepare(&self, pod: &Arc<Pod>) -> Result<(), PlacementError> {

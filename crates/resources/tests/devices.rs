@@ -4,15 +4,19 @@
 
 use api::core::v1::{Container, Pod};
 use api::ids::PodUid;
-use engine::topology::Hint;
-use ports::{ContainerExtras, PodEntry, PodLife, PodSource, PodsSnapshot, Tasks};
+use engine::topology::{Hint, Numa, Policy, PolicyKind};
+use ports::{
+    ActivePods, ContainerExtras, NotPlaced, Placement, PodEntry, PodLife, PodSource, PodsSnapshot,
+    Tasks,
+};
 use proto::pod_resources_v1::pod_resources_lister_server::PodResourcesLister;
 use proto::pod_resources_v1::{GetPodResourcesRequest, ListPodResourcesRequest};
+use resources::PlacementMetrics;
 use resources::devices::{DeviceMetrics, Devices, DevicesConfig, DevicesDeps, LateDevices};
-use resources::placement::{AllocateError, Provider};
+use resources::placement::{AllocateError, Placed, PlacementConfig, Provider, Scope};
 use resources::pod_resources::{PodResources, PodResourcesMetrics};
 use serde_json::json;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +63,7 @@ impl Bed {
     async fn reports(&self, capacity: Option<i64>, allocatable: Option<i64>) {
         let mut facts = self.devices.facts();
         let reached = facts.wait_for(|facts| {
-            let of = |list: &std::collections::BTreeMap<String, units::Quantity>| {
+            let of = |list: &BTreeMap<String, units::Quantity>| {
                 list.get(RESOURCE).map(|amount| amount.value())
             };
             (of(&facts.capacity), of(&facts.allocatable)) == (capacity, allocatable)
@@ -338,6 +342,110 @@ async fn the_pod_resources_socket_shows_only_pods_that_their_source_has() {
     let request = tonic::Request::new(GetPodResourcesRequest { pod_name, pod_namespace });
     let refused = shown.get(request).await.unwrap_err();
     assert_eq!(refused.message(), "pod forced in namespace ns not found");
+    bed.tasks.shutdown().await;
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+/// A front with nothing but devices.
+fn front(bed: &Bed) -> Placed {
+    let policy = Policy::new(PolicyKind::None, Numa::default(), &BTreeMap::new()).unwrap();
+    let config =
+        PlacementConfig { policy, scope: Scope::Container, pod_level: false, lifts_quota: None };
+    let metrics = PlacementMetrics::new(&bed.registry);
+    Placed::new(config, vec![Arc::new(bed.devices.clone())], metrics)
+}
+
+async fn settled(front: &Placed, pod: &Pod) {
+    tokio::time::timeout(PATIENCE, front.settled(pod)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_hangs_holds_up_only_pods_that_need_it() {
+    let dir = folder("hangs");
+    let bed = Bed::start(&dir, BTreeSet::new());
+    let other = RunningPlugin::start(PluginConfig::new(&dir, "example.com/other", &["o"])).unwrap();
+    other.register().await.unwrap();
+    let plugin = bed.plugin(&["a", "b"]).await;
+    bed.reports(Some(2), Some(2)).await;
+    let front = front(&bed);
+    let (first, second) = (pod("first", 1), pod("second", 1));
+    let all = [Arc::clone(&first), Arc::clone(&second)];
+    let active = ActivePods { others: &all, complete: true };
+
+    plugin.hang(true);
+    let waits = |what: &str| Err(NotPlaced::Waits(what.to_owned()));
+    let own = "the device plugin of example.com/thing to answer Allocate";
+    assert_eq!(front.admit(&first, active).await, waits(own));
+    let of_first = format!("{own} for pod ns/first");
+    assert_eq!(front.admit(&second, active).await, waits(&of_first), "one at a time");
+    assert_eq!(plugin.calls().iter().filter(|call| call.starts_with("Allocate")).count(), 1);
+    let shown = "rubelet_device_plugin_unanswered_calls{resource_name=\"example.com/thing\"} 1";
+    assert!(bed.registry.render().contains(shown), "{}", bed.registry.render());
+
+    let mut elsewhere = (*pod("elsewhere", 0)).clone();
+    let limits = json!({"limits": {"example.com/other": "1"}});
+    elsewhere.spec.as_mut().unwrap().containers[0].resources =
+        serde_json::from_value(limits).unwrap();
+    let elsewhere = Arc::new(elsewhere);
+    assert_eq!(front.admit(&elsewhere, active).await, Ok(()));
+    assert_eq!(front.admit(&pod("none", 0), active).await, Ok(()));
+
+    plugin.hang(false);
+    settled(&front, &first).await;
+    settled(&front, &second).await;
+    assert_eq!(front.admit(&first, active).await, Ok(()));
+    assert_eq!(front.admit(&second, active).await, Ok(()));
+    let of = |uid: &str| bed.devices.of_container(uid, "c")[RESOURCE].clone();
+    assert_ne!(of("first"), of("second"));
+    let asked: Vec<String> =
+        plugin.calls().into_iter().filter(|call| call.starts_with("Allocate")).collect();
+    assert_eq!(asked, ["Allocate a", "Allocate b"], "nobody is asked twice");
+    assert!(!bed.registry.render().contains(shown));
+    bed.tasks.shutdown().await;
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_hung_plugin_was_asked_for_is_free_when_its_pod_goes() {
+    let dir = folder("abandoned");
+    let bed = Bed::start(&dir, BTreeSet::new());
+    let mut config = PluginConfig::new(&dir, RESOURCE, &["a", "b", "c"]);
+    config.options.get_preferred_allocation_available = true;
+    let plugin = RunningPlugin::start(config).unwrap();
+    plugin.register().await.unwrap();
+    bed.reports(Some(3), Some(3)).await;
+    let front = front(&bed);
+    let active = ActivePods { others: &[], complete: true };
+    plugin.hang(true);
+    let what = "the device plugin of example.com/thing to answer GetPreferredAllocation";
+    assert_eq!(front.admit(&pod("u", 1), active).await, Err(NotPlaced::Waits(what.to_owned())));
+    front.abandon("u");
+    // The plugin is free for the next one, and so are all devices.
+    let next = pod("v", 3);
+    settled(&front, &next).await;
+    assert_eq!(front.admit(&next, active).await, Err(NotPlaced::Waits(what.to_owned())));
+    plugin.hang(false);
+    settled(&front, &next).await;
+    assert_eq!(front.admit(&next, active).await, Ok(()));
+    assert!(bed.devices.of_container("u", "c").is_empty());
+
+    // What fails while nobody looks is told to the pod it was for.
+    plugin.hang(true);
+    let last = pod("w", 1);
+    assert_eq!(front.admit(&last, active).await, Err(NotPlaced::Waits(what.to_owned())));
+    plugin.fail(Some(Status::unknown("broken")));
+    plugin.hang(false);
+    settled(&front, &last).await;
+    let NotPlaced::Refused(refusal) = front.admit(&last, active).await.unwrap_err() else {
+        panic!("it waits")
+    };
+    assert_eq!(refusal.reason, "UnexpectedAdmissionError");
+    assert_eq!(
+        refusal.message,
+        "Allocate failed due to rpc error: code = Unknown desc = broken, which is unexpected"
+    );
+    plugin.fail(None);
+    assert_eq!(front.admit(&last, active).await, Ok(()), "nothing was lost");
     bed.tasks.shutdown().await;
     std::fs::remove_dir_all(dir).unwrap();
 }

@@ -60,6 +60,7 @@ pub struct RunningPlugin {
     devices: watch::Sender<Vec<Device>>,
     calls: Arc<Mutex<Vec<String>>>,
     fault: Arc<Mutex<Option<Status>>>,
+    hangs: watch::Sender<bool>,
     tasks: JoinSet<()>,
 }
 
@@ -73,11 +74,13 @@ impl RunningPlugin {
         let devices = watch::Sender::new(config.devices.clone());
         let calls = Arc::new(Mutex::new(Vec::new()));
         let fault = Arc::new(Mutex::new(None));
+        let hangs = watch::Sender::new(false);
         let service = Service {
             options: config.options,
             devices: devices.subscribe(),
             calls: Arc::clone(&calls),
             fault: Arc::clone(&fault),
+            hangs: hangs.subscribe(),
         };
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
@@ -88,7 +91,7 @@ impl RunningPlugin {
                 tracing::error!(%error, "plugin ended");
             }
         });
-        Ok(Self { config, devices, calls, fault, tasks })
+        Ok(Self { config, devices, calls, fault, hangs, tasks })
     }
 
     /// Makes itself known to the kubelet.
@@ -126,6 +129,11 @@ impl RunningPlugin {
         }
     }
 
+    /// Has calls that give devices not come back, or come back from now on.
+    pub fn hang(&self, hangs: bool) {
+        self.hangs.send_replace(hangs);
+    }
+
     /// What it was asked, e.g. `Allocate a,b`.
     pub fn calls(&self) -> Vec<String> {
         self.calls.lock().map(|calls| calls.clone()).unwrap_or_default()
@@ -144,9 +152,15 @@ struct Service {
     devices: watch::Receiver<Vec<Device>>,
     calls: Arc<Mutex<Vec<String>>>,
     fault: Arc<Mutex<Option<Status>>>,
+    hangs: watch::Receiver<bool>,
 }
 
 impl Service {
+    async fn come_back(&self) {
+        // Ends with the plugin, and with it the connection.
+        let _ = self.hangs.clone().wait_for(|hangs| !hangs).await;
+    }
+
     fn note(&self, call: &str, ids: &[String]) -> Result<(), Status> {
         let mut ids = ids.to_vec();
         ids.sort();
@@ -190,6 +204,7 @@ impl DevicePlugin for Service {
         let mut container_responses = Vec::new();
         for container in request.into_inner().container_requests {
             self.note("Preferred", &container.available_device_i_ds)?;
+            self.come_back().await;
             let mut ids = container.available_device_i_ds;
             ids.sort();
             let size = usize::try_from(container.allocation_size).unwrap_or_default();
@@ -208,6 +223,7 @@ impl DevicePlugin for Service {
         let mut container_responses = Vec::new();
         for container in request.into_inner().container_requests {
             self.note("Allocate", &container.devices_ids)?;
+            self.come_back().await;
             let mut ids = container.devices_ids;
             ids.sort();
             container_responses.push(wire::ContainerAllocateResponse {

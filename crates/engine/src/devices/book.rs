@@ -188,6 +188,8 @@ impl DeviceBook {
         (answer, bytes): (ContainerAllocateResponse, Vec<u8>),
     ) {
         let mut per_node: BTreeMap<i64, Vec<String>> = BTreeMap::new();
+        // A count while the plugin was asked has forgotten them.
+        self.allocated.entry(resource.to_owned()).or_default().extend(ids.iter().cloned());
         for id in ids {
             let device = self.all.get(resource).and_then(|devices| devices.get(id));
             let nodes = device.map(Device::nodes).unwrap_or_default();

@@ -13,6 +13,9 @@ use ports::{EventSeverity, OnExit};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How long a pod waits for the answer of a device plugin before anybody is told.
+const SMALL_DELAY: Duration = Duration::from_secs(5);
+
 impl DispatchTask {
     /// Judges a pod that is new to us, or whose victims have gone.
     pub(super) async fn admit(&mut self, pod: Arc<Pod>) {
@@ -34,6 +37,7 @@ impl DispatchTask {
                 self.admission.grant(&pod, &self.shared).await;
                 self.take_in(&pod);
             }
+            Admitted::Waits(what) => self.wait_for_answer(&pod, what),
             Admitted::No(refusal) => self.refuse(&pod, &refusal.reason, &refusal.message),
         }
     }
@@ -46,20 +50,55 @@ impl DispatchTask {
     }
 
     fn wait_for_devices(&mut self, pod: &Arc<Pod>, what: &str) {
-        let uid = uid_of(pod);
-        self.late.insert(uid.clone());
+        self.late.insert(uid_of(pod));
         self.shared.timelines.of(pod).note("waiting for devices", what);
+        self.tell_wait(pod, what);
+        self.judge_when_settled(pod, None);
+    }
+
+    /// A device plugin does not answer: whoever does not need it goes first. It is told of once it is no small delay.
+    fn wait_for_answer(&mut self, pod: &Arc<Pod>, what: String) {
+        if pod.metadata.deletion_timestamp.is_some() {
+            self.shared.placement.abandon(uid_of(pod).as_str());
+            let message = format!("Allocate failed due to waiting for {what}, which is unexpected");
+            self.refuse(pod, "UnexpectedAdmissionError", &message);
+            return;
+        }
+        self.late.insert(uid_of(pod));
+        self.shared.timelines.of(pod).note("waiting for devices", what.clone());
+        self.judge_when_settled(pod, Some(what));
+    }
+
+    /// Says what a pod waits for.
+    pub(super) fn tell_wait(&self, pod: &Arc<Pod>, what: &str) {
         let message = format!("Waiting for {what}");
         let mirror = self.desired.mirror_of(pod).cloned();
         let previous = self.shared.status.previous(pod, mirror.as_ref());
         let status = held_back(&previous, &message);
         self.shared.status.set(pod, mirror.as_ref(), status);
         self.event(pod, EventSeverity::Normal, WAITING_FOR_DEVICES, message);
+    }
+
+    /// Has a pod judged again when its devices are there; `untold` is what it waits for, if nobody was told yet.
+    fn judge_when_settled(&self, pod: &Arc<Pod>, untold: Option<String>) {
         let (again, shared, pod) = (self.again.clone(), Arc::clone(&self.shared), Arc::clone(pod));
         self.shared.tasks.spawn("late-devices", OnExit::Fine, async move {
             let token = shared.tasks.token();
+            let uid = uid_of(&pod);
+            let settled = async {
+                let settled = shared.placement.settled(&pod);
+                tokio::pin!(settled);
+                if let Some(what) = untold {
+                    if tokio::time::timeout(SMALL_DELAY, &mut settled).await.is_ok() {
+                        return;
+                    }
+                    // The task ends only with everything.
+                    let _ = again.send(Request::Unanswered(uid.clone(), what)).await;
+                }
+                settled.await;
+            };
             // Cancel-safe: the pod is judged again after the next start.
-            if token.run_until_cancelled(shared.placement.settled(&pod)).await.is_some() {
+            if token.run_until_cancelled(settled).await.is_some() {
                 // The task ends only with everything.
                 let _ = again.send(Request::Admit(uid)).await;
             }

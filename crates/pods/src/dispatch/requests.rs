@@ -22,6 +22,8 @@ pub(crate) enum Request {
     Sync(PodUid),
     /// The victims of this pod have gone, or its devices are there: judge it again.
     Admit(PodUid),
+    /// This pod still waits for an answer, in words: tell of it.
+    Unanswered(PodUid, String),
     /// The victims of this pod's resize have gone: judge that again.
     Resize(PodUid),
 }
@@ -35,6 +37,11 @@ impl DispatchTask {
                     self.admit(pod).await;
                 }
                 self.preempting.remove(&uid);
+            }
+            Request::Unanswered(uid, what) => {
+                if let Some(pod) = self.desired.get(&uid).filter(|_| self.late.contains(&uid)) {
+                    self.tell_wait(pod, &what);
+                }
             }
             Request::Resize(uid) => {
                 self.making_room.insert(uid.clone(), Room::Made);

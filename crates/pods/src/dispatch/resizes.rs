@@ -91,6 +91,8 @@ impl DispatchTask {
                     self.preempt(&victims, signal, Request::Resize(uid));
                     continue;
                 }
+                // A plugin does not answer: the resize is tried again like one that waits for room.
+                Admitted::Waits(_) => continue,
                 Admitted::After(..) if room == Some(Room::Asked) => continue,
                 // Those that were asked to go had their time.
                 Admitted::Yes | Admitted::After(..) => {

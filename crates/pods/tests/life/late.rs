@@ -83,3 +83,60 @@ async fn a_pod_is_judged_once_nothing_is_worth_waiting_for() {
     assert_eq!(world.reasons(), ["WaitingForDevices", "UnexpectedAdmissionError"]);
     agent.crash().await;
 }
+
+const ANSWER: &str = "the device plugin of example.com/thing to answer Allocate";
+
+fn hang(world: &World, uid: &str) {
+    let waits = (uid.to_owned(), ANSWER.to_owned());
+    world.placement.unanswered.send_modify(|waiting| waiting.extend([waits]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plugin_that_does_not_answer_holds_up_its_own_pod_alone() {
+    let world = World::new();
+    hang(&world, "uid-web");
+    world.api.put(simple("web"));
+    world.api.put(simple("other"));
+    let agent = world.start(Sources::Api).await;
+    world.eventually("others run", |w| w.api.phase("other").as_deref() == Some("Running")).await;
+    assert!(world.messages("WaitingForDevices").is_empty(), "a small delay is no news");
+    let told = format!("Waiting for {ANSWER}");
+    world.eventually("told", |w| w.messages("WaitingForDevices") == [told.clone()]).await;
+    world.api.put(simple("third"));
+    world.eventually("a third runs", |w| w.api.phase("third").as_deref() == Some("Running")).await;
+    assert_eq!(world.running("main"), 2, "all but the one that waits");
+
+    world.placement.unanswered.send_modify(|waiting| waiting.clear());
+    world.eventually("runs", |w| w.api.phase("web").as_deref() == Some("Running")).await;
+    assert_eq!(world.api.pod("web").unwrap().status.unwrap().reason, None);
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_after_a_small_delay_is_no_news() {
+    let world = World::new();
+    hang(&world, "uid-web");
+    world.api.put(simple("web"));
+    world.api.put(simple("other"));
+    let agent = world.start(Sources::Api).await;
+    world.eventually("others run", |w| w.api.phase("other").as_deref() == Some("Running")).await;
+    world.placement.unanswered.send_modify(|waiting| waiting.clear());
+    world.eventually("runs", |w| w.api.phase("web").as_deref() == Some("Running")).await;
+    assert!(world.messages("WaitingForDevices").is_empty());
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_plugin_does_not_answer_can_be_deleted() {
+    for grace in [0, 30] {
+        let world = World::new();
+        hang(&world, "uid-web");
+        world.api.put(simple("web"));
+        let agent = world.start(Sources::Api).await;
+        world.eventually("waits", |w| !w.messages("WaitingForDevices").is_empty()).await;
+        world.api.delete("web", grace, world.clock.now());
+        world.eventually("deleted", |w| w.api.deleted() == ["web"]).await;
+        assert!(world.placement.unanswered.borrow().is_empty(), "its call is given up");
+        agent.crash().await;
+    }
+}

@@ -1,10 +1,12 @@
 //! Giving devices to containers.
 
 use super::Devices;
+use super::calls::{NotGiven, Patience, Turn, Wish};
 use crate::lock;
 use api::core::v1::{Container, Pod};
 use engine::devices::{Choice, DeviceIds, Question, Request};
 use engine::resources::{Side, side_of};
+use ports::OnExit;
 use prost::Message as _;
 use proto::device_plugin_v1beta1 as wire;
 use sockets::go_error;
@@ -15,16 +17,21 @@ use tokio::time::Instant;
 use tonic::{Response, Status};
 
 /// Upstream waits for ever. A plugin may have to program hardware, but not for longer than this.
-const ALLOCATE: Duration = Duration::from_secs(10 * 60);
+pub(super) const ALLOCATE: Duration = Duration::from_secs(10 * 60);
 const PRE_START: Duration = Duration::from_secs(30);
 
 impl Devices {
     /// Allocates what a container asks for and does not have yet; what init containers leave is used first.
-    pub(super) async fn give(&self, pod: &Pod, container: &Container) -> Result<(), String> {
+    pub(super) async fn give(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        patience: Patience,
+    ) -> Result<(), NotGiven> {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         self.book(|book| book.begin_pod(uid));
-        let given = self.give_all(pod, container).await;
-        if given.is_err() {
+        let given = self.give_all(pod, container, patience).await;
+        if matches!(given, Err(NotGiven::Failed(_))) {
             self.book(|book| book.recount());
         }
         given?;
@@ -36,13 +43,17 @@ impl Devices {
         Ok(())
     }
 
-    async fn give_all(&self, pod: &Pod, container: &Container) -> Result<(), String> {
+    async fn give_all(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        patience: Patience,
+    ) -> Result<(), NotGiven> {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         let key = (uid.to_owned(), container.name.clone());
         let affinity = lock(&self.inner.affinities).get(&key).copied();
         let sources_ready = self.inner.deps.pods.borrow().sources_ready;
         let running = !sources_ready && self.inner.config.running.contains(&key);
-        let mut changed = false;
         for (resource, count) in wishes(container) {
             if self.inner.config.claims_for_extended && is_claimed(pod, &container.name, &resource)
             {
@@ -59,27 +70,71 @@ impl Devices {
                 affinity,
                 running,
             };
-            let choice = self.book(|book| book.choose(request));
-            let ids = match choice.map_err(|error| error.to_string())? {
-                Choice::Nothing => continue,
-                Choice::Take(ids) => ids,
-                Choice::Ask(question) => {
-                    let preferred = self.preferred(&resource, &question).await?;
-                    let chosen = self.book(|book| book.preferred(question, &preferred));
-                    chosen.map_err(|error| error.to_string())?
-                }
-            };
-            if ids.is_empty() {
-                continue;
+            let wish =
+                Wish { uid: key.0.clone(), container: key.1.clone(), resource: resource.clone() };
+            if let Some(fault) = self.take_fault(&wish) {
+                return Err(NotGiven::Failed(fault));
             }
-            let answer = self.allocate_rpc(&resource, &ids).await?;
-            let bytes = answer.encode_to_vec();
-            self.book(|book| {
-                book.given((uid, &container.name), &resource, &ids, (answer, bytes));
+            let held = self.book(|book| book.held(uid, &container.name, &resource).is_some());
+            // Whoever has its devices needs nobody's answer.
+            let turn = match running || held || count == 0 {
+                true => None,
+                false => Some(self.turn(pod, &wish, patience).await?),
+            };
+            let choice = self.book(|book| book.choose(request));
+            let choice = choice.map_err(|error| NotGiven::Failed(error.to_string()))?;
+            let Some(turn) = turn.filter(|_| choice != Choice::Nothing) else { continue };
+            let (id, token) = (turn.id, turn.token.clone());
+            let asked = self.clone().ask(turn, choice);
+            self.inner.deps.tasks.spawn("device-allocation", OnExit::Fine, async move {
+                // Whoever abandons it has freed what was chosen; a plugin that goes on does so for nobody.
+                let _ = token.run_until_cancelled(asked).await;
             });
-            changed = true;
+            self.ended(&wish, id, patience).await?;
         }
-        if changed { self.save().await } else { Ok(()) }
+        Ok(())
+    }
+
+    /// Has the plugin give what was chosen, and books it.
+    async fn ask(self, turn: Turn, choice: Choice) {
+        let resource = turn.wish.resource.as_str();
+        match self.answer(&turn, choice).await {
+            Ok((ids, answer)) => {
+                let bytes = answer.encode_to_vec();
+                let owner = (turn.wish.uid.as_str(), turn.wish.container.as_str());
+                let booked = turn.unless_abandoned(|| {
+                    self.book(|book| book.given(owner, resource, &ids, (answer, bytes)));
+                });
+                if booked && let Err(fault) = self.save().await {
+                    turn.failed(fault);
+                }
+            }
+            Err(fault) => {
+                self.book(|book| book.recount());
+                turn.failed(fault);
+            }
+        }
+    }
+
+    async fn answer(
+        &self,
+        turn: &Turn,
+        choice: Choice,
+    ) -> Result<(DeviceIds, wire::ContainerAllocateResponse), String> {
+        let resource = turn.wish.resource.as_str();
+        let ids = match choice {
+            Choice::Nothing => DeviceIds::new(),
+            Choice::Take(ids) => ids,
+            Choice::Ask(question) => {
+                turn.asks("GetPreferredAllocation");
+                let preferred = self.preferred(resource, &question).await?;
+                let chosen = self.book(|book| book.preferred(question, &preferred));
+                chosen.map_err(|error| error.to_string())?
+            }
+        };
+        turn.asks("Allocate");
+        let answer = self.allocate_rpc(resource, &ids).await?;
+        Ok((ids, answer))
     }
 
     async fn preferred(&self, resource: &str, question: &Question) -> Result<DeviceIds, String> {
@@ -95,7 +150,8 @@ impl Devices {
                 allocation_size: i32::try_from(question.size).unwrap_or(i32::MAX),
             }],
         };
-        let answer = within(ALLOCATE, client.get_preferred_allocation(request)).await;
+        let call = client.get_preferred_allocation(request);
+        let answer = in_time(resource, "GetPreferredAllocation", call).await;
         let answer = answer.map_err(|error| {
             format!("device plugin GetPreferredAllocation rpc failed with err: {error}")
         })?;
@@ -117,7 +173,7 @@ impl Devices {
             }],
         };
         let began = Instant::now();
-        let answer = within(ALLOCATE, client.allocate(request)).await;
+        let answer = in_time(resource, "Allocate", client.allocate(request)).await;
         self.inner.deps.metrics.allocation.observe_duration(&[resource], began.elapsed());
         let first = answer?.container_responses.into_iter().next();
         first.ok_or_else(|| "no containers return in allocation response ".to_owned())
@@ -161,6 +217,21 @@ impl Devices {
         };
         let request = wire::PreStartContainerRequest { devices_ids: ids.iter().cloned().collect() };
         within(PRE_START, client.pre_start_container(request)).await.map(drop)
+    }
+}
+
+/// A plugin's answer for a pod that is admitted, or why there is none; upstream knows no limit, so it has no words.
+async fn in_time<T>(
+    resource: &str,
+    step: &str,
+    call: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<T, String> {
+    match tokio::time::timeout(ALLOCATE, call).await {
+        Ok(answer) => answer.map(Response::into_inner).map_err(|status| go_error(&status)),
+        Err(_) => {
+            let limit = ALLOCATE.as_secs();
+            Err(format!("the device plugin of {resource} has not answered {step} within {limit}s"))
+        }
     }
 }
 

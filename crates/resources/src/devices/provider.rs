@@ -2,6 +2,7 @@
 
 use super::Devices;
 use super::allocate::wishes;
+use super::calls::{NotGiven, Patience};
 use crate::lock;
 use crate::placement::{AllocateError, Provider};
 use api::core::v1::{Container, Pod, ResourceStatus};
@@ -25,6 +26,15 @@ impl Provider for Devices {
 
     async fn settled(&self, pod: &Pod) {
         Self::settled(self, pod).await;
+        self.free(pod).await;
+    }
+
+    fn busy(&self, pod: &Pod) -> Option<String> {
+        Self::busy(self, pod)
+    }
+
+    fn abandon(&self, uid: &str) {
+        Self::abandon(self, uid);
     }
 
     async fn hints(&self, pod: &Arc<Pod>, container: &Container) -> ResourceHints {
@@ -56,8 +66,8 @@ impl Provider for Devices {
             Some(mask) => drop(lock(&self.inner.affinities).insert(key, mask)),
             None => drop(lock(&self.inner.affinities).remove(&key)),
         }
-        match self.give(pod, container).await {
-            Err(err) if self.trusts(uid) => {
+        match self.give(pod, container, Patience::Moment).await {
+            Err(NotGiven::Failed(err) | NotGiven::Waits(err)) if self.trusts(uid) => {
                 tracing::warn!(
                     err,
                     podUID = uid,
@@ -66,7 +76,9 @@ impl Provider for Devices {
                 );
                 Ok(())
             }
-            given => given.map_err(AllocateError::Failed),
+            Err(NotGiven::Waits(what)) => Err(AllocateError::Waits(what)),
+            Err(NotGiven::Failed(cause)) => Err(AllocateError::Failed(cause)),
+            Ok(()) => Ok(()),
         }
     }
 
@@ -86,7 +98,10 @@ impl Provider for Devices {
     ) -> Result<(), PlacementError> {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         if self.pre_start(uid, container).await.map_err(PlacementError)? {
-            self.give(pod, container).await.map_err(PlacementError)?;
+            // Only this pod waits.
+            let given = self.give(pod, container, Patience::Full).await;
+            given
+                .map_err(|(NotGiven::Failed(text) | NotGiven::Waits(text))| PlacementError(text))?;
         }
         let additions = self.book(|book| book.additions(uid, &container.name));
         extras.envs.extend(additions.envs);

@@ -19,6 +19,9 @@ pub enum AllocateError {
         /// Upstream's message.
         message: String,
     },
+    /// Somebody has not answered yet: the pod is to be judged again when nothing is busy.
+    #[error("waits for {0}")]
+    Waits(String),
     /// Anything else: `UnexpectedAdmissionError` with this cause.
     #[error("{0}")]
     Failed(String),
@@ -39,6 +42,14 @@ pub trait Provider: Send + Sync + std::fmt::Debug {
 
     /// Waits until nothing of the pod is late, or no longer worth waiting for.
     async fn settled(&self, _pod: &Pod) {}
+
+    /// Who must answer somebody before the pod can be judged, in words.
+    fn busy(&self, _pod: &Pod) -> Option<String> {
+        None
+    }
+
+    /// Nobody waits for the pod any more.
+    fn abandon(&self, _uid: &str) {}
 
     /// Where this container's request could be satisfied.
     async fn hints(&self, _pod: &Arc<Pod>, _container: &Container) -> ResourceHints {

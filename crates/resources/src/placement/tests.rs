@@ -77,7 +77,10 @@ async fn admitted(case: Case) -> (Result<(), PlacementRejection>, Vec<String>, R
     let registry = Registry::new();
     let placed = Placed::new(config, providers, PlacementMetrics::new(&registry));
     let active = ActivePods { others: &[], complete: true };
-    let verdict = placed.admit(&pod(), active).await;
+    let verdict = placed.admit(&pod(), active).await.map_err(|not_placed| match not_placed {
+        NotPlaced::Refused(refusal) => refusal,
+        NotPlaced::Waits(what) => panic!("waits for {what}"),
+    });
     let heard = heard.lock().unwrap().clone();
     (verdict, heard, registry)
 }

@@ -9,9 +9,9 @@ use async_trait::async_trait;
 use pods::ImageSource;
 use pods::images::{EnsureImage, EnsuredImage, ImageFault};
 use ports::{
-    CgroupError, CgroupValues, ContainerExtras, Events, MountedVolume, NodeEvent, ObjectError,
-    Objects, Placement, PlacementError, PlacementRejection, PodCgroups, PodMounts, SubPathRequest,
-    TokenRequest, TokenResponse, VolumeError, Volumes,
+    CgroupError, CgroupValues, ContainerExtras, Events, MountedVolume, NodeEvent, NotPlaced,
+    ObjectError, Objects, Placement, PlacementError, PlacementRejection, PodCgroups, PodMounts,
+    SubPathRequest, TokenRequest, TokenResponse, VolumeError, Volumes,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -152,17 +152,19 @@ pub(crate) struct FakePlacement {
     pub(crate) refused: Mutex<BTreeMap<String, PlacementRejection>>,
     /// What pods had better wait for, by UID.
     pub(crate) late: tokio::sync::watch::Sender<BTreeMap<String, String>>,
+    /// Whose answer pods wait for, by UID.
+    pub(crate) unanswered: tokio::sync::watch::Sender<BTreeMap<String, String>>,
 }
 
 #[async_trait]
 impl Placement for FakePlacement {
-    async fn admit(
-        &self,
-        pod: &Arc<Pod>,
-        _active: ports::ActivePods<'_>,
-    ) -> Result<(), PlacementRejection> {
-        match self.refused.lock().unwrap().get(pod.metadata.uid.as_deref().unwrap()) {
-            Some(refusal) => Err(refusal.clone()),
+    async fn admit(&self, pod: &Arc<Pod>, _active: ports::ActivePods<'_>) -> Result<(), NotPlaced> {
+        let uid = pod.metadata.uid.as_deref().unwrap();
+        if let Some(what) = self.unanswered.borrow().get(uid) {
+            return Err(NotPlaced::Waits(what.clone()));
+        }
+        match self.refused.lock().unwrap().get(uid) {
+            Some(refusal) => Err(refusal.clone().into()),
             None => Ok(()),
         }
     }
@@ -173,6 +175,11 @@ impl Placement for FakePlacement {
         let mut told = self.late.subscribe();
         let uid = pod.metadata.uid.as_deref().unwrap();
         let _ = told.wait_for(|late| !late.contains_key(uid)).await;
+        let mut told = self.unanswered.subscribe();
+        let _ = told.wait_for(|waiting| !waiting.contains_key(uid)).await;
+    }
+    fn abandon(&self, uid: &str) {
+        self.unanswered.send_modify(|waiting| drop(waiting.remove(uid)));
     }
     async fn prepare(&self, _pod: &Arc<Pod>) -> Result<(), PlacementError> {
         Ok(())
