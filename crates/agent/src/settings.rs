@@ -281,6 +281,7 @@ pub(crate) fn volumes(config: &Config, host: &Host, roots: &Roots) -> VolumesCon
         cluster_trust_bundles: config.gates.enabled("ClusterTrustBundleProjection"),
         pod_certificates: config.gates.enabled("PodCertificateRequest"),
         project_quotas: config.gates.enabled("LocalStorageCapacityIsolationFSQuotaMonitoring"),
+        health: config.gates.enabled("CSIVolumeHealth"),
         selinux: host.selinux,
         labelling: Labelling::read(&host.selinux_contexts, config.gates.enabled("SELinuxMount")),
         usage_period: config.pods.volume_stats_period,

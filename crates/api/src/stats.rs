@@ -341,6 +341,16 @@ pub struct VolumeStats {
     /// The claim behind it.
     #[serde(rename = "pvcRef", skip_serializing_if = "Option::is_none")]
     pub claim: Option<PvcReference>,
+    /// What its driver says of its health, if that is asked.
+    #[serde(rename = "volumeHealthStats", skip_serializing_if = "Option::is_none")]
+    pub health: Option<VolumeHealthStats>,
+}
+
+/// Health of a volume.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct VolumeHealthStats {
+    /// Something is wrong with it.
+    pub abnormal: bool,
 }
 
 /// Usage of a filesystem or a part of one.

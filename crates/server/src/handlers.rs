@@ -16,3 +16,4 @@ mod runtime_pods;
 pub(crate) mod stats;
 pub(crate) mod stream;
 mod translate;
+mod volume_metrics;

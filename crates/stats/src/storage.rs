@@ -7,7 +7,7 @@ use crate::reading::{PodReading, Reading};
 use crate::task::{StatsConfig, StatsDeps};
 use crate::watched::BELIEVED;
 use api::ids::PodUid;
-use api::stats::{FsStats, Moment, PvcReference, VolumeStats};
+use api::stats::{FsStats, Moment, PvcReference, VolumeHealthStats, VolumeStats};
 use cri::api::{FilesystemUsage, ImageFsInfoResponse};
 use jiff::Timestamp;
 use ports::{StatsError, StorageLayout, VolumeUsage};
@@ -234,7 +234,9 @@ fn volume(usage: &VolumeUsage, time: Moment) -> PodVolume {
         inodes: Some(usage.inodes.unwrap_or(0)),
         inodes_used: Some(usage.inodes_used.unwrap_or(0)),
     };
-    let stats = VolumeStats { fs, name: usage.name.clone(), claim };
+    let health =
+        usage.health.as_ref().map(|(abnormal, _)| VolumeHealthStats { abnormal: *abnormal });
+    let stats = VolumeStats { fs, name: usage.name.clone(), claim, health };
     PodVolume { stats, ephemeral: usage.ephemeral }
 }
 

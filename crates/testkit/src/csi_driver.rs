@@ -50,6 +50,8 @@ pub struct CsiDriverConfig {
     pub stages: bool,
     /// Whether it has `VOLUME_MOUNT_GROUP`.
     pub mount_group: bool,
+    /// What it says of the health of every volume: abnormal or not, and why; `None` without `VOLUME_CONDITION`.
+    pub condition: Option<(bool, String)>,
     /// How many volumes it takes; 0 for no limit.
     pub max_volumes: i64,
     /// Its topology.
@@ -67,6 +69,7 @@ impl CsiDriverConfig {
             data: data.to_owned(),
             stages: true,
             mount_group: false,
+            condition: None,
             max_volumes: 0,
             topology: BTreeMap::new(),
         }

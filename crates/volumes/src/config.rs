@@ -29,6 +29,8 @@ pub struct VolumesConfig {
     pub pod_certificates: bool,
     /// Gate `LocalStorageCapacityIsolationFSQuotaMonitoring`.
     pub project_quotas: bool,
+    /// Gate `CSIVolumeHealth`.
+    pub health: bool,
     /// SELinux is on: relabelling is asked of the runtime.
     pub selinux: bool,
     /// How volumes are mounted with a label instead, where that is possible.
@@ -50,6 +52,7 @@ impl VolumesConfig {
             cluster_trust_bundles: false,
             pod_certificates: false,
             project_quotas: false,
+            health: false,
             selinux: false,
             labelling: None,
             usage_period: Some(Duration::from_secs(60)),

@@ -19,8 +19,8 @@ use api::ids::PodUid;
 use async_trait::async_trait;
 use engine::volumes::used_volumes;
 use ports::{
-    OnExit, PluginHandler, PodMounts, SubPathRequest, Tasks, VolumeError, VolumeFacts, VolumeUsage,
-    VolumeUsages, Volumes,
+    OnExit, PluginHandler, PodMounts, PodsSnapshot, SubPathRequest, Tasks, VolumeError,
+    VolumeFacts, VolumeUsage, VolumeUsages, Volumes,
 };
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -60,6 +60,7 @@ pub(crate) fn start_with(config: VolumesConfig, deps: VolumesDeps, pool: Pool) -
     }
     let (requests, receiver) = mpsc::channel(REQUESTS);
     let (publisher, published) = watch::channel(Published::default());
+    let pods = deps.pods.clone();
     let task = VolumesTask::new(Arc::clone(&env), deps.pods, receiver, publisher);
     let token = deps.tasks.token();
     deps.tasks.spawn("volumes", OnExit::Exit, task.run(token.clone()));
@@ -69,7 +70,15 @@ pub(crate) fn start_with(config: VolumesConfig, deps: VolumesDeps, pool: Pool) -
         token.run_until_cancelled(initialise).await;
     });
     let usages = env.config.usage_period.map(|keep| Arc::new(UsageCache::new(keep)));
-    VolumesHandle { env, requests, published, usages, tasks: deps.tasks }
+    let handle = VolumesHandle { env, requests, published, usages, pods, tasks: deps.tasks };
+    if let Some(period) = handle.env.config.usage_period.filter(|_| handle.env.config.health) {
+        let (token, watched) = (handle.tasks.token(), handle.clone().watch_health(period));
+        handle.tasks.spawn("volume-health", OnExit::Fine, async move {
+            // Nothing is lost when it is cut off: only numbers.
+            token.run_until_cancelled(watched).await;
+        });
+    }
+    handle
 }
 
 /// A cloneable front.
@@ -79,6 +88,7 @@ pub struct VolumesHandle {
     requests: mpsc::Sender<Request>,
     published: watch::Receiver<Published>,
     usages: Option<Arc<UsageCache>>,
+    pods: watch::Receiver<PodsSnapshot>,
     tasks: Tasks,
 }
 
@@ -122,6 +132,18 @@ impl VolumesHandle {
         Arc::new(CsiHandler { env: Arc::clone(&self.env) })
     }
 
+    /// Has every pod's volumes measured again and again, so that what ails them is told although nobody asks for
+    /// numbers.
+    async fn watch_health(self, period: Duration) {
+        loop {
+            tokio::time::sleep(period).await;
+            let pods: Vec<PodUid> = self.pods.borrow().pods.keys().cloned().collect();
+            for uid in pods {
+                self.usages(&uid).await;
+            }
+        }
+    }
+
     /// How far the pod's volumes are.
     pub(crate) async fn describe(&self, pod: &Arc<Pod>) -> Option<WaitState> {
         self.ask(|reply| Request::Describe { pod: Arc::clone(pod), reply }).await
@@ -150,7 +172,8 @@ impl VolumeUsages for VolumesHandle {
             let measured = async {
                 let asked = handle.ask(|reply| Request::Mounted { uid: pod.clone(), reply });
                 let volumes = asked.await.unwrap_or_default();
-                usage::measure(&handle.env, pod.as_str(), volumes).await
+                let known = handle.pods.borrow().pods.get(&pod).map(|e| Arc::clone(&e.pod));
+                usage::measure(&handle.env, pod.as_str(), known.as_ref(), volumes).await
             };
             // Nothing is lost when it is cut off: only numbers.
             if let Some(usages) = token.run_until_cancelled(measured).await {

@@ -4,6 +4,7 @@ use crate::csi;
 use crate::env::Env;
 use crate::plugins::flex;
 use crate::pool::{NORMAL, Patience};
+use api::core::v1::Pod;
 use api::ids::PodUid;
 use engine::volumes::{Plugin, SpecSource, VolumeSpec};
 use ports::VolumeUsage;
@@ -92,10 +93,11 @@ impl UsageCache {
     }
 }
 
-/// Measures each volume; one that cannot be measured is left out.
+/// Measures each volume; one that cannot be measured is left out. What ails one is told of the pod, if it is known.
 pub(crate) async fn measure(
     env: &Env,
     uid: &str,
+    pod: Option<&Arc<Pod>>,
     volumes: Vec<(String, Arc<VolumeSpec>)>,
 ) -> Vec<VolumeUsage> {
     let mut usages = Vec::new();
@@ -132,6 +134,9 @@ pub(crate) async fn measure(
             env.metrics.measured.observe_duration(&[&source], began.elapsed());
         }
         if let Some(measured) = measured {
+            if let (Some(pod), Some((true, message))) = (pod, &measured.health) {
+                env.warn(pod, "VolumeConditionAbnormal", format!("Volume {name}: {message}"));
+            }
             let ephemeral = is_on_node_disk(&spec);
             usages.push(VolumeUsage { name, claim: claim_of(&spec), ephemeral, ..measured });
         }
@@ -254,12 +259,14 @@ async fn ask_driver(env: &Env, spec: &VolumeSpec, path: PathBuf) -> Option<Volum
     if !driver.can(Capability::GetVolumeStats).await.ok()? {
         return None;
     }
-    told_by_driver(driver.stats(&handle, &path).await.ok()?)
+    let answer = driver.stats(&handle, &path).await.ok()?;
+    let tells_health = env.config.health && driver.can(Capability::VolumeCondition).await.ok()?;
+    told_by_driver(answer, tells_health)
 }
 
-/// A driver that tells nothing of use has not measured.
-fn told_by_driver(answer: NodeGetVolumeStatsResponse) -> Option<VolumeUsage> {
-    if answer.usage.is_empty() {
+/// A driver that tells nothing of use has not measured, unless it tells of the volume's health.
+fn told_by_driver(answer: NodeGetVolumeStatsResponse, tells_health: bool) -> Option<VolumeUsage> {
+    if answer.usage.is_empty() && !tells_health {
         return None;
     }
     let mut usage = VolumeUsage::default();
@@ -279,7 +286,8 @@ fn told_by_driver(answer: NodeGetVolumeStatsResponse) -> Option<VolumeUsage> {
             _ => {}
         }
     }
-    usage.health = answer.volume_condition.map(|c| (c.abnormal, c.message));
+    let condition = answer.volume_condition.unwrap_or_default();
+    usage.health = tells_health.then_some((condition.abnormal, condition.message));
     Some(usage)
 }
 
@@ -292,11 +300,15 @@ mod tests {
     fn a_driver_that_tells_nothing_of_use_has_not_measured() {
         let bytes = Told { available: 3, total: 5, used: 2, unit: Unit::Bytes.into() };
         let told = NodeGetVolumeStatsResponse { usage: vec![bytes], volume_condition: None };
-        let usage = told_by_driver(told).unwrap();
+        let usage = told_by_driver(told, false).unwrap();
         assert_eq!((usage.capacity, usage.used, usage.inodes), (Some(5), Some(2), None));
         let condition = VolumeCondition { abnormal: true, message: "worn".into() };
         let silent =
             NodeGetVolumeStatsResponse { usage: vec![], volume_condition: Some(condition) };
-        assert_eq!(told_by_driver(silent), None);
+        assert_eq!(told_by_driver(silent.clone(), false), None);
+        let usage = told_by_driver(silent, true).unwrap();
+        assert_eq!((usage.capacity, usage.health), (None, Some((true, "worn".into()))));
+        let nothing = NodeGetVolumeStatsResponse::default();
+        assert_eq!(told_by_driver(nothing, true).unwrap().health, Some((false, String::new())));
     }
 }

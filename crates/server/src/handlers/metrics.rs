@@ -1,5 +1,6 @@
 //! The metrics pages.
 
+use super::volume_metrics;
 use crate::exposition::{self, Format};
 use crate::reply::{self, Reply};
 use crate::route::MetricsPage;
@@ -71,7 +72,7 @@ pub(crate) async fn answer(
     reply
 }
 
-/// What the process counts, and the size of each running container's logs.
+/// What the process counts, the size of each running container's logs, and how full claims are.
 async fn main_page(deps: &ServerDeps) -> String {
     let summary = match deps.stats.summary(StatsScope::All).await {
         Ok(summary) => Some(summary),
@@ -81,6 +82,7 @@ async fn main_page(deps: &ServerDeps) -> String {
         }
     };
     deps.metrics.render_with(|scrape| {
+        volume_metrics::add(summary.as_deref().map_or(&[], |s| &s.pods), scrape);
         for pod in summary.iter().flat_map(|summary| &summary.pods) {
             let reference = &pod.pod_ref;
             for container in &pod.containers {

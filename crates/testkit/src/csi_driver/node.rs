@@ -310,7 +310,11 @@ impl Node for NodeService {
                         csi::volume_usage::Unit::Inodes,
                     ),
                 ],
-                volume_condition: None,
+                volume_condition: self
+                    .config
+                    .condition
+                    .clone()
+                    .map(|(abnormal, message)| csi::VolumeCondition { abnormal, message }),
             })
         })
         .await
@@ -353,6 +357,9 @@ impl Node for NodeService {
         let mut all = vec![Capability::GetVolumeStats, Capability::ExpandVolume];
         if self.config.stages {
             all.push(Capability::StageUnstageVolume);
+        }
+        if self.config.condition.is_some() {
+            all.push(Capability::VolumeCondition);
         }
         if self.config.mount_group {
             all.push(Capability::VolumeMountGroup);

@@ -2,7 +2,7 @@
 
 use super::bed::eventually;
 use super::{Bed, pod};
-use ports::{PodLife, Volumes};
+use ports::{PodLife, VolumeUsages, Volumes};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -376,4 +376,31 @@ async fn the_group_owns_a_volume_of_a_driver_that_leaves_it_to_us() {
     bed.ready(&p).await;
     assert_eq!(std::fs::metadata(Path::new(&folder)).unwrap().gid(), 777);
     bed.end(&p).await;
+}
+
+#[tokio::test]
+async fn what_ails_a_volume_is_told_where_that_is_asked_for() {
+    let worn = Some((true, "the disk is worn out".to_owned()));
+    let bed = Bed::with("csi-health", |config, _| {
+        config.health = true;
+        config.usage_period = Some(Duration::from_millis(50));
+    });
+    let (bed, _driver) = with_driver(bed, |config| config.condition = worn.clone()).await;
+    csi_claim(&bed, "data", json!({}));
+    let own = claim_pod("own", "data");
+    bed.show(&[(&own, PodLife::Syncing)]);
+    bed.ready(&own).await;
+    let told = |bed: &Bed| {
+        let told = "VolumeConditionAbnormal: Volume v: the disk is worn out";
+        bed.events.all().iter().any(|text| text.ends_with(told))
+    };
+    eventually("told without being asked", || told(&bed)).await;
+    assert_eq!(bed.handle.usages(&"own".into()).await[0].health, worn);
+
+    let (bed, _driver) = bed_with("csi-no-health", |config| config.condition = worn).await;
+    csi_claim(&bed, "data", json!({}));
+    bed.show(&[(&own, PodLife::Syncing)]);
+    bed.ready(&own).await;
+    assert_eq!(bed.handle.usages(&"own".into()).await[0].health, None);
+    assert!(!told(&bed));
 }
