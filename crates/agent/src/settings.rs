@@ -399,6 +399,7 @@ pub(crate) fn node(config: &Config, host: &Host, roots: &Roots) -> NodeConfig {
             report_frequency: node.status_report_frequency,
             get_on_exists_only: config.gates.enabled("KubeletRegistrationGetOnExistsOnly"),
         },
+        pod_cidr: config.dns.pod_cidr.clone(),
         lease: LeaseConfig {
             duration_seconds: i32::try_from(node.lease_duration.as_secs()).unwrap_or(i32::MAX),
         },

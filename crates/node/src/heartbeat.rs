@@ -134,6 +134,13 @@ impl Heartbeat {
         }
     }
 
+    /// The same, with the pod network that the runtime knows already.
+    #[must_use]
+    pub(crate) fn knowing_cidr(mut self, cidr: String) -> Self {
+        self.memory.pod_cidr = cidr;
+        self
+    }
+
     /// Becomes true once the node is registered.
     pub(crate) fn registered(&self) -> watch::Receiver<bool> {
         self.registered.subscribe()

@@ -54,6 +54,24 @@ impl RuntimeProbe for cri::RuntimeClient {
     }
 }
 
+/// Tells the runtime the pod network that was configured, if any was; returns what it knows. Without an API server
+/// nobody else does; with one, the node's own takes its place. As upstream, it is tried once (`NewMainKubelet`).
+pub(crate) async fn tell_configured_cidr(runtime: &dyn RuntimeProbe, cidr: String) -> String {
+    if cidr.is_empty() {
+        return cidr;
+    }
+    match runtime.set_pod_cidr(&cidr).await {
+        Ok(()) => {
+            tracing::info!(originalPodCIDR = "", newPodCIDR = cidr, "Updating Pod CIDR");
+            cidr
+        }
+        Err(err) => {
+            tracing::error!(err, "Pod CIDR update failed");
+            String::new()
+        }
+    }
+}
+
 /// The runtime as last seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeHealth {

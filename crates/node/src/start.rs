@@ -4,7 +4,7 @@ use crate::collect::{Collector, CollectorConfig};
 use crate::heartbeat::{Heartbeat, HeartbeatConfig, Outside};
 use crate::inputs::NodeInputs;
 use crate::lease::{Lease, LeaseConfig};
-use crate::runtime::{RuntimeHealth, RuntimeProbe, watch_runtime};
+use crate::runtime::{RuntimeHealth, RuntimeProbe, tell_configured_cidr, watch_runtime};
 use crate::standalone::Standalone;
 use crate::startup::{self, StartupTimes};
 use crate::view;
@@ -27,6 +27,8 @@ pub struct NodeConfig {
     pub heartbeat: HeartbeatConfig,
     /// The lease.
     pub lease: LeaseConfig,
+    /// `podCIDR`: what the runtime is told before the API server says anything; empty for nothing.
+    pub pod_cidr: String,
 }
 
 /// What the node is connected to.
@@ -88,6 +90,8 @@ pub fn start(config: NodeConfig, parts: NodeParts, tasks: &Tasks) -> NodeHandle 
     let name = config.settings.node_name.clone();
     let booted = sys::host::boot_time(&config.roots.proc, clock.now());
     let collecting = CollectorConfig { settings: config.settings, roots: config.roots };
+    let asked = Arc::clone(&runtime);
+    let configured = async move { tell_configured_cidr(&*asked, config.pod_cidr).await };
     let mut collector = Collector::new(collecting, runtime, health.clone(), inputs.clone());
     let first = Arc::new(first_node(&mut collector, &*clock));
     view.send_modify(|view| Arc::make_mut(view).node = Some(Arc::clone(&first)));
@@ -96,7 +100,13 @@ pub fn start(config: NodeConfig, parts: NodeParts, tasks: &Tasks) -> NodeHandle 
     tasks.spawn("node-view", OnExit::Exit, publish);
     let Some(connection) = connection else {
         let standalone = Standalone::new(collector, clock, node_out);
-        tasks.spawn("standalone-node", OnExit::Exit, standalone.run(tasks.token()));
+        let token = tasks.token();
+        // What is cut off at the end of the process is told at the next start.
+        tasks.spawn("standalone-node", OnExit::Exit, async move {
+            if token.run_until_cancelled(configured).await.is_some() {
+                standalone.run(token).await;
+            }
+        });
         let startup = watch::channel(StartupTimes::default()).1;
         return NodeHandle { name, health, registered: watch::channel(true).1, startup };
     };
@@ -109,7 +119,13 @@ pub fn start(config: NodeConfig, parts: NodeParts, tasks: &Tasks) -> NodeHandle 
         Outside { events, clock: Arc::clone(&clock), seen, node: node_out, startup: startup_out };
     let heartbeat = Heartbeat::new(api.clone(), config.heartbeat, collector, outside);
     let registered = heartbeat.registered();
-    tasks.spawn("node-status", OnExit::Exit, heartbeat.run(tasks.token()));
+    let token = tasks.token();
+    // What is cut off at the end of the process is told at the next start.
+    tasks.spawn("node-status", OnExit::Exit, async move {
+        if let Some(known) = token.run_until_cancelled(configured).await {
+            heartbeat.knowing_cidr(known).run(token).await;
+        }
+    });
     let lease = Lease::new(LeaseApi::new(&connection, name.clone()), api, clock, config.lease);
     tasks.spawn("node-lease", OnExit::Exit, lease.run(tasks.token()));
     NodeHandle { name, health, registered, startup }

@@ -111,6 +111,7 @@ async fn start(control: &ControlPlane, settings: NodeSettings) -> Running {
         roots: Roots { kubelet: std::env::temp_dir(), ..Roots::default() },
         heartbeat: HeartbeatConfig::default(),
         lease: LeaseConfig::default(),
+        pod_cidr: String::new(),
     };
     let parts = NodeParts {
         connection: Some(connection),

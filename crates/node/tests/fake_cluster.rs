@@ -1,6 +1,7 @@
 //! The node over long times and bad luck, with fakes and paused time.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use cri::api::UpdateRuntimeConfigRequest;
 use engine::node::NodeSettings;
 use http::Method;
 use kubeapi::{Connection, ConnectionConfig, EventLog, Kubeconfig};
@@ -27,6 +28,10 @@ async fn start(api: Option<&FakeApi>) -> Running {
 }
 
 async fn start_with(api: Option<&FakeApi>, heartbeat: HeartbeatConfig) -> Running {
+    start_in(api, heartbeat, "").await
+}
+
+async fn start_in(api: Option<&FakeApi>, heartbeat: HeartbeatConfig, pod_cidr: &str) -> Running {
     let connection = match api {
         None => None,
         Some(api) => {
@@ -51,6 +56,7 @@ async fn start_with(api: Option<&FakeApi>, heartbeat: HeartbeatConfig) -> Runnin
         roots: Roots { kubelet: std::env::temp_dir(), ..Roots::default() },
         heartbeat,
         lease: LeaseConfig::default(),
+        pod_cidr: pod_cidr.to_owned(),
     };
     let parts = NodeParts {
         connection,
@@ -174,4 +180,28 @@ async fn a_node_without_an_api_server_knows_itself() {
     assert!(status.capacity.unwrap().contains_key("memory"));
     assert_eq!(status.addresses.unwrap().len(), 2);
     node.tasks.shutdown().await;
+}
+
+fn told_cidrs(node: &Running) -> Vec<String> {
+    let told: Vec<UpdateRuntimeConfigRequest> = node.cri.requests_of();
+    let cidr = |r: UpdateRuntimeConfigRequest| r.runtime_config?.network_config;
+    told.into_iter().filter_map(cidr).map(|network| network.pod_cidr).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_runtime_is_told_the_configured_pod_network() {
+    let alone = start_in(None, HeartbeatConfig::default(), "10.1.0.0/24").await;
+    until("told", || told_cidrs(&alone) == ["10.1.0.0/24"]).await;
+    alone.tasks.shutdown().await;
+
+    let api = FakeApi::start().await.unwrap();
+    let node = start_in(Some(&api), HeartbeatConfig::default(), "10.1.0.0/24").await;
+    until("ready", || condition(&api, "Ready").is_some_and(|c| c["status"] == "True")).await;
+    assert_eq!(told_cidrs(&node), ["10.1.0.0/24"]);
+    node.tasks.shutdown().await;
+
+    let none = start(None).await;
+    until("asked", || none.cri.calls().len() > 3).await;
+    assert_eq!(told_cidrs(&none), [""; 0]);
+    none.tasks.shutdown().await;
 }
