@@ -9,7 +9,8 @@ mod kept;
 pub(crate) use kept::{Aside, Kept};
 
 use crate::serve::is_host_byte;
-use http::Uri;
+use http::header::{CONNECTION, HeaderValue};
+use http::{Method, Request, Response, StatusCode, Uri, Version};
 use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -29,11 +30,51 @@ const LINGER: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LongTarget(pub(crate) String);
 
+/// What a request says that hyper would not take from it, or would act upon by itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Beside {
+    /// Its target.
+    pub(crate) target: Option<LongTarget>,
+    /// Its method is `CONNECT`, which opens no tunnel here.
+    connect: bool,
+    /// It is of HTTP/1.0 and asks for an upgrade, which Go's server gives it.
+    old: bool,
+}
+
+impl Beside {
+    /// The request as it came.
+    pub(crate) fn restore<B>(self, request: &mut Request<B>) {
+        if let Some(target) = self.target {
+            request.extensions_mut().insert(target);
+        }
+        if self.connect {
+            *request.method_mut() = Method::CONNECT;
+        }
+        if self.old {
+            *request.version_mut() = Version::HTTP_10;
+        }
+    }
+
+    /// The answer to it in the version that it speaks.
+    pub(crate) fn answered<B>(old: bool, mut reply: Response<B>) -> Response<B> {
+        if old && reply.status() != StatusCode::SWITCHING_PROTOCOLS {
+            *reply.version_mut() = Version::HTTP_10;
+            reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        reply
+    }
+
+    /// Whether it speaks HTTP/1.0 behind hyper's back.
+    pub(crate) fn is_old(&self) -> bool {
+        self.old
+    }
+}
+
 /// What is to happen with a head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Judgement {
-    /// These bytes instead, and the target if it is too long to be among them.
-    Pass(Vec<u8>, Option<LongTarget>),
+    /// These bytes instead, and what is not among them.
+    Pass(Vec<u8>, Beside),
     /// A status line and the text of the body.
     Refuse(&'static str, &'static str),
 }
@@ -75,9 +116,9 @@ where
         judge(seen.get(..end).unwrap_or_default())
     };
     match judgement {
-        Judgement::Pass(head, long) => {
+        Judgement::Pass(head, beside) => {
             seen.drain(..end);
-            Some(Kept::new(head, Aside::of(long), seen, stream))
+            Some(Kept::new(head, Aside::Request(beside), seen, stream))
         }
         Judgement::Refuse(status, text) => {
             let answer = format!(
@@ -138,15 +179,18 @@ fn judge(head: &[u8]) -> Judgement {
         return BAD;
     }
     let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
+    let connect = method == b"CONNECT";
     let other = if path.starts_with(b"/") {
         if !escapes_are_good(path) {
             return BAD;
         }
         None
-    } else if target == b"*" || method == b"CONNECT" {
+    } else if target == b"*" {
         None
     } else {
-        match absolute(&String::from_utf8_lossy(target)) {
+        // To a tunnel a target is a host, which may have a path.
+        let scheme = if connect { "http://" } else { "" };
+        match absolute(&format!("{scheme}{}", String::from_utf8_lossy(target))) {
             Some(path) => Some(path),
             None => return BAD,
         }
@@ -159,13 +203,14 @@ fn judge(head: &[u8]) -> Judgement {
         let text = "505 HTTP Version Not Supported: unsupported protocol version";
         return Judgement::Refuse(text, text);
     }
-    let may_lack_host = version == b"HTTP/1.0" || method == b"CONNECT" || first == PREFACE;
+    let may_lack_host = version == b"HTTP/1.0" || connect || first == PREFACE;
     if let Some(text) = fields.fault(may_lack_host) {
         return Judgement::Refuse(text, text);
     }
-    let version = if version == b"HTTP/1.0" { "HTTP/1.0" } else { GO_ON };
+    let old = version == b"HTTP/1.0" && fields.ask_for_an_upgrade();
+    let version = if version == b"HTTP/1.0" && !old { "HTTP/1.0" } else { GO_ON };
     let mut passed = Vec::with_capacity(head.len() + 64);
-    passed.extend_from_slice(method);
+    passed.extend_from_slice(if connect { b"POST" } else { method });
     passed.push(b' ');
     let other = other.or_else(|| {
         // A number sign means nothing to Go and the end to hyper.
@@ -181,7 +226,7 @@ fn judge(head: &[u8]) -> Judgement {
         Some(unfolded) => passed.extend_from_slice(&unfolded),
         None => passed.extend_from_slice(after.strip_prefix(b"\n").unwrap_or(after)),
     }
-    Judgement::Pass(passed, other.map(LongTarget))
+    Judgement::Pass(passed, Beside { target: other.map(LongTarget), connect, old })
 }
 
 /// Path and query of a target with a scheme, as they are written; `None` for one that is none.
@@ -209,6 +254,11 @@ impl Fields<'_> {
     fn named(&self, wanted: &'static [u8]) -> impl Iterator<Item = &[u8]> {
         let fields = self.all.iter().filter(move |(name, _)| name.eq_ignore_ascii_case(wanted));
         fields.map(|(_, value)| value.as_slice())
+    }
+
+    fn ask_for_an_upgrade(&self) -> bool {
+        let lists = |value: &[u8]| value.to_ascii_lowercase().windows(7).any(|w| w == b"upgrade");
+        self.named(b"connection").any(lists) && self.named(b"upgrade").next().is_some()
     }
 
     /// What Go says to a name with a space in it, after it has looked at the host.
@@ -336,7 +386,7 @@ mod tests {
                 panic!("{target} is refused");
             };
             assert_eq!(bytes, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", "{target}");
-            assert_eq!(other, Some(LongTarget(path.to_owned())), "{target}");
+            assert_eq!(other.target, Some(LongTarget(path.to_owned())), "{target}");
         }
         let folded = "GET / HTTP/1.1\r\nHost: a\r\nX: y\r\n z\r\n\r\n";
         assert_eq!(passed(folded), "GET / HTTP/1.1\r\nHost: a\r\nX: y z\r\n\r\n");
@@ -344,7 +394,42 @@ mod tests {
         let long = format!("/exec?command={}", "x".repeat(100_000));
         let head = format!("GET {long} HTTP/1.1\r\nHost: a\r\n\r\n");
         let want = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec();
-        assert_eq!(judge(head.as_bytes()), Judgement::Pass(want, Some(LongTarget(long))));
+        let beside = Beside { target: Some(LongTarget(long)), ..Beside::default() };
+        assert_eq!(judge(head.as_bytes()), Judgement::Pass(want, beside));
+    }
+
+    #[test]
+    fn what_hyper_would_act_upon_travels_beside() {
+        for (head, passed, beside) in [
+            (
+                "CONNECT /healthz HTTP/1.1\r\n\r\n",
+                "POST /healthz HTTP/1.1\r\n\r\n",
+                Beside { connect: true, ..Beside::default() },
+            ),
+            (
+                "CONNECT a:1 HTTP/1.1\r\n\r\n",
+                "POST / HTTP/1.1\r\n\r\n",
+                Beside {
+                    target: Some(LongTarget(String::new())),
+                    connect: true,
+                    ..Beside::default()
+                },
+            ),
+            (
+                "GET / HTTP/1.0\r\nconnection: x, UPGRADE\r\nUpgrade: y\r\n\r\n",
+                "GET / HTTP/1.1\r\nconnection: x, UPGRADE\r\nUpgrade: y\r\n\r\n",
+                Beside { old: true, ..Beside::default() },
+            ),
+        ] {
+            let want = Judgement::Pass(passed.as_bytes().to_vec(), beside);
+            assert_eq!(judge(head.as_bytes()), want, "{head}");
+        }
+        let mut request = Request::new(());
+        Beside { target: None, connect: true, old: true }.restore(&mut request);
+        assert_eq!((request.method(), request.version()), (&Method::CONNECT, Version::HTTP_10));
+        let reply = Beside::answered(true, Response::new(()));
+        assert_eq!(reply.version(), Version::HTTP_10);
+        assert_eq!(reply.headers()[CONNECTION], "close");
     }
 
     #[test]
@@ -363,6 +448,7 @@ mod tests {
             ("GET http://a:x/ HTTP/1.1\r\nHost: a\r\n\r\n", "400 Bad Request"),
             ("GET :/a HTTP/1.1\r\nHost: a\r\n\r\n", "400 Bad Request"),
             ("GET a/b HTTP/1.1\r\nHost: a\r\n\r\n", "400 Bad Request"),
+            ("CONNECT a:b HTTP/1.1\r\nHost: a\r\n\r\n", "400 Bad Request"),
             (
                 "GET / HTTP/1.1\r\nHost: a/b\r\nX Y: z\r\n\r\n",
                 "400 Bad Request: malformed Host header",

@@ -137,7 +137,7 @@ mod tests {
                     for \"log\"\nhealthz check passed\n";
         assert!(without.ends_with(want), "{without}");
         let moved = ask(port, "//healthz?x").await;
-        assert!(moved.contains("307") && moved.contains("location: /healthz?x\r\n"), "{moved}");
+        assert!(moved.contains("307") && moved.contains("Location: /healthz?x\r\n"), "{moved}");
         assert!(metrics.render().contains("kubernetes_healthcheck{name=\"ping\""));
         tasks.shutdown().await;
     }

@@ -1,6 +1,6 @@
 //! Accepting connections: plain or TLS, bounded in number, handshakes side by side.
 
-use crate::head::{self, Aside};
+use crate::head::{self, Aside, Beside};
 use crate::reply::{self, Reply};
 use crate::serve::{Caller, Service};
 use crate::target::{BadTarget, Target};
@@ -32,6 +32,8 @@ const MAX_HEADER_BYTES: usize = 1 << 20;
 /// Go bounds only their size.
 const MAX_HEADERS: usize = 1000;
 const MAX_H2_STREAMS: u32 = 250;
+/// Go: `bufferBeforeChunkingSize`.
+const GO_BUFFER: u64 = 2048;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const CLEAR: &[u8] =
     b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n";
@@ -155,6 +157,15 @@ where
     http(stream, protocol, answers).await;
 }
 
+/// An answer that Go's server would have begun to send before it knew its length.
+fn in_chunks(reply: Reply) -> Reply {
+    let long = reply.body().size_hint().exact().is_some_and(|length| length > GO_BUFFER);
+    if !long || reply.headers().contains_key(CONTENT_LENGTH) {
+        return reply;
+    }
+    reply.map(|body| Body::from_stream(body.into_data_stream()))
+}
+
 /// An answer to `HEAD`: hyper leaves its body out of HTTP/1 alone.
 fn without_body(reply: Reply) -> Reply {
     let (mut head, body) = reply.into_parts();
@@ -186,13 +197,14 @@ where
             let Some(stream) = head::read(stream).await else { return };
             let (upgraded, asides) = (stream.upgraded(), stream.asides());
             let handler = service_fn(move |mut request: Request<Incoming>| {
+                let mut old = false;
                 let reply = match asides.next() {
                     Aside::Refused(status, text) => Err(reply::refused(status, text)),
-                    Aside::Target(target) => {
-                        request.extensions_mut().insert(target);
+                    Aside::Request(beside) => {
+                        old = beside.is_old();
+                        beside.restore(&mut request);
                         Ok(answers(request))
                     }
-                    Aside::Nothing => Ok(answers(request)),
                 };
                 let upgraded = Arc::clone(&upgraded);
                 async move {
@@ -203,7 +215,7 @@ where
                     if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
                         upgraded.store(true, Ordering::Relaxed);
                     }
-                    Ok::<_, Infallible>(reply)
+                    Ok::<_, Infallible>(Beside::answered(old, in_chunks(reply)))
                 }
             });
             builder
@@ -212,6 +224,7 @@ where
                 .header_read_timeout(IDLE_DEADLINE)
                 .max_buf_size(MAX_HEADER_BYTES)
                 .max_headers(MAX_HEADERS)
+                .title_case_headers(true)
                 .keep_alive(true);
             let builder = builder.http1_only();
             builder.serve_connection_with_upgrades(TokioIo::new(stream), handler).await
@@ -272,6 +285,20 @@ mod tests {
         assert!(!told_to_use_tls(&mut server).await.unwrap());
         drop(client);
         assert_eq!(server.read(&mut [0; 9]).await.unwrap(), 3, "nothing was taken");
+    }
+
+    #[test]
+    fn long_answers_come_in_chunks_unless_their_length_was_said() {
+        let length = |bytes: usize, said: bool| {
+            let mut reply = Reply::new(Body::from(vec![b'x'; bytes]));
+            if said {
+                reply.headers_mut().insert(CONTENT_LENGTH, bytes.into());
+            }
+            in_chunks(reply).body().size_hint().exact()
+        };
+        assert_eq!(length(2048, false), Some(2048));
+        assert_eq!(length(2049, false), None);
+        assert_eq!(length(2049, true), Some(2049));
     }
 
     #[tokio::test]

@@ -251,7 +251,7 @@ async fn wrong_methods_and_unacceptable_kinds_are_refused_in_words() {
     for path in ["/pods", "/stats/summary", "/run/n/p/c", "/logs/", "/checkpoint/n/p/c"] {
         let (status, text) = ask(address, "PATCH", path, "").await;
         assert_eq!(status, 405, "{path}");
-        assert!(text.contains("\r\nallow: "), "{path}: {text}");
+        assert!(text.contains("\r\nAllow: "), "{path}: {text}");
         assert!(text.ends_with("405: Method Not Allowed"), "{path}: {text}");
     }
     assert_eq!(ask(address, "HEAD", "/pods", "").await.0, 405);
@@ -270,7 +270,7 @@ async fn metrics_pages_carry_their_headers_and_count_requests() {
         ask(address, "GET", path, "").await;
     }
     let (_, text) = ask(address, "GET", "/metrics", "").await;
-    assert!(text.contains("process-start-time-unix: 0\r\n"), "{text}");
+    assert!(text.contains("Process-Start-Time-Unix: 0\r\n"), "{text}");
     for line in [
         "long_running=\"true\",method=\"GET\",path=\"exec\",server_type=\"readwrite\"} 1",
         "long_running=\"false\",method=\"GET\",path=\"other\",server_type=\"readwrite\"} 1",
@@ -278,7 +278,7 @@ async fn metrics_pages_carry_their_headers_and_count_requests() {
         assert!(text.contains(&format!("kubelet_http_requests_total{{{line}")), "{text}");
     }
     let (_, packed) = ask(address, "GET", "/metrics", "accept-encoding: gzip\r\n").await;
-    assert!(packed.contains("content-encoding: gzip\r\n"), "{packed}");
+    assert!(packed.contains("Content-Encoding: gzip\r\n"), "{packed}");
     let (_, slis) = ask(address, "GET", "/metrics/slis", "").await;
     assert!(slis.contains("kubernetes_healthcheck{name=\"ping\",type=\"healthz\"} 1"), "{slis}");
     tasks.shutdown().await;

@@ -1,8 +1,7 @@
 //! Requests that no well-behaved client sends: broken request lines, strange headers, encoded
 //! slashes, too much of everything.
 //!
-//! Left out because the answers are meant to differ: targets without a path, a `CONNECT` to a path
-//! (hyper sends no body), an upgrade over HTTP/1.0, profiles of the Go runtime, and bodies of more
+//! Left out because the answers are meant to differ: profiles of the Go runtime, and bodies of more
 //! than a mebibyte where a number is expected.
 
 use super::{Ask, PATHS, Who};
@@ -73,7 +72,17 @@ fn request_lines(asks: &mut Vec<Ask>) {
         "GET ftp://node/healthz HTTP/1.1",
         "GET http://[::1]/healthz HTTP/1.1",
         "GET http://[::1/healthz HTTP/1.1",
+        "GET http://node HTTP/1.1",
+        "GET https://node?x HTTP/1.1",
         "CONNECT node:10250 HTTP/1.1",
+        "CONNECT node:x HTTP/1.1",
+        "CONNECT node:10250/healthz HTTP/1.1",
+        "CONNECT /healthz HTTP/1.1",
+        "CONNECT //healthz HTTP/1.1",
+        "CONNECT /stats HTTP/1.1",
+        "CONNECT /pods HTTP/1.1",
+        "CONNECT /metrics HTTP/1.0",
+        "CONNECT * HTTP/1.1",
         "OPTIONS * HTTP/1.1",
         "OPTIONS /healthz HTTP/1.1",
         "HEAD * HTTP/1.1",
@@ -290,9 +299,6 @@ fn connections(asks: &mut Vec<Ask>) {
     for path in ["/healthz", "/pods", "/none", "/stats", "/metrics", "/exec/aa1/run/c?output=1"] {
         for value in ["keep-alive", "Close", "close, x", "Upgrade", "TE", ""] {
             for version in ["HTTP/1.1", "HTTP/1.0"] {
-                if value == "Upgrade" && version == "HTTP/1.0" {
-                    continue;
-                }
                 let mut ask = Ask::new("GET", path).with("Connection", value);
                 ask.version = version;
                 asks.push(ask);

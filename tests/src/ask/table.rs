@@ -542,6 +542,10 @@ fn upgrades(asks: &mut Vec<Ask>) {
             asks.push(base.clone().with("Upgrade", "SPDY/3.1"));
             let spdy = base.clone().with("Connection", "Upgrade").with("Upgrade", "SPDY/3.1");
             asks.push(spdy.clone());
+            let mut old = spdy.clone();
+            old.version = "HTTP/1.0";
+            asks.push(old.clone());
+            asks.push(old.with("Host", ""));
             asks.push(spdy.clone().with("X-Stream-Protocol-Version", "v4.channel.k8s.io"));
             asks.push(spdy.clone().with("X-Stream-Protocol-Version", "v9.channel.k8s.io"));
             asks.push(spdy.with("X-Stream-Protocol-Version", "portforward.k8s.io"));
@@ -552,6 +556,9 @@ fn upgrades(asks: &mut Vec<Ask>) {
             asks.push(socket.clone().with("Sec-WebSocket-Version", "8"));
             let socket = socket.with("Sec-WebSocket-Version", "13");
             asks.push(socket.clone());
+            let mut old = socket.clone().with("Sec-WebSocket-Protocol", "v5.channel.k8s.io");
+            old.version = "HTTP/1.0";
+            asks.push(old);
             for protocol in [
                 "channel.k8s.io",
                 "base64.channel.k8s.io",

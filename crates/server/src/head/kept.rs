@@ -9,7 +9,7 @@
 //! is to be refused, so that the answer has its place behind those before. Deliberately absent: heads
 //! behind a request that asks for an upgrade, whether it gets one or not.
 
-use super::{Judgement, LINGER, LongTarget, MOST, TOO_LARGE, cut, head_end, judge};
+use super::{Beside, Judgement, LINGER, MOST, TOO_LARGE, cut, head_end, judge};
 use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
@@ -26,18 +26,10 @@ const PIECE: usize = 8 << 10;
 /// What belongs to a request and is not in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Aside {
-    /// Nothing.
-    Nothing,
-    /// Its target.
-    Target(LongTarget),
+    /// What it says that is not in it.
+    Request(Beside),
     /// It is none: status and text of the answer.
     Refused(&'static str, &'static str),
-}
-
-impl Aside {
-    pub(super) fn of(long: Option<LongTarget>) -> Self {
-        long.map_or(Self::Nothing, Self::Target)
-    }
 }
 
 /// What belongs to the requests of a connection, in their order. Cheap to clone.
@@ -54,7 +46,7 @@ impl Asides {
     /// That of the next request.
     pub(crate) fn next(&self) -> Aside {
         let next = self.0.lock().ok().and_then(|mut list| list.pop_front());
-        next.unwrap_or(Aside::Nothing)
+        next.unwrap_or(Aside::Request(Beside::default()))
     }
 }
 
@@ -89,7 +81,7 @@ fn after(head: &[u8]) -> Next {
     let mut lines =
         head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     let first = lines.next().unwrap_or_default();
-    let (mut length, mut chunked, mut upgrade) = (0, false, first.starts_with(b"CONNECT "));
+    let (mut length, mut chunked, mut upgrade) = (0, false, false);
     for (name, value) in lines.filter_map(|line| cut(line, b':')) {
         let text = String::from_utf8_lossy(value.trim_ascii()).to_ascii_lowercase();
         if name.eq_ignore_ascii_case(b"content-length") {
@@ -246,10 +238,10 @@ impl<S> Kept<S> {
         };
         self.at = 0;
         match judgement {
-            Judgement::Pass(head, long) => {
+            Judgement::Pass(head, beside) => {
                 self.next = after(&head);
                 self.front = head;
-                self.asides.push(Aside::of(long));
+                self.asides.push(Aside::Request(beside));
             }
             Judgement::Refuse(status, text) => {
                 self.next = Next::Nothing;
@@ -349,6 +341,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Kept<S> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::LongTarget;
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -368,6 +361,11 @@ mod tests {
         (String::from_utf8_lossy(&all).into_owned(), asides)
     }
 
+    fn beside(target: &str) -> Aside {
+        let target = Some(LongTarget(target.to_owned()));
+        Aside::Request(Beside { target, ..Beside::default() })
+    }
+
     #[tokio::test]
     async fn later_requests_are_judged_as_the_first_one() {
         let first = "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n\n\nabc";
@@ -378,9 +376,10 @@ mod tests {
         let refused = String::from_utf8_lossy(REFUSED);
         let want = format!("{first}GET / HTTP/1.1\r\nHost: a\r\n\r\n{good}{refused}");
         assert_eq!(text, want, "nothing is read behind what is no request");
-        let target = Aside::Target(LongTarget("/logs/#a<b>".to_owned()));
+        let target = beside("/logs/#a<b>");
+        let nothing = Aside::Request(Beside::default());
         let refused = Aside::Refused("400 Bad Request", "400 Bad Request");
-        assert_eq!(asides, [Aside::Nothing, target, Aside::Nothing, refused]);
+        assert_eq!(asides, [nothing.clone(), target, nothing, refused]);
     }
 
     #[tokio::test]
@@ -394,7 +393,7 @@ mod tests {
         ] {
             let (text, asides) = passed(format!("{head}{body}{odd}").as_bytes()).await;
             assert!(text.starts_with(&format!("{head}{body}GET / HTTP/1.1")), "{body:?}: {text:?}");
-            assert_eq!(asides[1], Aside::Target(LongTarget("/#x".to_owned())), "{body:?}");
+            assert_eq!(asides[1], beside("/#x"), "{body:?}");
         }
     }
 
@@ -403,7 +402,6 @@ mod tests {
         let head = "GET /exec HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n";
         let sent = format!("{head}\n\n%zz \r\n\r\n");
         assert_eq!(passed(sent.as_bytes()).await.0, sent);
-        assert_eq!(after(b"CONNECT a:1 HTTP/1.1\r\n\r\n"), Next::Anything);
     }
 
     #[tokio::test]
