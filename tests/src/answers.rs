@@ -1,5 +1,9 @@
 //! Whether two answers are the same for all that a client can see.
 
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use crate::ask::Ask;
@@ -7,7 +11,7 @@ use crate::twins::Twin;
 use crate::wire::Answer;
 
 /// Headers that say something; lengths, dates and connection management may differ.
-const HEADERS: [&str; 14] = [
+const HEADERS: [&str; 15] = [
     "content-type",
     "x-content-type-options",
     "allow",
@@ -22,6 +26,7 @@ const HEADERS: [&str; 14] = [
     "sec-websocket-protocol",
     "www-authenticate",
     "cache-control",
+    "transfer-encoding",
 ];
 
 /// Headers about how the answer travels, which each server does in its way.
@@ -98,7 +103,7 @@ fn body(ask: &Ask, go: (&Twin, &Answer), ours: (&Twin, &Answer)) -> Option<Strin
                 forget(&mut value);
                 value
             };
-            shape("", &parse(&want), &parse(&got))
+            shape("", &parse(&want), &parse(&got)).or_else(|| order(&want, &got))
         }
     }
 }
@@ -270,6 +275,103 @@ fn shape(place: &str, want: &Value, got: &Value) -> Option<String> {
         }
         _ if std::mem::discriminant(want) == std::mem::discriminant(got) => None,
         _ => Some(format!("{place}: {} is {}", cut(&want.to_string()), cut(&got.to_string()))),
+    }
+}
+
+/// The first two fields that come in the other order, in any object at the same place.
+fn order(want: &str, got: &str) -> Option<String> {
+    let of = |text: &str| {
+        let mut before = BTreeSet::new();
+        if let Ok(keys) = serde_json::from_str::<Keys>(text) {
+            keys.pairs("", &mut before);
+        }
+        before
+    };
+    let want = of(want);
+    let turned = |(place, a, b): &(String, String, String)| {
+        want.contains(&(place.clone(), b.clone(), a.clone()))
+    };
+    let found = of(got).into_iter().find(turned);
+    found.map(|(place, a, b)| format!("{place} has {a} before {b}"))
+}
+
+/// The names of fields as they are written.
+enum Keys {
+    Object(Vec<(String, Keys)>),
+    List(Vec<Keys>),
+    Leaf,
+}
+
+impl Keys {
+    /// Which comes before which, by place.
+    fn pairs(&self, place: &str, before: &mut BTreeSet<(String, String, String)>) {
+        match self {
+            Keys::Object(fields) => {
+                for (at, (name, inner)) in fields.iter().enumerate() {
+                    let later = fields.iter().skip(at + 1);
+                    before.extend(later.map(|(b, _)| (place.to_owned(), name.clone(), b.clone())));
+                    inner.pairs(&format!("{place}.{name}"), before);
+                }
+            }
+            Keys::List(items) => items.iter().for_each(|item| item.pairs(place, before)),
+            Keys::Leaf => {}
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Keys {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(KeysVisitor)
+    }
+}
+
+struct KeysVisitor;
+
+impl<'de> Visitor<'de> for KeysVisitor {
+    type Value = Keys;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Keys, A::Error> {
+        let mut fields = Vec::new();
+        while let Some(field) = map.next_entry()? {
+            fields.push(field);
+        }
+        Ok(Keys::Object(fields))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Keys, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = list.next_element()? {
+            items.push(item);
+        }
+        Ok(Keys::List(items))
+    }
+
+    fn visit_unit<E>(self) -> Result<Keys, E> {
+        Ok(Keys::Leaf)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Keys, E> {
+        Ok(Keys::Leaf)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Keys, E> {
+        Ok(Keys::Leaf)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Keys, E> {
+        Ok(Keys::Leaf)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Keys, E> {
+        Ok(Keys::Leaf)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Keys, E> {
+        Ok(Keys::Leaf)
     }
 }
 

@@ -418,16 +418,11 @@ fn own_metrics(registry: &Registry, config: &Config, roots: &Roots) {
 }
 
 /// The configuration in force: with the driver that the runtime named.
-fn configz(config: &Config, driver: engine::cgroup::Driver) -> serde_json::Value {
-    let mut document = config.configz();
-    let name = match driver {
+fn configz(config: &Config, driver: engine::cgroup::Driver) -> String {
+    config.configz(match driver {
         engine::cgroup::Driver::Cgroupfs => "cgroupfs",
         engine::cgroup::Driver::Systemd => "systemd",
-    };
-    if let Some(field) = document.pointer_mut("/kubeletconfig/cgroupDriver") {
-        *field = name.into();
-    }
-    document
+    })
 }
 
 const CGROUP_V1: &str = "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a \

@@ -320,12 +320,17 @@ impl KubeletConfiguration {
         (configuration, decoder)
     }
 
-    /// The JSON form with its type, as `/configz` shows it.
+    /// The JSON form with its type.
     pub fn to_json(&self) -> Value {
+        serde_json::to_value(self.typed()).unwrap_or_default()
+    }
+
+    /// The same with its type, as documents of their own carry it.
+    pub(crate) fn typed(&self) -> Self {
         let mut typed = self.clone();
         KIND.clone_into(&mut typed.kind);
         API_VERSION.clone_into(&mut typed.api_version);
-        serde_json::to_value(&typed).unwrap_or_default()
+        typed
     }
 
     /// The same without secrets: the headers of the static pod URL are masked.

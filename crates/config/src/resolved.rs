@@ -29,7 +29,6 @@ use crate::kubelet::KubeletConfiguration;
 use crate::log::LogLine;
 use crate::origin::Origin;
 use crate::{CertificateFiles, ConfigFiles};
-use serde_json::Value;
 use std::collections::BTreeMap;
 use units::release::REPORTED_VERSION;
 
@@ -198,9 +197,13 @@ impl Config {
         })
     }
 
-    /// The document served at `/configz`, under its key.
-    pub fn configz(&self) -> Value {
-        serde_json::json!({ "kubeletconfig": self.kubelet.to_json() })
+    /// The text served at `/configz`: the configuration under its key, its fields in Go's order, with
+    /// the driver that the runtime named.
+    pub fn configz(&self, cgroup_driver: &str) -> String {
+        let mut kubelet = self.kubelet.typed();
+        cgroup_driver.clone_into(&mut kubelet.cgroup_driver);
+        let document = BTreeMap::from([("kubeletconfig", kubelet)]);
+        units::gojson::to_string(&document).unwrap_or_default()
     }
 
     /// Whether there is no API server: only static pods run.

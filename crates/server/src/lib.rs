@@ -20,6 +20,7 @@ mod head;
 pub mod health;
 mod health_metrics;
 mod listen;
+mod pod_json;
 mod pods_api;
 mod query;
 mod reply;

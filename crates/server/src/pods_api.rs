@@ -7,6 +7,8 @@
 mod encode;
 mod table;
 
+pub(crate) use encode::quantity;
+
 use api::core::v1::Pod;
 use async_trait::async_trait;
 use encode::encode;

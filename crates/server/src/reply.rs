@@ -4,7 +4,6 @@ use crate::handlers::kinds;
 use axum::body::Body;
 use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION};
 use http::{Method, Response, StatusCode};
-use serde::Serialize;
 use std::fmt::Write as _;
 
 /// An answer.
@@ -46,21 +45,9 @@ pub(crate) fn bare(status: StatusCode, body: impl Into<Body>) -> Reply {
     reply
 }
 
-/// JSON of a value, as Go's `json.Marshal` writes it.
-pub(crate) fn json(value: &impl Serialize) -> Reply {
-    encoded(value, "")
-}
-
-/// JSON of a value with a newline behind it, as Go's `json.Encoder` writes it.
-pub(crate) fn json_line(value: &impl Serialize) -> Reply {
-    encoded(value, "\n")
-}
-
-fn encoded(value: &impl Serialize, end: &str) -> Reply {
-    match units::gojson::to_string(value) {
-        Ok(body) => with_type(StatusCode::OK, "application/json", body + end),
-        Err(e) => plain(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
-    }
+/// JSON text.
+pub(crate) fn json(text: impl Into<Body>) -> Reply {
+    with_type(StatusCode::OK, "application/json", text)
 }
 
 /// The same request at another path (Go: `http.Redirect`).
@@ -136,17 +123,6 @@ pub(crate) fn refused(status: &str, text: &'static str) -> Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[tokio::test]
-    async fn json_is_spelled_as_go_spells_it() {
-        use http_body_util::BodyExt;
-        let value = serde_json::json!({"a": "<&>"});
-        let want = r#"{"a":"\u003c\u0026\u003e"}"#;
-        for (reply, end) in [(json(&value), ""), (json_line(&value), "\n")] {
-            let body = reply.into_body().collect().await.unwrap().to_bytes();
-            assert_eq!(String::from_utf8_lossy(&body), format!("{want}{end}"));
-        }
-    }
 
     #[test]
     fn an_error_has_the_type_that_its_text_looks_like() {

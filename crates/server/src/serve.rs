@@ -43,8 +43,8 @@ pub struct ServerDeps {
     pub metrics: Registry,
     /// Probe metrics.
     pub probe_metrics: Registry,
-    /// The document of `/configz`.
-    pub configz: serde_json::Value,
+    /// The text of `/configz`.
+    pub configz: String,
     /// Every flag with its value, for `/flagz`.
     pub flags: BTreeMap<&'static str, String>,
     /// Verbosity that can be set.
@@ -158,7 +158,7 @@ impl Service {
             Route::Summary => handlers::stats::summary(deps, request).await,
             Route::Pods => handlers::pods::all(deps),
             Route::RunningPods => handlers::pods::running(deps).await,
-            Route::Configz => reply::no_sniff(reply::json(&deps.configz)),
+            Route::Configz => reply::no_sniff(reply::json(deps.configz.clone())),
             Route::DebugFlags => handlers::debug::set_verbosity(deps, request).await,
             Route::ContainerLogs(path) => {
                 let split = self.switches.split_log_streams;

@@ -88,7 +88,7 @@ pub(crate) fn service(switches: Switches, guard: Option<Guard>, tasks: &Tasks) -
         stats: Arc::new(NoUsage),
         metrics,
         probe_metrics: Registry::new(),
-        configz: serde_json::json!({}),
+        configz: "{}".to_owned(),
         flags: [("v", "2".to_owned())].into(),
         logs: logs(),
         roots: Roots {

@@ -527,7 +527,16 @@ fn the_golden_configz_comes_out_of_the_flags_that_made_it() {
         "--pod-manifest-path=$STATIC_POD_PATH",
         "-v=2",
     ];
-    assert_eq!(&config(&args, &[]).configz()["kubeletconfig"], golden);
+    let text = config(&args, &[]).configz("cgroupfs");
+    let document: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(&document["kubeletconfig"], golden);
+    let start = concat!(
+        r#"{"kubeletconfig":{"kind":"KubeletConfiguration","#,
+        r#""apiVersion":"kubelet.config.k8s.io/v1beta1","enableServer":true,"#,
+        r#""staticPodPath":"$STATIC_POD_PATH","#
+    );
+    assert!(text.starts_with(start), "fields come in the order of Go's type: {text}");
+    assert!(text.contains(r#""memoryThrottlingFactor":0.9,"#), "{text}");
 }
 
 mod any_input {

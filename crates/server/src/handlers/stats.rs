@@ -7,6 +7,7 @@ use http::{Request, StatusCode};
 use hyper::body::Incoming;
 use ports::StatsScope;
 use serde::Serialize;
+use std::fmt::Write as _;
 
 /// Usage of the node and its pods.
 pub(crate) async fn summary(deps: &ServerDeps, request: Request<Incoming>) -> Reply {
@@ -26,13 +27,41 @@ pub(crate) async fn summary(deps: &ServerDeps, request: Request<Incoming>) -> Re
     }
 }
 
-/// JSON indented by one space.
+/// JSON indented by one space, as Go's `json.MarshalIndent` writes it.
 fn indented(value: &impl Serialize) -> Reply {
     let mut body = Vec::new();
     let format = serde_json::ser::PrettyFormatter::with_indent(b" ");
     let mut writer = serde_json::Serializer::with_formatter(&mut body, format);
     match value.serialize(&mut writer) {
-        Ok(()) => reply::with_type(StatusCode::OK, "application/json", body),
+        Ok(()) => reply::json(escaped(&String::from_utf8_lossy(&body))),
         Err(error) => reply::plain(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    }
+}
+
+/// What Go escapes in strings; it is nowhere else in JSON.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                // Writing to a string cannot fail.
+                let _ = write!(escaped, "\\u{:04x}", u32::from(letter));
+            }
+            letter => escaped.push(letter),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_escaped_as_go_does() {
+        assert_eq!(
+            escaped("{\n \"name\": \"a<b>&\u{2028}\"\n}"),
+            concat!("{\n \"name\": ", r#""a\u003cb\u003e\u0026\u2028""#, "\n}")
+        );
     }
 }

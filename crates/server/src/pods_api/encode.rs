@@ -114,7 +114,7 @@ fn one(out: &mut Vec<u8>, number: u32, kind: Kind, value: Option<&Value>) {
 }
 
 /// The canonical form; what is no quantity is shown as it is.
-fn quantity(value: Option<&Value>) -> String {
+pub(crate) fn quantity(value: Option<&Value>) -> String {
     let given = match value {
         None => "0".to_owned(),
         Some(Value::String(text)) => text.clone(),
