@@ -29,7 +29,7 @@ use ports::Roots;
 use server::ServerSettings;
 use server::auth::AuthConfig;
 use server::route::Switches;
-use server::tls::TlsSettings;
+use server::tls::{AskClient, TlsSettings};
 use stats::StatsConfig;
 use std::net::IpAddr;
 use units::Quantity;
@@ -431,7 +431,11 @@ pub(crate) fn server(config: &Config, host: &Host) -> ServerSettings {
                 _ => String::new(),
             },
             cipher_suites: server.tls_cipher_suites.clone(),
-            ask_client: server.client_ca_file.is_some(),
+            ask_client: match server.client_ca_file {
+                None => AskClient::Never,
+                Some(_) if on("ReloadKubeletClientCAFile") => AskClient::Followed,
+                Some(_) => AskClient::AtStart,
+            },
         },
         certificate_files: server.tls_cert_file.clone().zip(server.tls_private_key_file.clone()),
         client_ca: server.client_ca_file.clone(),

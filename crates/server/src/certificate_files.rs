@@ -4,7 +4,7 @@
 //! be watched; a bad one leaves the old in force.
 
 use crate::auth::ClientAuthorities;
-use crate::tls::ServingCertificate;
+use crate::tls::{AskClient, ServerTls, ServingCertificate};
 use futures::future::select_all;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -22,6 +22,8 @@ const RELOAD: Duration = Duration::from_secs(60);
 pub(crate) struct CertificateFiles {
     /// The client CA, if there is one.
     pub(crate) authorities: Option<Arc<ClientAuthorities>>,
+    /// Who tells clients of that CA, if it is to tell of the present one.
+    pub(crate) named: Option<Arc<ServerTls>>,
     /// The certificate in use.
     pub(crate) certificate: Arc<ServingCertificate>,
     /// Its files, if it comes from files.
@@ -30,21 +32,27 @@ pub(crate) struct CertificateFiles {
     pub(crate) queues: Queues,
 }
 
+const BUNDLE: &str = "DynamicCABundle-client-ca-bundle";
+
 /// Reading again, counted under the names of upstream's queues.
 #[derive(Debug)]
 pub(crate) struct Queues {
-    bundle: Option<[WorkQueue; 2]>,
+    bundle: Vec<WorkQueue>,
     pair: Option<WorkQueue>,
 }
 
 impl Queues {
     /// Declares those of what is followed.
-    pub(crate) fn new(registry: &Registry, bundle: bool, pair: bool) -> Self {
-        let queue = |name| WorkQueue::new(registry, name);
-        let names = ["DynamicCABundle-client-ca-bundle", "DynamicServingCertificateController"];
+    pub(crate) fn new(registry: &Registry, bundle: AskClient, pair: bool) -> Self {
+        let queue = |name: &&str| WorkQueue::new(registry, name);
+        let names: &[&str] = match bundle {
+            AskClient::Never => &[],
+            AskClient::AtStart => &[BUNDLE],
+            AskClient::Followed => &[BUNDLE, "DynamicServingCertificateController"],
+        };
         Self {
-            bundle: bundle.then(|| names.map(queue)),
-            pair: pair.then(|| queue("DynamicCABundle-kubelet-server-cert-files")),
+            bundle: names.iter().map(queue).collect(),
+            pair: pair.then(|| queue(&"DynamicCABundle-kubelet-server-cert-files")),
         }
     }
 }
@@ -91,8 +99,10 @@ impl CertificateFiles {
 
     fn reload(&self) {
         if let Some(authorities) = &self.authorities
-            && let Err(error) = counted(self.queues.bundle.as_ref().map_or(&[], |b| &b[..]), || {
-                authorities.reload()
+            && let Err(error) = counted(&self.queues.bundle, || {
+                authorities.reload()?;
+                let named = self.named.as_ref().map_or(Ok(()), |tls| tls.name(authorities.names()));
+                named.map_err(|error| error.to_string())
             })
         {
             tracing::error!(
@@ -130,9 +140,10 @@ mod tests {
         let first = certificate.leaf().unwrap();
         let files = CertificateFiles {
             authorities: None,
+            named: None,
             certificate: Arc::clone(&certificate),
             pair: Some(pair.clone()),
-            queues: Queues::new(&Registry::new(), false, true),
+            queues: Queues::new(&Registry::new(), AskClient::Never, true),
         };
         let cancel = CancellationToken::new();
         let watching = files.watches();

@@ -6,7 +6,7 @@ use crate::listen;
 use crate::request_metrics::RequestMetrics;
 use crate::route::Switches;
 use crate::serve::{Counts, ServerDeps, Service};
-use crate::tls::{ServingCertificate, TlsError, TlsSettings, server_tls};
+use crate::tls::{AskClient, ServingCertificate, TlsError, TlsSettings, server_tls};
 use ports::{OnExit, Reviews, Tasks};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -77,11 +77,15 @@ pub async fn start(
         health: Arc::clone(&deps.health),
         requests: RequestMetrics::new(&deps.metrics),
     });
-    let queues =
-        Queues::new(&deps.metrics, authorities.is_some(), settings.certificate_files.is_some());
+    let ask = settings.tls.ask_client;
+    let queues = Queues::new(&deps.metrics, ask, settings.certificate_files.is_some());
+    let mut named = None;
     let deps = Arc::new(deps);
     if let Some(address) = settings.https {
-        let tls = Arc::new(server_tls(&settings.tls, &certificate)?);
+        let names = authorities.as_ref().map(|authorities| authorities.names());
+        let tls = server_tls(&settings.tls, &certificate, names.unwrap_or_default())?;
+        let tls = Arc::new(tls);
+        named = (ask == AskClient::Followed).then(|| Arc::clone(&tls));
         let guard = {
             let metrics = AuthMetrics::new(&deps.metrics);
             Guard::new(settings.auth.clone(), authorities.clone(), reviews, metrics)
@@ -103,7 +107,7 @@ pub async fn start(
         tasks.spawn("read-only", OnExit::Exit, listen::run(listener, None, service, tasks.clone()));
     }
     let pair = settings.certificate_files;
-    let files = CertificateFiles { authorities, certificate, pair, queues };
+    let files = CertificateFiles { authorities, named, certificate, pair, queues };
     tasks.spawn("certificate-files", OnExit::Fine, files.follow(tasks.token()));
     Ok(())
 }

@@ -7,12 +7,11 @@
 mod order;
 mod pair;
 
-pub use order::ServerTls;
+pub(crate) use order::ServerTls;
 pub use pair::{pair_fault, self_signed_pair};
 
 use crate::auth::{is_modern, proves_its_key};
 use arc_swap::ArcSwapOption;
-use order::First;
 use rustls::crypto::CryptoProvider;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -121,8 +120,21 @@ pub struct TlsSettings {
     pub min_version: String,
     /// `tlsCipherSuites`; empty is all.
     pub cipher_suites: Vec<String>,
-    /// A client CA is configured, so client certificates are asked for.
-    pub ask_client: bool,
+    /// Whether clients are asked for a certificate.
+    pub ask_client: AskClient,
+}
+
+/// Whether clients are asked for a certificate, and whose they are told to show.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum AskClient {
+    /// There is no client CA.
+    #[default]
+    Never,
+    /// One of the authorities that were there at start.
+    AtStart,
+    /// One of the authorities that are there now (gate ReloadKubeletClientCAFile). As upstream's
+    /// settings for each client lack the names of protocols, there is no HTTP/2 then.
+    Followed,
 }
 
 fn provider() -> Arc<CryptoProvider> {
@@ -164,18 +176,20 @@ fn known_to_go(name: &str) -> bool {
         || name.contains("_3DES_")
 }
 
-/// The server's TLS.
-pub fn server_tls(
+/// The server's TLS; clients are told the names of these authorities.
+pub(crate) fn server_tls(
     settings: &TlsSettings,
     certificate: &Arc<ServingCertificate>,
+    authorities: Vec<DistinguishedName>,
 ) -> Result<ServerTls, TlsError> {
-    let versions: &[&rustls::SupportedProtocolVersion] = match settings.min_version.as_str() {
-        "" | "VersionTLS12" | "VersionTLS11" | "VersionTLS10" => {
-            &[&rustls::version::TLS12, &rustls::version::TLS13]
-        }
-        "VersionTLS13" => &[&rustls::version::TLS13],
-        other => return Err(TlsError::Version(other.to_owned())),
-    };
+    let versions: Vec<&'static rustls::SupportedProtocolVersion> =
+        match settings.min_version.as_str() {
+            "" | "VersionTLS12" | "VersionTLS11" | "VersionTLS10" => {
+                vec![&rustls::version::TLS12, &rustls::version::TLS13]
+            }
+            "VersionTLS13" => vec![&rustls::version::TLS13],
+            other => return Err(TlsError::Version(other.to_owned())),
+        };
     let mut crypto = rustls::crypto::ring::default_provider();
     if !settings.cipher_suites.is_empty() {
         let mut wanted = Vec::new();
@@ -194,38 +208,39 @@ pub fn server_tls(
             return Err(TlsError::NotOffered(settings.cipher_suites.join(",")));
         }
     }
-    let config = |first| -> Result<ServerConfig, TlsError> {
+    let (ask, certificate) = (settings.ask_client, Arc::clone(certificate));
+    let config = move |first, names: &[DistinguishedName]| -> Result<ServerConfig, TlsError> {
         let mut crypto = crypto.clone();
         order::sort(&mut crypto.cipher_suites, first);
         let builder = ServerConfig::builder_with_provider(Arc::new(crypto))
-            .with_protocol_versions(versions)?;
-        let builder = if settings.ask_client {
-            builder.with_client_cert_verifier(Arc::new(AskOnly(provider())))
-        } else {
+            .with_protocol_versions(&versions)?;
+        let builder = if ask == AskClient::Never {
             builder.with_no_client_auth()
+        } else {
+            let names = names.to_vec();
+            builder.with_client_cert_verifier(Arc::new(AskOnly { provider: provider(), names }))
         };
-        let keeper: Arc<ServingCertificate> = Arc::clone(certificate);
+        let keeper: Arc<ServingCertificate> = Arc::clone(&certificate);
         let mut config = builder.with_cert_resolver(keeper);
         config.ignore_client_order = true;
-        config.alpn_protocols = if settings.ask_client {
-            vec![b"http/1.1".to_vec()]
-        } else {
-            vec![b"h2".to_vec(), b"http/1.1".to_vec()]
-        };
+        if ask != AskClient::Followed {
+            config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        }
         Ok(config)
     };
-    let (aes, mut chacha) = (config(First::Aes)?, config(First::ChaCha)?);
-    chacha.session_storage = Arc::clone(&aes.session_storage);
-    Ok(ServerTls::new(aes, chacha))
+    ServerTls::new(Box::new(config), authorities)
 }
 
 /// Takes any client certificate whose key is proven; trust is decided by `auth`.
 #[derive(Debug)]
-struct AskOnly(Arc<CryptoProvider>);
+struct AskOnly {
+    provider: Arc<CryptoProvider>,
+    names: Vec<DistinguishedName>,
+}
 
 impl ClientCertVerifier for AskOnly {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &[]
+        &self.names
     }
 
     fn client_auth_mandatory(&self) -> bool {
@@ -247,7 +262,7 @@ impl ClientCertVerifier for AskOnly {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
+        let algorithms = &self.provider.signature_verification_algorithms;
         rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
             .or_else(|_| proves_its_key(message, certificate, signature, algorithms))
     }
@@ -258,7 +273,7 @@ impl ClientCertVerifier for AskOnly {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
+        let algorithms = &self.provider.signature_verification_algorithms;
         rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms).or_else(
             |error| match is_modern(signature.scheme) {
                 true => proves_its_key(message, certificate, signature, algorithms),
@@ -268,7 +283,7 @@ impl ClientCertVerifier for AskOnly {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }
 
@@ -321,9 +336,11 @@ mod tests {
             let settings = TlsSettings {
                 min_version: min.to_owned(),
                 cipher_suites: suites.iter().map(|s| (*s).to_owned()).collect(),
-                ask_client: false,
+                ask_client: AskClient::Never,
             };
-            server_tls(&settings, &Arc::default()).map(|_| ()).map_err(|e| e.to_string())
+            server_tls(&settings, &Arc::default(), Vec::new())
+                .map(|_| ())
+                .map_err(|e| e.to_string())
         };
         assert_eq!(config("", &[]), Ok(()));
         assert_eq!(config("VersionTLS13", &["TLS_RSA_WITH_AES_128_CBC_SHA"]), Ok(()));

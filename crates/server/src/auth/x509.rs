@@ -2,10 +2,9 @@
 
 use arc_swap::ArcSwapOption;
 use ports::UserInfo;
-use rustls::RootCertStore;
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
-use rustls_pki_types::pem::PemObject;
+use rustls::{DistinguishedName, RootCertStore};
 use rustls_pki_types::{CertificateDer, UnixTime};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,7 +22,8 @@ pub struct ClientAuthorities {
 struct VerifierBox {
     bundle: Vec<u8>,
     certificates: Vec<CertificateDer<'static>>,
-    verifier: Arc<dyn ClientCertVerifier>,
+    /// Of those that it takes for authorities.
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
 }
 
 impl ClientAuthorities {
@@ -32,6 +32,13 @@ impl ClientAuthorities {
         let this = Self { file: file.to_owned(), verifier: ArcSwapOption::empty() };
         this.reload()?;
         Ok(this)
+    }
+
+    /// What the authorities are called.
+    pub(crate) fn names(&self) -> Vec<DistinguishedName> {
+        let known = self.verifier.load();
+        let known = known.as_ref().and_then(|known| known.verifier.as_ref());
+        known.map(|verifier| verifier.root_hint_subjects().to_vec()).unwrap_or_default()
     }
 
     /// Where the bundle is.
@@ -46,22 +53,22 @@ impl ClientAuthorities {
         if self.verifier.load().as_ref().is_some_and(|known| known.bundle == bundle) {
             return Ok(());
         }
+        // What is no certificate is passed over, as in Go; one that is broken is not.
+        let blocks = units::pem::blocks(&bundle).into_iter();
+        let blocks = blocks.filter(|block| block.label == "CERTIFICATE" && !block.has_headers);
+        let certificates: Vec<_> = blocks.map(|block| CertificateDer::from(block.bytes)).collect();
+        let is_broken = |c: &CertificateDer<'_>| units::x509::outline_fault(c).is_some();
+        if certificates.is_empty() || certificates.iter().any(is_broken) {
+            let what = if certificates.is_empty() { "no" } else { "a broken" };
+            return Err(format!("client CA file {} has {what} certificate", self.file.display()));
+        }
         let mut roots = RootCertStore::empty();
-        let mut certificates = Vec::new();
-        for certificate in CertificateDer::pem_slice_iter(&bundle) {
-            let certificate =
-                certificate.map_err(|e| format!("client CA file {}: {e}", self.file.display()))?;
-            certificates.push(certificate.clone());
-            roots
-                .add(certificate)
-                .map_err(|e| format!("client CA file {}: {e}", self.file.display()))?;
-        }
-        if roots.is_empty() {
-            return Err(format!("client CA file {} has no certificate", self.file.display()));
-        }
-        let verifier = WebPkiClientVerifier::builder(Arc::new(roots))
-            .build()
-            .map_err(|e| format!("client CA file {}: {e}", self.file.display()))?;
+        // Some are known to Go alone; what they signed is looked at without them.
+        let (usable, _) = roots.add_parsable_certificates(certificates.iter().cloned());
+        let builder = WebPkiClientVerifier::builder(Arc::new(roots));
+        let verifier = (usable > 0).then(|| builder.build()).transpose();
+        let verifier =
+            verifier.map_err(|e| format!("client CA file {}: {e}", self.file.display()))?;
         self.verifier.store(Some(Arc::new(VerifierBox { bundle, certificates, verifier })));
         Ok(())
     }
@@ -76,7 +83,11 @@ impl ClientAuthorities {
         let verifier = self.verifier.load();
         let Some(known) = verifier.as_ref() else { return Ok(None) };
         let now = UnixTime::now();
-        if let Err(error) = known.verifier.verify_client_cert(leaf, intermediates, now) {
+        let verified = match &known.verifier {
+            Some(verifier) => verifier.verify_client_cert(leaf, intermediates, now).map(|_| ()),
+            None => Err(rustls::CertificateError::UnknownIssuer.into()),
+        };
+        if let Err(error) = verified {
             let algorithms =
                 rustls::crypto::ring::default_provider().signature_verification_algorithms;
             let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);

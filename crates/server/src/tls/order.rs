@@ -3,7 +3,9 @@
 //!
 //! Deliberately absent: an order of curves. rustls takes the first of the client's that it knows.
 
-use rustls::{CipherSuite, ServerConfig, SupportedCipherSuite};
+use crate::tls::TlsError;
+use arc_swap::ArcSwap;
+use rustls::{CipherSuite, DistinguishedName, ServerConfig, SupportedCipherSuite};
 use std::io;
 use std::sync::Arc;
 use tokio::net::TcpStream;
@@ -80,26 +82,63 @@ fn has_aes() -> bool {
     }
 }
 
+/// The settings in an order, with these names of authorities for clients.
+type Recipe =
+    Box<dyn Fn(First, &[DistinguishedName]) -> Result<ServerConfig, TlsError> + Send + Sync>;
+
 /// The server's TLS settings, once in each order.
-#[derive(Debug)]
-pub struct ServerTls {
-    aes: Arc<ServerConfig>,
-    chacha: Arc<ServerConfig>,
+pub(crate) struct ServerTls {
+    recipe: Recipe,
+    current: ArcSwap<Orders>,
     hardware: bool,
 }
 
+#[derive(Debug)]
+struct Orders {
+    names: Vec<DistinguishedName>,
+    aes: Arc<ServerConfig>,
+    chacha: Arc<ServerConfig>,
+}
+
+impl Orders {
+    fn new(recipe: &Recipe, names: Vec<DistinguishedName>) -> Result<Self, TlsError> {
+        let (aes, mut chacha) = (recipe(First::Aes, &names)?, recipe(First::ChaCha, &names)?);
+        chacha.session_storage = Arc::clone(&aes.session_storage);
+        Ok(Self { names, aes: Arc::new(aes), chacha: Arc::new(chacha) })
+    }
+}
+
+impl std::fmt::Debug for ServerTls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerTls").field("current", &self.current).finish_non_exhaustive()
+    }
+}
+
 impl ServerTls {
-    pub(super) fn new(aes: ServerConfig, chacha: ServerConfig) -> Self {
-        Self { aes: Arc::new(aes), chacha: Arc::new(chacha), hardware: has_aes() }
+    pub(super) fn new(recipe: Recipe, names: Vec<DistinguishedName>) -> Result<Self, TlsError> {
+        let current = ArcSwap::from_pointee(Orders::new(&recipe, names)?);
+        Ok(Self { recipe, current, hardware: has_aes() })
+    }
+
+    /// Tells clients of these authorities from now on.
+    pub(crate) fn name(&self, names: Vec<DistinguishedName>) -> Result<(), TlsError> {
+        let bytes = |names: &[DistinguishedName]| -> Vec<Vec<u8>> {
+            names.iter().map(|name| name.as_ref().to_vec()).collect()
+        };
+        if bytes(&self.current.load().names) != bytes(&names) {
+            self.current.store(Arc::new(Orders::new(&self.recipe, names)?));
+        }
+        Ok(())
     }
 
     /// The whole handshake with a client.
     pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let acceptor = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream);
         let start = acceptor.await?;
+        let current = self.current.load_full();
         let config = match first_for(start.client_hello().cipher_suites(), self.hardware) {
-            First::Aes => &self.aes,
-            First::ChaCha => &self.chacha,
+            First::Aes => &current.aes,
+            First::ChaCha => &current.chacha,
         };
         start.into_stream(Arc::clone(config)).await
     }
@@ -108,8 +147,9 @@ impl ServerTls {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tls::{ServingCertificate, TlsSettings, self_signed_pair, server_tls};
+    use crate::tls::{AskClient, ServingCertificate, TlsSettings, self_signed_pair, server_tls};
     use rustls::client::danger::HandshakeSignatureValid;
+    use std::sync::Mutex;
     use tokio::net::TcpListener;
 
     const AES_128: CipherSuite = CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256;
@@ -196,6 +236,12 @@ mod tests {
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(Anyone))
             .with_no_client_auth();
+        let served = meet(server, config).await;
+        served.get_ref().1.negotiated_cipher_suite().unwrap().suite()
+    }
+
+    /// A handshake with a client.
+    async fn meet(server: &ServerTls, config: rustls::ClientConfig) -> TlsStream<TcpStream> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (accepted, _) = listener.accept().await.unwrap();
@@ -204,7 +250,57 @@ mod tests {
         let (served, client) =
             tokio::join!(server.accept(accepted), connector.connect(name, stream));
         client.unwrap();
-        served.unwrap().get_ref().1.negotiated_cipher_suite().unwrap().suite()
+        served.unwrap()
+    }
+
+    /// A client that has nothing to show and keeps whose certificate it was asked for.
+    #[derive(Debug, Default)]
+    struct Asked(Mutex<Vec<Vec<u8>>>);
+
+    impl rustls::client::ResolvesClientCert for Asked {
+        fn resolve(
+            &self,
+            names: &[&[u8]],
+            _: &[rustls::SignatureScheme],
+        ) -> Option<Arc<rustls::sign::CertifiedKey>> {
+            *self.0.lock().unwrap() = names.iter().map(|name| name.to_vec()).collect();
+            None
+        }
+
+        fn has_certs(&self) -> bool {
+            true
+        }
+    }
+
+    #[tokio::test]
+    async fn clients_are_told_whose_certificate_is_wanted_and_when_it_changes() {
+        let certificate = Arc::new(ServingCertificate::default());
+        let (chain, key) = self_signed_pair("node", 1_700_000_000).unwrap();
+        certificate.install(chain.as_bytes(), key.as_bytes()).unwrap();
+        let names = |name: &str| vec![DistinguishedName::from(name.as_bytes().to_vec())];
+        for (ask, first, later, protocol) in [
+            (AskClient::Never, &[][..], &[][..], Some(&b"h2"[..])),
+            (AskClient::AtStart, &[b"one".to_vec()], &[b"two".to_vec()], Some(b"h2")),
+            (AskClient::Followed, &[b"one".to_vec()], &[b"two".to_vec()], None),
+        ] {
+            let settings = TlsSettings { ask_client: ask, ..TlsSettings::default() };
+            let server = server_tls(&settings, &certificate, names("one")).unwrap();
+            for wanted in [first, later] {
+                let asked = Arc::new(Asked::default());
+                let crypto = Arc::new(rustls::crypto::ring::default_provider());
+                let mut config = rustls::ClientConfig::builder_with_provider(crypto)
+                    .with_safe_default_protocol_versions()
+                    .unwrap()
+                    .dangerous()
+                    .with_custom_certificate_verifier(Arc::new(Anyone))
+                    .with_client_cert_resolver(asked.clone());
+                config.alpn_protocols = vec![b"h2".to_vec()];
+                let served = meet(&server, config).await;
+                assert_eq!(served.get_ref().1.alpn_protocol(), protocol, "{ask:?}");
+                assert_eq!(*asked.0.lock().unwrap(), wanted, "{ask:?}");
+                server.name(names("two")).unwrap();
+            }
+        }
     }
 
     #[tokio::test]
@@ -212,7 +308,7 @@ mod tests {
         let certificate = Arc::new(ServingCertificate::default());
         let (chain, key) = self_signed_pair("node", 1_700_000_000).unwrap();
         certificate.install(chain.as_bytes(), key.as_bytes()).unwrap();
-        let mut server = server_tls(&TlsSettings::default(), &certificate).unwrap();
+        let mut server = server_tls(&TlsSettings::default(), &certificate, Vec::new()).unwrap();
         let in_13 = [ORDER[1], ORDER[2], ORDER[0]];
         let in_12 = [AES_256, CHACHA_12, AES_128];
         server.hardware = true;
