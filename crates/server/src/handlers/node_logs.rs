@@ -22,7 +22,11 @@ use sys::beneath::{Dir, EntryKind};
 /// What lies at a path.
 enum Found {
     Listing(Vec<(String, bool)>, SystemTime),
+    /// The page that stands for a folder.
+    Index(File, u64, SystemTime),
     File(File, u64, SystemTime),
+    /// Something that cannot be opened.
+    Failure,
 }
 
 /// A file, the listing of a folder, or what services logged.
@@ -64,7 +68,9 @@ async fn file(root: PathBuf, path: &str, query: &str, headers: &HeaderMap) -> Re
     let last = |path: &str| path.trim_end_matches('/').rsplit('/').next().map(str::to_owned);
     let name = last(&url).unwrap_or_default();
     match found {
-        Ok(Some(Found::Listing(..))) if !as_folder => moved(&format!("{name}/"), query),
+        Ok(Some(Found::Listing(..) | Found::Index(..))) if !as_folder => {
+            moved(&format!("{name}/"), query)
+        }
         Ok(Some(Found::Listing(entries, changed))) => {
             if not_modified_since(headers, changed) {
                 return reply::bare(StatusCode::NOT_MODIFIED, axum::body::Body::empty());
@@ -76,9 +82,17 @@ async fn file(root: PathBuf, path: &str, query: &str, headers: &HeaderMap) -> Re
             let own = last(&clean).unwrap_or_default();
             content(file, length, &own, &Conditions { headers, changed }).await
         }
+        Ok(Some(Found::Index(file, length, changed))) => {
+            content(file, length, INDEX, &Conditions { headers, changed }).await
+        }
+        Ok(Some(Found::Failure)) => {
+            reply::error(StatusCode::INTERNAL_SERVER_ERROR, "500 Internal Server Error")
+        }
         Ok(None) | Err(_) => missing(),
     }
 }
+
+const INDEX: &str = "index.html";
 
 fn missing() -> Reply {
     reply::error(StatusCode::NOT_FOUND, "404 page not found")
@@ -114,17 +128,28 @@ pub(super) fn open(root: &Path, wanted: &Path) -> Option<File> {
     })
 }
 
+/// Whether it is more than absence that keeps a name from being opened (Go: `mapOpenError`).
+fn cannot_be_opened(root: &Path, wanted: &Path) -> bool {
+    let Err(error) = Dir::open(root).and_then(|folder| folder.open_file(wanted)) else {
+        return false;
+    };
+    let failures = ["file name too long", "too many levels of symbolic links", "no such device"];
+    let why = units::errno::go_text(&error.source);
+    failures.iter().any(|failure| why.starts_with(failure))
+}
+
 fn look(root: &Path, wanted: &Path) -> Option<Found> {
-    let file = open(root, wanted)?;
+    let Some(file) = open(root, wanted) else {
+        return cannot_be_opened(root, wanted).then_some(Found::Failure);
+    };
     let meta = file.metadata().ok()?;
     let changed = meta.modified().ok()?;
     if meta.is_dir() {
-        let index = wanted.join("index.html");
-        if let Some(page) = open(root, &index)
+        if let Some(page) = open(root, &wanted.join(INDEX))
             && let Ok(meta) = page.metadata()
             && meta.is_file()
         {
-            return Some(Found::File(page, meta.len(), meta.modified().ok()?));
+            return Some(Found::Index(page, meta.len(), meta.modified().ok()?));
         }
         let entries = Dir::from_file(file, root.join(wanted)).entries().ok()?;
         let mut entries: Vec<(String, bool)> = entries
@@ -207,6 +232,12 @@ mod tests {
         let file = |name: &str| matches!(look(&root, Path::new(name)), Some(Found::File(..)));
         assert!(file("pods/0.log") && file("inside"));
         assert!(!file("outside") && !file("above") && !file("absent"));
+        sys::fs::write(root.join("pods/index.html"), "<p>").unwrap();
+        assert!(matches!(look(&root, Path::new("pods")), Some(Found::Index(..))));
+        sys::fs::remove_file(root.join("pods/index.html")).unwrap();
+        let long = "x".repeat(300);
+        assert!(matches!(look(&root, Path::new(&long)), Some(Found::Failure)));
+        assert!(look(&root, &Path::new("pods/0.log").join(&long)).is_none());
         assert!(matches!(look(&root, Path::new(".")), Some(Found::Listing(e, _)) if e.len() == 4));
         for name in ["inside", "outside", "above", "pods/0.log"] {
             sys::fs::remove_file(root.join(name)).unwrap();

@@ -4,6 +4,13 @@ use super::super::chance::Chance;
 use super::super::table::PATHS;
 use super::super::{Ask, EVERYBODY, Who};
 
+/// Longer than a name of a file can be.
+const LONG_NAME: &str = concat!(
+    "long-name-long-name-long-name-long-name-long-name-long-name-long-name-long-name-long-name",
+    "long-name-long-name-long-name-long-name-long-name-long-name-long-name-long-name-long-name",
+    "long-name-long-name-long-name-long-name-long-name-long-name-long-name-long-name-long-name",
+);
+
 impl Chance {
     /// Lists of media types with parameters, in one header or several.
     pub(super) fn media(&mut self) -> Ask {
@@ -303,6 +310,10 @@ impl Chance {
             "dpkg.log?x=y",
             "alternatives.log",
             "apt/term.log",
+            LONG_NAME,
+            "dpkg.log/x/y",
+            "a%00b",
+            "a%ffb",
         ]);
         let mut ask =
             Ask::new(self.of(&["GET", "GET", "GET", "HEAD", "POST"]), &format!("/logs/{path}"));
