@@ -71,6 +71,16 @@ impl Case {
         self
     }
 
+    /// Of one JSON object, as [`Self::to_json`] writes it; content is text.
+    #[must_use]
+    pub fn from_json(value: &Value) -> Option<Case> {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let args = value["args"].as_array()?.iter().map(text).collect::<Option<_>>()?;
+        let files = value["files"].as_object()?.iter();
+        let files = files.map(|(path, content)| Some((path.clone(), text(content)?.into_bytes())));
+        Some(Case { args, files: files.collect::<Option<_>>()? })
+    }
+
     /// As one JSON object; content that is no text is a list of bytes.
     #[must_use]
     pub fn to_json(&self) -> Value {

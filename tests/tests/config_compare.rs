@@ -2,8 +2,8 @@
 //! lines and settings in force must be the same.
 //!
 //! `make config-compare` makes thousands (`CASES=n`, `SEED=n`); within `make test` it is fewer.
-//! `FIRST=n` begins at that case, `ONLY=n,n` takes those alone, `REPORT=file` writes what differs to
-//! a file. `RECORD=file` asks the Go kubelet alone and writes its answers, which
+//! `FIRST=n` begins at that case, `ONLY=n,n` takes those alone, `FROM=file` takes cases from a file, one a
+//! line in the form of a report; `REPORT=file` writes what differs to a file. `RECORD=file` asks the Go kubelet alone and writes its answers, which
 //! `crates/config` replays.
 //!
 //! With `STARTED=n` so many more have a container runtime to go on with: how they end is compared.
@@ -25,6 +25,14 @@ use tests::config_case::{Bench, Case, Stage, differences, make, make_for_runtime
 
 fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+/// The cases of the file that the environment names.
+fn given() -> Option<Vec<Case>> {
+    let file = std::env::var_os("FROM")?;
+    let text = std::fs::read_to_string(file).unwrap();
+    let case = |line: &str| Case::from_json(&serde_json::from_str(line).unwrap()).unwrap();
+    Some(text.lines().filter(|line| !line.is_empty()).map(case).collect())
 }
 
 /// The programs to compare, and which cases.
@@ -117,8 +125,14 @@ fn both_kubelets_make_the_same_of_a_configuration() {
         std::fs::write(file, answers.into_values().collect::<String>()).unwrap();
         return;
     }
+    let given = given();
+    let comparison = Comparison {
+        count: given.as_ref().map_or(comparison.count, |given| given.len() as u64),
+        ..comparison
+    };
     let differing = comparison.each(Bench::new, |bench, n| {
-        let case = make(comparison.seed, n);
+        let named = given.as_ref().and_then(|given| given.get(usize::try_from(n).ok()?).cloned());
+        let case = named.unwrap_or_else(|| make(comparison.seed, n));
         let theirs = bench.ask(&comparison.go, &case).unwrap();
         told(n, &case, &differences(&theirs, &bench.ask(&comparison.ours, &case).unwrap()))
     });

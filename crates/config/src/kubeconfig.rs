@@ -13,7 +13,7 @@ use crate::resolved::bundle_fault;
 use crate::text::{aggregate, clean_path};
 use crate::value::{Decoder, GoValue, Reading};
 use file::{Cluster, Exec, File, User};
-use material::{content, manager_fault, tls_fault};
+use material::{Rotation, content, first_certificate, tls_fault, wrapper_fault};
 use units::gourl;
 use units::strconv::quote;
 
@@ -25,32 +25,40 @@ pub(crate) fn bootstrap_fault(
     (bootstrap, path): (&str, &str),
     rotate: Option<&str>,
 ) -> (Vec<LogLine>, Option<String>) {
-    let missing = files.read(path).is_err_and(|e| e.ends_with("no such file or directory"));
-    let unhandled = |message: &str, why, logger| {
-        LogLine::at(Severity::Error, message).with("err", why).with("logger", logger)
-    };
+    let read = files.read(path).err();
+    let missing = read.as_ref().is_some_and(|e| e.ends_with("no such file or directory"));
+    if let Some(why) = read.and_then(unfound) {
+        let fault = format!("error reading existing bootstrap kubeconfig {path}: {why}");
+        return (Vec::new(), Some(fault));
+    }
     let mut lines = match lasting(files, path) {
         _ if missing => Vec::new(),
         // Whether it has expired is seen later.
-        Ok(()) => return (Vec::new(), fault(files, path, rotate)),
+        Ok(()) => return fault(files, path, rotate),
         Err(why) => vec![unhandled("Unhandled Error", why, "UnhandledError")],
     };
     let fault = match (load(files, bootstrap), rotate) {
         (Err(fault), _) => Some(format!("unable to load bootstrap kubeconfig: {fault}")),
         (Ok(file), Some(folder)) => {
-            let fault = rotating_fault(files, &file.cluster, &User::default(), folder);
-            // Only who asks for a certificate uses it, and goes on without.
-            if let Some(why) = client_fault(files, &file).filter(|_| fault.is_none()) {
-                let logger = "kubernetes.io/kube-apiserver-client-kubelet.UnhandledError";
-                let message = "Unable to load a client to request certificates";
-                lines.push(unhandled(message, why, logger));
-            }
+            let (told, fault) = rotating_fault(files, &file, &User::default(), folder);
+            lines.extend(told);
             fault
         }
         (Ok(file), None) => client_fault(files, &file)
             .map(|fault| format!("unable to create certificates signing request client: {fault}")),
     };
     (lines, fault)
+}
+
+fn unhandled(message: &str, why: String, logger: &'static str) -> LogLine {
+    LogLine::at(Severity::Error, message).with("err", why).with("logger", logger)
+}
+
+/// Why a file cannot even be looked for.
+fn unfound(error: String) -> Option<String> {
+    let ends = ["not a directory", "too many levels of symbolic links", "file name too long"];
+    let rest = error.strip_prefix("open ").filter(|e| ends.iter().any(|end| e.ends_with(end)))?;
+    Some(format!("stat {rest}"))
 }
 
 /// Whether a file can be used as it is: it has a certificate.
@@ -79,35 +87,55 @@ fn lasting(files: &dyn ConfigFiles, path: &str) -> Result<(), String> {
     }
 }
 
-/// Why no client can be made of the file, as the whole start would tell it.
-pub(crate) fn fault(files: &dyn ConfigFiles, path: &str, rotate: Option<&str>) -> Option<String> {
-    match (load(files, path), rotate) {
+/// Why no client can be made of the file, as the whole start would tell it, and what is to be logged
+/// before.
+pub(crate) fn fault(
+    files: &dyn ConfigFiles,
+    path: &str,
+    rotate: Option<&str>,
+) -> (Vec<LogLine>, Option<String>) {
+    let fault = match (load(files, path), rotate) {
         (Err(fault), Some(_)) => Some(format!("unable to load kubeconfig: {fault}")),
         (Err(fault), None) => Some(format!("invalid kubeconfig: {fault}")),
-        (Ok(file), Some(folder)) => rotating_fault(files, &file.cluster, &file.user, folder),
+        (Ok(file), Some(folder)) => return rotating_fault(files, &file, &file.user, folder),
         (Ok(file), None) => client_fault(files, &file)
             .map(|fault| format!("failed to initialize kubelet client: {fault}")),
-    }
+    };
+    (Vec::new(), fault)
 }
 
-/// Why no client with changing certificates can be made; `user` has what it begins with.
+/// Why no client with changing certificates can be made; `user` has what it begins with. The first
+/// certificate is asked for with what the file has; who cannot, goes on without.
 fn rotating_fault(
     files: &dyn ConfigFiles,
-    cluster: &Cluster,
+    file: &InForce,
     user: &User,
     folder: &str,
-) -> Option<String> {
+) -> (Vec<LogLine>, Option<String>) {
+    let cluster = &file.cluster;
     let secure = secure(&cluster.server);
     let nobody = User::default();
     // Over an open line nobody has a certificate.
-    let first = manager_fault(files, if secure { user } else { &nobody }, folder);
-    let first = first.map(|f| format!("failed to initialize client certificate manager: {f}"));
-    let tls = || {
-        let fault = secure.then(|| tls_fault(files, cluster, &nobody)).flatten()?;
-        Some(format!("unable to configure TLS for the rest client: {fault}"))
+    let rotation = match first_certificate(files, if secure { user } else { &nobody }, folder) {
+        Ok(rotation) => rotation,
+        Err(fault) => {
+            let fault = format!("failed to initialize client certificate manager: {fault}");
+            return (Vec::new(), Some(fault));
+        }
     };
-    let unfound = |fault| format!("failed to initialize kubelet client: {fault}");
-    first.or_else(tls).or_else(|| gourl::of_server(&cluster.server).err().map(unfound))
+    let tls = secure.then(|| tls_fault(files, cluster, &nobody)).flatten();
+    if let Some(fault) = tls {
+        let fault = format!("unable to configure TLS for the rest client: {fault}");
+        return (Vec::new(), Some(fault));
+    }
+    let asks = rotation == Rotation::AtOnce;
+    let lines = client_fault(files, file).filter(|_| asks).map(|why| {
+        let logger = "kubernetes.io/kube-apiserver-client-kubelet.UnhandledError";
+        unhandled("Unable to load a client to request certificates", why, logger)
+    });
+    let fault = gourl::of_server(&cluster.server).err();
+    let fault = fault.map(|fault| format!("failed to initialize kubelet client: {fault}"));
+    (lines.into_iter().filter(|_| fault.is_none()).collect(), fault)
 }
 
 /// The pair in force.
@@ -366,7 +394,9 @@ fn transport_fault(user: &User) -> Option<String> {
 fn client_fault(files: &dyn ConfigFiles, file: &InForce) -> Option<String> {
     let InForce { cluster, user } = file;
     if secure(&cluster.server) {
-        let fault = transport_fault(user).or_else(|| tls_fault(files, cluster, user));
+        let fault = transport_fault(user)
+            .or_else(|| tls_fault(files, cluster, user))
+            .or_else(|| wrapper_fault(files, user));
         if fault.is_some() {
             return fault;
         }

@@ -69,9 +69,22 @@ fn authority_fault(pem: &[u8]) -> Option<String> {
     Some("no valid certificate authority data seen".to_owned())
 }
 
-/// Why nothing can be begun with: what was kept in `folder`, else what the user has (client-go:
-/// `getCurrentCertificateOrBootstrap`).
-pub(super) fn manager_fault(files: &dyn ConfigFiles, user: &User, folder: &str) -> Option<String> {
+/// Whether a certificate is asked for as soon as there is somebody to ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rotation {
+    /// There is none yet, or one that is only to begin with.
+    AtOnce,
+    /// There is one, which is good for a while.
+    Later,
+}
+
+/// What is begun with: what was kept in `folder`, else what the user has, or why nothing can be
+/// (client-go: `getCurrentCertificateOrBootstrap`).
+pub(super) fn first_certificate(
+    files: &dyn ConfigFiles,
+    user: &User,
+    folder: &str,
+) -> Result<Rotation, String> {
     let kept = |end: &str| match folder {
         "" => format!("kubelet-client{end}"),
         folder => clean_path(&format!("{folder}/kubelet-client{end}")),
@@ -80,17 +93,18 @@ pub(super) fn manager_fault(files: &dyn ConfigFiles, user: &User, folder: &str) 
         let missing = |error: String| error.ends_with("no such file or directory");
         !path.is_empty() && !files.read(path).is_err_and(missing)
     };
-    let pair = |certificate: &str, key: &str| {
-        let read = files.read(certificate).and_then(|c| Ok((c, files.read(key)?)));
-        match read {
-            Ok((certificate, key)) => files.pair_fault(&certificate, &key),
-            Err(error) => Some(error),
-        }
+    let good = |certificate: &[u8], key: &[u8]| match files.pair_fault(certificate, key) {
+        Some(fault) => Err(fault),
+        None => Ok(()),
+    };
+    let pair = |certificate: &str, key: &str| -> Result<Rotation, String> {
+        good(&files.read(certificate)?, &files.read(key)?)?;
+        Ok(Rotation::Later)
     };
     let current = kept("-current.pem");
     if is_there(&current) {
         let into = format!("could not convert data from {} into cert/key pair", quote(&current));
-        return pair(&current, &current).map(|fault| format!("{into}: {fault}"));
+        return pair(&current, &current).map_err(|fault| format!("{into}: {fault}"));
     }
     let own = (user.client_certificate.clone(), user.client_key.clone());
     for (certificate, key) in [own, (kept(".crt"), kept(".key"))] {
@@ -99,6 +113,20 @@ pub(super) fn manager_fault(files: &dyn ConfigFiles, user: &User, folder: &str) 
         }
     }
     let (certificate, key) = (&user.client_certificate_data, &user.client_key_data);
-    let given = !certificate.is_empty() && !key.is_empty();
-    given.then(|| files.pair_fault(&certificate.0, &key.0)).flatten()
+    if !certificate.is_empty() && !key.is_empty() {
+        good(&certificate.0, &key.0)?;
+    }
+    Ok(Rotation::AtOnce)
+}
+
+/// Why nobody can say who the user is (client-go: `HTTPWrappersForConfig`).
+pub(super) fn wrapper_fault(files: &dyn ConfigFiles, user: &User) -> Option<String> {
+    let token = !user.token.is_empty() || !user.token_file.is_empty();
+    if token && !user.username.is_empty() {
+        return Some("username/password or bearer token may be set, but not both".to_owned());
+    }
+    let empty = user.token.is_empty()
+        && !user.token_file.is_empty()
+        && files.read(&user.token_file).is_ok_and(|token| token.is_empty());
+    empty.then(|| format!("read empty token from file {}", quote(&user.token_file)))
 }

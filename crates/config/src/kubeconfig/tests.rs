@@ -13,7 +13,7 @@ current-context: x
 
 fn told(text: &str, rotate: bool) -> Option<String> {
     let files = MemoryFiles::new([("k", text), ("junk", "junk"), ("empty", "")]);
-    fault(&files, "k", rotate.then_some("pki"))
+    fault(&files, "k", rotate.then_some("pki")).1
 }
 
 fn with_user(user: &str) -> String {
@@ -150,7 +150,7 @@ fn what_is_no_authority_is_told_apart() {
     let fault = |pem: &str| {
         let text = with_cluster("server: 'https://a', certificate-authority: ca");
         let files = MemoryFiles::new([("k", text.as_str()), ("ca", pem)]);
-        fault(&files, "k", None)
+        fault(&files, "k", None).1
     };
     let told = |why: &str| {
         let client = "failed to initialize kubelet client";
@@ -171,7 +171,7 @@ fn what_rotation_begins_with_has_to_be_a_pair() {
         let text = with_user(user);
         let all = [("k", text.as_str()), ("c", CERTIFICATE), ("key", KEY)];
         let files = MemoryFiles::new(all.into_iter().chain(more.iter().copied()));
-        fault(&files, "k", Some("/work/pki"))
+        fault(&files, "k", Some("/work/pki")).1
     };
     let told = |why: &str| Some(format!("failed to initialize client certificate manager: {why}"));
     let malformed = told("x509: malformed certificate");
@@ -192,4 +192,47 @@ fn what_rotation_begins_with_has_to_be_a_pair() {
     let older = [("pki/kubelet-client.crt", CERTIFICATE), ("pki/kubelet-client.key", KEY)];
     assert_eq!(begins(&older, "token: t"), malformed);
     assert_eq!(begins(&older[..1], "token: t"), None);
+}
+
+// As the Go kubelet answers to each.
+#[test]
+fn who_asks_for_the_first_certificate_has_to_be_able_to() {
+    let exec = with_user("exec: {apiVersion: client.authentication.k8s.io/v1alpha1, command: x}");
+    let asked = |more: &[(&str, &str)], text: &str| {
+        let all = [("k", text), ("empty", ""), ("b", text)].into_iter().chain(more.iter().copied());
+        let files = MemoryFiles::new(all);
+        let told = |(lines, fault): (Vec<LogLine>, Option<String>)| {
+            assert_eq!(fault, None);
+            let lines = lines.iter().map(|line| format!("{} {:?}", line.message, line.values));
+            lines.collect::<Vec<_>>().join("\n")
+        };
+        let first = told(fault(&files, "k", Some("/work/pki")));
+        (first, told(bootstrap_fault(&files, ("b", "none"), Some("/work/pki"))))
+    };
+    for (text, why) in [
+        (exec.clone(), "exec plugin: invalid apiVersion"),
+        (with_user("tokenFile: empty"), "read empty token from file"),
+        (
+            with_user("tokenFile: k, username: x"),
+            "username/password or bearer token may be set, but not both",
+        ),
+    ] {
+        let (first, bootstrap) = asked(&[], &text);
+        let message = "Unable to load a client to request certificates";
+        assert!(first.starts_with(message) && first.contains(why), "{first}");
+        assert_eq!(first, bootstrap);
+        let fault = told(&text, false).unwrap();
+        assert!(fault.starts_with("failed to initialize kubelet client: "), "{fault}");
+    }
+    assert_eq!(asked(&[], GOOD), (String::new(), String::new()));
+}
+
+#[test]
+fn a_lasting_file_that_cannot_be_looked_for_ends_the_start() {
+    let files = MemoryFiles::new([("b", GOOD)]);
+    let (_, fault) = bootstrap_fault(&files, ("b", &"x".repeat(300)), Some("pki"));
+    assert_eq!(fault, None, "here nothing is too long");
+    let long = "open /k: file name too long".to_owned();
+    assert_eq!(unfound(long).as_deref(), Some("stat /k: file name too long"));
+    assert_eq!(unfound("open /k: permission denied".to_owned()), None);
 }

@@ -27,14 +27,11 @@ pub(crate) fn caller_fault(
         let path = flags.kubeconfig.as_str();
         let rotate = k.rotate_certificates.then_some(flags.cert_dir.as_str());
         // With a bootstrap the file may yet have to be written.
-        let fault = match flags.bootstrap_kubeconfig.as_str() {
+        let (told, fault) = match flags.bootstrap_kubeconfig.as_str() {
             "" => kubeconfig::fault(files, path, rotate),
-            bootstrap => {
-                let (told, fault) = kubeconfig::bootstrap_fault(files, (bootstrap, path), rotate);
-                lines.extend(told);
-                fault
-            }
+            bootstrap => kubeconfig::bootstrap_fault(files, (bootstrap, path), rotate),
         };
+        lines.extend(told);
         if fault.is_some() {
             return fault;
         }
