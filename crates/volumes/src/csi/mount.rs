@@ -108,13 +108,13 @@ pub(crate) async fn mount_device(env: &Env, input: &MountInput) -> Result<(), St
             volume_context: source.attributes.clone(),
         })
         .await;
-    if let Err(e) = staged {
-        if e.is_final() {
-            clean_after(env, &path).await;
+    match staged {
+        // What is left of it must be found again.
+        Err(e) if e.is_final() && !clean_after(env, &path).await => {
+            Err(StepError { outcome: Outcome::Uncertain, ..e.into() })
         }
-        return Err(e.into());
+        staged => Ok(staged?),
     }
-    Ok(())
 }
 
 /// Publishes the volume to the pod.
@@ -257,8 +257,8 @@ pub(crate) async fn unmount_device(
     let Some((driver_name, handle)) = storage_id(spec) else { return Ok(()) };
     let path = staging_path(env, &driver_name, &handle);
     let dir = path.parent().map(Path::to_owned).unwrap_or_default();
-    // Without notes nothing was staged.
-    let Some(notes) = load_notes(env, &dir).await? else { return Ok(()) };
+    // Without notes nothing is staged, or the driver has no such step; a folder may be there.
+    let Some(notes) = load_notes(env, &dir).await? else { return remove(env, &path).await };
     let driver = env
         .csi
         .open(notes.driver(), "attacher.UnmountDevice failed to create newCsiDriverClient")?;
@@ -332,8 +332,11 @@ async fn remove(env: &Env, mount: &Path) -> Result<(), StepError> {
     in_pool(env, mount, "remove mount directory", move || remove_mount_dir(&path)).await
 }
 
-async fn clean_after(env: &Env, mount: &Path) {
-    if let Err(e) = remove(env, mount).await {
+/// Whether nothing is left of a mount that failed.
+async fn clean_after(env: &Env, mount: &Path) -> bool {
+    let removed = remove(env, mount).await;
+    if let Err(e) = &removed {
         tracing::warn!(path = %mount.display(), err = %e, "could not remove a failed mount");
     }
+    removed.is_ok()
 }
