@@ -47,6 +47,9 @@ const SLOW_PART: u32 = 4;
 /// A deadline below this has passed before anything is sent.
 const LEAST_DEADLINE: Duration = Duration::from_millis(1);
 
+/// And one above this, a hundred years, is none: clocks and headers end somewhere.
+const LONGEST_DEADLINE: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
 /// How to call.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {

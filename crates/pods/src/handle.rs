@@ -76,7 +76,8 @@ impl Pods for PodsHandle {
         let spec_grace =
             pod.as_ref().and_then(|p| p.spec.as_ref()?.termination_grace_period_seconds);
         let grace = request.grace_seconds.or(spec_grace).unwrap_or_default();
-        let limit = Duration::from_secs(u64::try_from(grace).unwrap_or_default()) * 3 / 2;
+        let grace = Duration::from_secs(u64::try_from(grace).unwrap_or_default());
+        let limit = grace.saturating_mul(3) / 2;
         let (answer, told) = oneshot::channel();
         let kill = Request::Kill { uid: uid.clone(), request: Box::new(request), answer };
         self.requests.send(kill).await.map_err(|_| "the agent is shutting down".to_owned())?;

@@ -12,7 +12,7 @@ use proto::cri_v1::{
 };
 use telemetry::go_text::quote;
 
-use super::{RuntimeClient, gather, request, verified};
+use super::{LONGEST_DEADLINE, RuntimeClient, gather, request, verified};
 use crate::call::{Call, Service};
 use crate::error::CriError;
 use crate::verify;
@@ -61,7 +61,7 @@ impl RuntimeClient {
         grace_seconds: i64,
     ) -> Result<(), CriError> {
         let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or(0));
-        let deadline = Some(self.timeout().saturating_add(grace));
+        let deadline = Some(self.timeout().saturating_add(grace).min(LONGEST_DEADLINE));
         let message =
             StopContainerRequest { container_id: container.to_owned(), timeout: grace_seconds };
         let mut service = self.runtime_service();

@@ -23,6 +23,9 @@ use tokio::time::Instant;
 /// How long a hook that outlived its budget may take to answer after its container ended.
 const HOOK_AFTERMATH: Duration = Duration::from_millis(500);
 
+/// Later than anything that is waited for: a hundred years.
+const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
 /// What a kill needs besides the plan.
 #[derive(Debug, Clone)]
 pub(super) struct Killer<'a> {
@@ -306,6 +309,8 @@ impl Killer<'_> {
     }
 }
 
+/// When that many seconds are over; a pod may ask for more of them than clocks can count.
 fn deadline_in(seconds: i64) -> Instant {
-    Instant::now() + Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
+    let wait = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
+    Instant::now() + wait.min(FAR)
 }

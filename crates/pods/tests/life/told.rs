@@ -312,3 +312,29 @@ async fn a_missing_resolver_file_is_told_in_gos_words() {
     );
     agent.crash().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn more_time_than_clocks_count_is_only_a_long_time() {
+    let world = World::new();
+    for name in ["deleted", "evicted"] {
+        let mut patient = simple(name);
+        patient.spec.as_mut().unwrap().termination_grace_period_seconds = Some(i64::MAX);
+        world.api.put(patient);
+    }
+    let agent = world.start(Sources::Api).await;
+    world.eventually("running", |w| w.running("main") == 2).await;
+    world.api.delete("deleted", i64::MAX, world.clock.now());
+    world.eventually("deleted", |w| w.api.deleted() == ["deleted"]).await;
+    let evict = ports::KillRequest {
+        grace_seconds: None,
+        evict: true,
+        reason: "Evicted".into(),
+        message: "The node was low on resource: memory. ".into(),
+        condition: None,
+    };
+    agent.pods.kill(&"uid-evicted".into(), evict).await.unwrap();
+    let stops = world.cri.requests_of::<proto::cri_v1::StopContainerRequest>();
+    let given: Vec<i64> = stops.iter().map(|stop| stop.timeout).collect();
+    assert_eq!(given, [i64::MAX; 2]);
+    agent.crash().await;
+}
