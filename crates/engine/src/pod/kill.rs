@@ -192,7 +192,8 @@ fn stop_restored(
     StopContainer { target, budget, pre_stop, after: Vec::new() }
 }
 
-/// A sidecar waits for all running regular containers and for later running sidecars.
+/// A sidecar waits for all running regular containers and for the sidecar that comes next, if that one runs: whom
+/// a sidecar that is down would have waited for is nobody's concern (upstream: `newTerminationOrdering`).
 fn waits_for(pod: &Pod, name: &str, running: &[&ContainerView]) -> Vec<String> {
     if kind_of(pod, name) != Some(ContainerKind::Sidecar) {
         return Vec::new();
@@ -200,15 +201,15 @@ fn waits_for(pod: &Pod, name: &str, running: &[&ContainerView]) -> Vec<String> {
     let Some(spec) = &pod.spec else { return Vec::new() };
     let is_running = |n: &str| running.iter().any(|c| c.name == n);
     let regular = spec.containers.iter().map(|c| c.name.as_str());
-    let later_sidecars = spec
+    let next_sidecar = spec
         .init_containers
         .iter()
         .flatten()
         .skip_while(|c| c.name != name)
         .skip(1)
-        .filter(|c| is_sidecar(c))
+        .find(|c| is_sidecar(c))
         .map(|c| c.name.as_str());
-    regular.chain(later_sidecars).filter(|n| is_running(n)).map(str::to_owned).collect()
+    regular.chain(next_sidecar).filter(|n| is_running(n)).map(str::to_owned).collect()
 }
 
 /// Whether an init container is a sidecar.
@@ -285,6 +286,26 @@ mod tests {
     fn nobody_waits_for_a_container_that_does_not_run() {
         let found = order("s:s1 s:s2 a", "ready s1:running a:exited0");
         assert_eq!(found, [("s1".to_owned(), vec![])]);
+    }
+
+    #[test]
+    fn a_sidecar_waits_for_the_next_one_only() {
+        let all = "ready s1:running s2:running s3:running a:running";
+        let found = order("s:s1 i:i s:s2 s:s3 a", all);
+        let expected = [
+            ("a".to_owned(), vec![]),
+            ("s1".to_owned(), names(&["a", "s2"])),
+            ("s2".to_owned(), names(&["a", "s3"])),
+            ("s3".to_owned(), names(&["a"])),
+        ];
+        assert_eq!(found, expected);
+        let found = order("s:s1 s:s2 s:s3 a", "ready s1:running s2:exited1 s3:running a:running");
+        let expected = [
+            ("a".to_owned(), vec![]),
+            ("s1".to_owned(), names(&["a"])),
+            ("s3".to_owned(), names(&["a"])),
+        ];
+        assert_eq!(found, expected);
     }
 
     #[test]
