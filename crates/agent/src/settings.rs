@@ -237,6 +237,7 @@ pub(crate) fn images(config: &Config) -> ImagesConfig {
     ImagesConfig {
         serialize_pulls: serial,
         max_parallel_pulls: pulls.max_parallel.and_then(count),
+        max_pods: config.pods.max_pods,
         pull_order: match config.opt_ins.pull_order {
             config::environment::PullOrder::Arrival => PullOrder::Arrival,
             config::environment::PullOrder::Priority => PullOrder::Priority,

@@ -51,6 +51,8 @@ pub struct ImagesConfig {
     pub serialize_pulls: bool,
     /// `maxParallelImagePulls`; `None` is no limit. Not looked at for serial pulls.
     pub max_parallel_pulls: Option<usize>,
+    /// `maxPods`.
+    pub max_pods: u32,
     /// Who goes first of those that wait.
     pub pull_order: PullOrder,
     /// How often pods are told how far their pulls are; `None` for never, as upstream.

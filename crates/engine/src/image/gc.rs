@@ -19,11 +19,28 @@ pub struct GcPolicy {
     pub max_age: SignedDuration,
 }
 
+/// Which image: where runtimes keep images for each runtime handler (gate RuntimeClassInImageCriApi), the same id may
+/// be there more than once.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ImageKey {
+    /// Its id.
+    pub id: String,
+    /// The runtime handler it was pulled for; empty for the default one, and where handlers do not count.
+    pub handler: String,
+}
+
+impl ImageKey {
+    /// The image of this id, for the default handler.
+    pub fn of_id(id: &str) -> Self {
+        Self { id: id.to_owned(), handler: String::new() }
+    }
+}
+
 /// An image as the runtime lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedImage {
-    /// Its id.
-    pub id: String,
+    /// Which one.
+    pub key: ImageKey,
     /// Its size in bytes.
     pub size: u64,
     /// The runtime does not want it removed.
@@ -41,14 +58,14 @@ struct Remembered {
 /// What we remember of the images on this node.
 #[derive(Debug, Clone, Default)]
 pub struct ImageMemory {
-    images: BTreeMap<String, Remembered>,
+    images: BTreeMap<ImageKey, Remembered>,
 }
 
 /// An image that may go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
-    /// Its id.
-    pub id: String,
+    /// Which one.
+    pub key: ImageKey,
     /// Its size in bytes.
     pub size: u64,
     first_detected: Timestamp,
@@ -57,32 +74,32 @@ pub struct Candidate {
 
 impl ImageMemory {
     /// Takes in what the runtime lists and what its containers use.
-    pub fn observe(&mut self, listed: &[ListedImage], in_use: &BTreeSet<String>, now: Timestamp) {
+    pub fn observe(&mut self, listed: &[ListedImage], in_use: &BTreeSet<ImageKey>, now: Timestamp) {
         for image in listed {
-            let known = self.images.entry(image.id.clone()).or_insert(Remembered {
+            let known = self.images.entry(image.key.clone()).or_insert(Remembered {
                 first_detected: now,
                 last_used: None,
                 size: 0,
                 pinned: false,
             });
-            if in_use.contains(&image.id) {
+            if in_use.contains(&image.key) {
                 known.last_used = Some(now);
             }
             known.size = image.size;
             known.pinned = image.pinned;
         }
-        let present: BTreeSet<&str> = listed.iter().map(|i| i.id.as_str()).collect();
-        self.images.retain(|id, _| present.contains(id.as_str()));
+        let present: BTreeSet<&ImageKey> = listed.iter().map(|i| &i.key).collect();
+        self.images.retain(|key, _| present.contains(key));
     }
 
     /// Images that are neither used nor pinned, the longest unused first.
-    pub fn candidates(&self, in_use: &BTreeSet<String>) -> Vec<Candidate> {
+    pub fn candidates(&self, in_use: &BTreeSet<ImageKey>) -> Vec<Candidate> {
         let mut all: Vec<Candidate> = self
             .images
             .iter()
-            .filter(|(id, image)| !image.pinned && !in_use.contains(*id))
-            .map(|(id, image)| Candidate {
-                id: id.clone(),
+            .filter(|(key, image)| !image.pinned && !in_use.contains(*key))
+            .map(|(key, image)| Candidate {
+                key: key.clone(),
                 size: image.size,
                 first_detected: image.first_detected,
                 last_used: image.last_used,
@@ -93,13 +110,13 @@ impl ImageMemory {
     }
 
     /// An image was removed.
-    pub fn forget(&mut self, id: &str) {
-        self.images.remove(id);
+    pub fn forget(&mut self, key: &ImageKey) {
+        self.images.remove(key);
     }
 
     /// Ids of all images we know of.
     pub fn ids(&self) -> impl Iterator<Item = &str> {
-        self.images.keys().map(String::as_str)
+        self.images.keys().map(|key| key.id.as_str())
     }
 }
 
@@ -205,7 +222,7 @@ mod tests {
     }
 
     fn image(id: &str) -> ListedImage {
-        ListedImage { id: id.into(), size: 10, pinned: id == "pinned" }
+        ListedImage { key: ImageKey::of_id(id), size: 10, pinned: id == "pinned" }
     }
 
     fn policy() -> GcPolicy {
@@ -218,13 +235,15 @@ mod tests {
     }
 
     fn ids(candidates: &[Candidate]) -> Vec<&str> {
-        candidates.iter().map(|c| c.id.as_str()).collect()
+        candidates.iter().map(|c| c.key.id.as_str()).collect()
     }
 
     #[test]
     fn the_longest_unused_image_goes_first_and_used_or_pinned_ones_stay() {
         let mut memory = ImageMemory::default();
-        let used = |names: &[&str]| names.iter().map(|n| (*n).into()).collect::<BTreeSet<String>>();
+        let used = |names: &[&str]| -> BTreeSet<ImageKey> {
+            names.iter().map(|name| ImageKey::of_id(name)).collect()
+        };
         memory.observe(&[image("a"), image("b"), image("pinned")], &used(&["a"]), time(0));
         memory.observe(
             &[image("a"), image("b"), image("c"), image("pinned")],
@@ -239,13 +258,26 @@ mod tests {
     }
 
     #[test]
+    fn an_image_in_use_for_one_handler_may_go_for_another() {
+        let key = |handler: &str| ImageKey { handler: handler.into(), ..ImageKey::of_id("a") };
+        let listed = ["", "kata"].map(|handler| ListedImage { key: key(handler), ..image("a") });
+        let mut memory = ImageMemory::default();
+        let used = BTreeSet::from([key("")]);
+        memory.observe(&listed, &used, time(0));
+        let left: Vec<ImageKey> = memory.candidates(&used).into_iter().map(|c| c.key).collect();
+        assert_eq!(left, [key("kata")]);
+        memory.forget(&key("kata"));
+        assert_eq!(memory.ids().collect::<Vec<_>>(), ["a"]);
+    }
+
+    #[test]
     fn young_and_just_used_images_stay() {
         let mut memory = ImageMemory::default();
         memory.observe(&[image("a")], &BTreeSet::new(), time(0));
         let candidate = &memory.candidates(&BTreeSet::new())[0];
         assert!(!candidate.removable(&policy(), time(119)));
         assert!(candidate.removable(&policy(), time(120)));
-        memory.observe(&[image("a")], &["a".to_string()].into(), time(200));
+        memory.observe(&[image("a")], &[ImageKey::of_id("a")].into(), time(200));
         assert!(!memory.candidates(&BTreeSet::new())[0].removable(&policy(), time(200)));
     }
 

@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use cri::RuntimeClient;
+use engine::image::gc::ImageKey;
 use engine::image::progress::PullBytes;
 use jiff::Timestamp;
 use proto::cri_v1::{AuthConfig, Image, ImageSpec, PodSandboxConfig};
@@ -22,9 +23,9 @@ pub trait ImageCalls: Send + Sync + std::fmt::Debug {
     /// All images.
     async fn list(&self) -> Result<Vec<Image>, String>;
     /// Removes an image.
-    async fn remove(&self, id: &str, runtime_handler: &str) -> Result<(), String>;
-    /// Ids of images that containers run or mount.
-    async fn in_use(&self, images: &[Image]) -> Result<BTreeSet<String>, String>;
+    async fn remove(&self, image: &ImageKey) -> Result<(), String>;
+    /// Images that containers run or mount, of these.
+    async fn in_use(&self, images: &[Image]) -> Result<BTreeSet<ImageKey>, String>;
     /// How far the pull of an image is, where the runtime tells.
     async fn progress(&self, _image: &str, _now: Timestamp) -> Option<PullBytes> {
         None
@@ -51,25 +52,25 @@ impl ImageCalls for RuntimeClient {
         self.list_images(None).await.map_err(|e| e.to_string())
     }
 
-    async fn remove(&self, id: &str, runtime_handler: &str) -> Result<(), String> {
+    async fn remove(&self, image: &ImageKey) -> Result<(), String> {
         let spec = ImageSpec {
-            image: id.into(),
-            runtime_handler: runtime_handler.into(),
+            image: image.id.clone(),
+            runtime_handler: image.handler.clone(),
             ..ImageSpec::default()
         };
         self.remove_image(spec).await.map_err(|e| e.to_string())
     }
 
-    async fn in_use(&self, images: &[Image]) -> Result<BTreeSet<String>, String> {
-        let known: BTreeSet<&str> = images.iter().map(|i| i.id.as_str()).collect();
+    async fn in_use(&self, images: &[Image]) -> Result<BTreeSet<ImageKey>, String> {
         let mut used = BTreeSet::new();
         for container in self.list_containers(None).await.map_err(|e| e.to_string())? {
             let id = if container.image_id.is_empty() {
-                &container.image_ref
+                container.image_ref
             } else {
-                &container.image_id
+                container.image_id
             };
-            used.insert(id.clone());
+            let handler = container.image.map(|image| image.runtime_handler).unwrap_or_default();
+            used.insert(ImageKey { id, handler });
             let status = match self.container_status(&container.id, false).await {
                 Ok(answer) => answer.status,
                 // It ended while we looked: what it used is free.
@@ -77,8 +78,9 @@ impl ImageCalls for RuntimeClient {
                 Err(e) => return Err(format!("get container status: {e}")),
             };
             for mount in status.iter().flat_map(|s| &s.mounts) {
-                let image = mount.image.as_ref().map(|i| i.image.as_str());
-                used.extend(image.filter(|i| known.contains(i)).map(str::to_owned));
+                let Some(mounted) = mount.image.as_ref().map(|i| &i.image) else { continue };
+                // Mounts do not say for which handler: none of them may go.
+                used.extend(images.iter().filter(|image| image.id == *mounted).map(key));
             }
         }
         Ok(used)
@@ -87,4 +89,10 @@ impl ImageCalls for RuntimeClient {
     async fn progress(&self, image: &str, now: Timestamp) -> Option<PullBytes> {
         super::progress::of_content(self, image, now).await
     }
+}
+
+/// Which image the runtime lists.
+pub(super) fn key(image: &Image) -> ImageKey {
+    let handler = image.spec.as_ref().map(|spec| spec.runtime_handler.clone());
+    ImageKey { id: image.id.clone(), handler: handler.unwrap_or_default() }
 }

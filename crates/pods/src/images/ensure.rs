@@ -9,7 +9,7 @@ use super::gc::{ImageFs, ImageGc};
 use super::metrics::ImageMetrics;
 use super::providers::Providers;
 use super::pull::{PullProgress, Puller};
-use super::records::Records;
+use super::records::{Capacity, Records};
 use super::turns::Turns;
 use super::{EnsureImage, EnsuredImage, ImageFault, ImagesConfig, ImagesDeps, ImagesError};
 use engine::image::gc::{GcPolicy, size_label};
@@ -54,9 +54,10 @@ impl Inner {
             None => None,
             Some(policy) => {
                 let root = config.kubelet_root;
-                let records = sys::blocking::run(move || Records::open(&root)).await??;
+                let capacity = Capacity::of_node(config.max_pods, config.max_parallel_pulls);
+                let records = sys::blocking::run(move || Records::open(&root, capacity)).await??;
                 let records = Arc::new(records);
-                if let (true, Ok(images)) = (records.counts().0 > 0, calls.list().await) {
+                if let (true, Ok(images)) = (records.counts().intents > 0, calls.list().await) {
                     let (adopter, now) = (Arc::clone(&records), clock.now());
                     sys::blocking::run(move || adopter.adopt(&images, now)).await?;
                 }
@@ -98,6 +99,7 @@ impl Inner {
     pub(super) fn collector(&self, policy: GcPolicy, space: Arc<dyn ImageFs>) -> ImageGc {
         ImageGc::new(
             policy,
+            self.handler_in_calls,
             Arc::clone(&self.calls),
             space,
             self.verification.as_ref().map(|(_, records)| Arc::clone(records)),
@@ -204,7 +206,7 @@ impl Inner {
         let (files, now) = (Arc::clone(records), self.clock.now());
         let (image, id) = (image.to_owned(), image_ref.to_owned());
         let work = move || files.merge(&image, &id, Some(&credentials), now);
-        match sys::blocking::run(work).await {
+        let written = match sys::blocking::run(work).await {
             Ok(Ok(())) => true,
             Ok(Err(error)) => {
                 tracing::error!(err = %Chain(&error), image_ref, "image pull is not recorded");
@@ -214,7 +216,9 @@ impl Inner {
                 tracing::error!(err = %Chain(&error), image_ref, "image pull is not recorded");
                 false
             }
-        }
+        };
+        self.count_records().await;
+        written
     }
 
     async fn begin(&self, image: &str) -> Result<(), ImageFault> {
@@ -224,6 +228,7 @@ impl Inner {
             Ok(written) => written.map_err(|e| Chain(&e).to_string()),
             Err(e) => Err(e.to_string()),
         };
+        self.count_records().await;
         written.map_err(|why| {
             let why = format!("failed to record image pull intent: {why}");
             let image = quote(image);
@@ -246,10 +251,8 @@ impl Inner {
     async fn count_records(&self) {
         let Some((_, records)) = &self.verification else { return };
         let files = Arc::clone(records);
-        if let Ok((intents, records)) = sys::blocking::run(move || files.counts()).await {
-            let number = |n: usize| f64::from(u32::try_from(n).unwrap_or(u32::MAX));
-            self.metrics.intents.set(&[], number(intents));
-            self.metrics.records.set(&[], number(records));
+        if let Ok(counts) = sys::blocking::run(move || files.counts()).await {
+            self.metrics.show_records(counts);
         }
     }
 

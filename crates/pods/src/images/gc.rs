@@ -1,11 +1,11 @@
 //! Removing images when the image filesystem is full or they are too old.
 
-use super::calls::ImageCalls;
+use super::calls::{ImageCalls, key};
 use super::metrics::ImageMetrics;
 use super::records::Records;
 use async_trait::async_trait;
 use engine::image::gc::{
-    Candidate, GcPolicy, ImageMemory, ListedImage, fullness, insufficient_text,
+    Candidate, GcPolicy, ImageKey, ImageMemory, ListedImage, fullness, insufficient_text,
 };
 use engine::image::keyring::aggregate;
 use jiff::Timestamp;
@@ -69,6 +69,7 @@ pub enum ImageGcError {
 #[derive(Debug)]
 pub struct ImageGc {
     policy: GcPolicy,
+    by_handler: bool,
     calls: Arc<dyn ImageCalls>,
     space: Arc<dyn ImageFs>,
     records: Option<Arc<Records>>,
@@ -79,8 +80,10 @@ pub struct ImageGc {
 }
 
 impl ImageGc {
+    #[expect(clippy::too_many_arguments, reason = "made in one place")]
     pub(super) fn new(
         policy: GcPolicy,
+        by_handler: bool,
         calls: Arc<dyn ImageCalls>,
         space: Arc<dyn ImageFs>,
         records: Option<Arc<Records>>,
@@ -89,7 +92,7 @@ impl ImageGc {
         metrics: ImageMetrics,
     ) -> Self {
         let memory = Mutex::default();
-        Self { policy, calls, space, records, events, clock, metrics, memory }
+        Self { policy, by_handler, calls, space, records, events, clock, metrics, memory }
     }
 
     /// Collects now and every five minutes until told to stop. With a threshold of 100 % and no maximum
@@ -158,13 +161,19 @@ impl ImageGc {
     async fn candidates(&self, now: Timestamp) -> Result<Vec<Candidate>, ImageGcError> {
         let images = self.calls.list().await.map_err(ImageGcError::Unknown)?;
         let in_use = self.calls.in_use(&images).await.map_err(ImageGcError::Unknown)?;
+        let in_use: BTreeSet<ImageKey> = in_use.into_iter().map(|k| self.known_as(k)).collect();
         let listed: Vec<ListedImage> = images
-            .into_iter()
-            .map(|i| ListedImage { id: i.id, size: i.size, pinned: i.pinned })
+            .iter()
+            .map(|i| ListedImage { key: self.known_as(key(i)), size: i.size, pinned: i.pinned })
             .collect();
         let mut memory = self.memory.lock().map_err(|e| ImageGcError::Unknown(e.to_string()))?;
         memory.observe(&listed, &in_use, now);
         Ok(memory.candidates(&in_use))
+    }
+
+    /// The key under which an image is remembered: handlers count only where image calls name them.
+    fn known_as(&self, key: ImageKey) -> ImageKey {
+        if self.by_handler { key } else { ImageKey::of_id(&key.id) }
     }
 
     async fn remove_old(&self, old: Vec<Candidate>) -> Result<(), ImageGcError> {
@@ -211,10 +220,11 @@ impl ImageGc {
     }
 
     async fn remove(&self, image: &Candidate, reason: &str) -> Result<(), String> {
-        tracing::info!(imageID = %image.id, size = image.size, "removing image to free bytes");
-        self.calls.remove(&image.id, "").await?;
+        let key = &image.key;
+        tracing::info!(imageID = %key.id, size = image.size, runtimeHandler = %key.handler, "removing image to free bytes");
+        self.calls.remove(key).await?;
         if let Ok(mut memory) = self.memory.lock() {
-            memory.forget(&image.id);
+            memory.forget(key);
         }
         self.metrics.collected.inc(&[reason]);
         Ok(())
@@ -228,8 +238,13 @@ impl ImageGc {
             Err(_) => return,
         };
         let files = Arc::clone(records);
-        if let Err(error) = sys::blocking::run(move || files.prune(&present, before)).await {
-            tracing::warn!(err = %error, "image records are not pruned");
+        let pruned = sys::blocking::run(move || {
+            files.prune(&present, before);
+            files.counts()
+        });
+        match pruned.await {
+            Ok(counts) => self.metrics.show_records(counts),
+            Err(error) => tracing::warn!(err = %error, "image records are not pruned"),
         }
     }
 

@@ -1,5 +1,6 @@
 //! What image pulls count.
 
+use super::records::Counts;
 use telemetry::metrics::{CounterFamily, Desc, GaugeFamily, HistogramFamily, Registry};
 
 const ENSURE: Desc = Desc::alpha(
@@ -67,8 +68,10 @@ pub struct ImageMetrics {
     pub(super) pull_duration: HistogramFamily,
     pub(super) collected: CounterFamily,
     pub(super) checks: CounterFamily,
-    pub(super) intents: GaugeFamily,
-    pub(super) records: GaugeFamily,
+    intents: GaugeFamily,
+    records: GaugeFamily,
+    intents_cached: GaugeFamily,
+    records_cached: GaugeFamily,
     pub(super) plugin_errors: CounterFamily,
     pub(super) plugin_duration: HistogramFamily,
     pub(super) plugin_config: GaugeFamily,
@@ -77,10 +80,11 @@ pub struct ImageMetrics {
 impl ImageMetrics {
     /// Declares them in a registry.
     pub fn new(registry: &Registry) -> Self {
-        // Records are read from disk when they are needed: there is no cache to fill.
-        for cache in [INTENTS_CACHED, RECORDS_CACHED] {
-            registry.gauge(cache).set(&[], 0.0);
-        }
+        let from_nothing = |desc| {
+            let gauge = registry.gauge(desc);
+            gauge.set(&[], 0.0);
+            gauge
+        };
         Self {
             ensure: registry.counter(ENSURE),
             pull_duration: registry.histogram(PULL_DURATION, &PULL_BUCKETS),
@@ -88,9 +92,20 @@ impl ImageMetrics {
             checks: registry.counter(CHECKS),
             intents: registry.gauge(INTENTS),
             records: registry.gauge(RECORDS),
+            intents_cached: from_nothing(INTENTS_CACHED),
+            records_cached: from_nothing(RECORDS_CACHED),
             plugin_errors: registry.counter(PLUGIN_ERRORS),
             plugin_duration: registry.histogram(PLUGIN_DURATION, &PLUGIN_BUCKETS),
             plugin_config: registry.gauge(PLUGIN_CONFIG),
         }
+    }
+
+    /// Shows how many pull records there are.
+    pub(super) fn show_records(&self, counts: Counts) {
+        let number = |n: usize| f64::from(u32::try_from(n).unwrap_or(u32::MAX));
+        self.intents.set(&[], number(counts.intents));
+        self.records.set(&[], number(counts.pulled));
+        self.intents_cached.set(&[], number(counts.intents_percent));
+        self.records_cached.set(&[], number(counts.pulled_percent));
     }
 }

@@ -28,22 +28,50 @@ pub(super) enum RecordFault {
     Poisoned,
 }
 
+/// How many intents and records upstream would keep in memory. We read files when they are needed, and only say
+/// how full that memory would be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Capacity {
+    intents: usize,
+    pulled: usize,
+}
+
+impl Capacity {
+    /// On a node for this many pods (upstream: `NewCachedPullRecordsAccessor`).
+    pub(super) fn of_node(max_pods: u32, max_parallel_pulls: Option<usize>) -> Self {
+        let pods = usize::try_from(max_pods).unwrap_or(usize::MAX);
+        let intents = pods.max(max_parallel_pulls.unwrap_or(0)).saturating_mul(2);
+        Self { intents: intents.clamp(1, 1024), pulled: pods.saturating_mul(5).clamp(1, 2000) }
+    }
+}
+
+/// How many files there are, and how much of [`Capacity`] they would take in percent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Counts {
+    pub(super) intents: usize,
+    pub(super) pulled: usize,
+    pub(super) intents_percent: usize,
+    pub(super) pulled_percent: usize,
+}
+
 /// The records' folders.
 #[derive(Debug)]
 pub(super) struct Records {
     pulling: PathBuf,
     pulled: PathBuf,
+    capacity: Capacity,
     /// Pulls in flight per image.
     running: Mutex<BTreeMap<String, u32>>,
 }
 
 impl Records {
     /// Makes the folders and rewrites files of the older version.
-    pub(super) fn open(kubelet_root: &Path) -> Result<Self, FsError> {
+    pub(super) fn open(kubelet_root: &Path, capacity: Capacity) -> Result<Self, FsError> {
         let folder = |name| kubelet_root.join("image_manager").join(name);
         let records = Self {
             pulling: folder("pulling"),
             pulled: folder("pulled"),
+            capacity,
             running: Mutex::default(),
         };
         fs::create_dir_all(&records.pulling, 0o700)?;
@@ -156,12 +184,19 @@ impl Records {
     }
 
     /// How many intents and records there are.
-    pub(super) fn counts(&self) -> (usize, usize) {
+    pub(super) fn counts(&self) -> Counts {
         let count = |folder: &Path| {
             let names = fs::list_dir(folder).unwrap_or_default();
             names.iter().filter(|n| is_record_file(n)).count()
         };
-        (count(&self.pulling), count(&self.pulled))
+        let (intents, pulled) = (count(&self.pulling), count(&self.pulled));
+        let percent = |count: usize, of: usize| count.min(of).saturating_mul(100) / of.max(1);
+        Counts {
+            intents,
+            pulled,
+            intents_percent: percent(intents, self.capacity.intents),
+            pulled_percent: percent(pulled, self.capacity.pulled),
+        }
     }
 
     fn remove_intent(&self, image: &str) -> bool {
@@ -207,7 +242,16 @@ mod tests {
     fn open(name: &str) -> (Records, PathBuf) {
         let root = std::env::temp_dir().join(format!("rubelet-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&root);
-        (Records::open(&root).unwrap(), root)
+        (reopen(&root), root)
+    }
+
+    fn reopen(root: &Path) -> Records {
+        Records::open(root, Capacity::of_node(1, None)).unwrap()
+    }
+
+    fn counted(records: &Records) -> (usize, usize) {
+        let counts = records.counts();
+        (counts.intents, counts.pulled)
     }
 
     fn now() -> Timestamp {
@@ -222,11 +266,28 @@ mod tests {
         records.end("r.io/a:1");
         assert!(records.has_intent("r.io/a:1").unwrap());
         // A crash: a new process finds the file.
-        assert!(Records::open(&root).unwrap().has_intent("r.io/a:1").unwrap());
+        assert!(reopen(&root).has_intent("r.io/a:1").unwrap());
         records.end("r.io/a:1");
         assert!(!records.has_intent("r.io/a:1").unwrap());
-        assert_eq!(records.counts(), (0, 0));
+        assert_eq!(counted(&records), (0, 0));
         std::fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn what_upstream_would_keep_in_memory_is_told_in_percent() {
+        let (records, root) = open("percent");
+        records.begin("r.io/a:1").unwrap();
+        for id in ["sha256:1", "sha256:2"] {
+            records.merge("r.io/a", id, None, now()).unwrap();
+        }
+        let counts = records.counts();
+        assert_eq!((counts.intents_percent, counts.pulled_percent), (50, 40));
+        std::fs::remove_dir_all(root).unwrap();
+        let usual = Capacity { intents: 220, pulled: 550 };
+        assert_eq!(Capacity::of_node(110, Some(4)), usual);
+        let most = Capacity { intents: 1024, pulled: 2000 };
+        assert_eq!(Capacity::of_node(500, Some(600)), most);
+        assert_eq!(Capacity::of_node(0, None), Capacity { intents: 1, pulled: 1 });
     }
 
     #[test]
@@ -235,7 +296,7 @@ mod tests {
         std::fs::remove_dir_all(&root).unwrap();
         records.begin("r.io/a:1").unwrap();
         records.merge("r.io/a:1", "sha256:1", None, now()).unwrap();
-        assert_eq!(records.counts(), (1, 1));
+        assert_eq!(counted(&records), (1, 1));
         std::fs::remove_dir_all(root).unwrap();
     }
 
@@ -243,7 +304,7 @@ mod tests {
     fn a_pull_cut_off_by_a_crash_must_be_proven_again() {
         let (records, root) = open("adopt");
         records.begin("r.io/a:1").unwrap();
-        let again = Records::open(&root).unwrap();
+        let again = reopen(&root);
         let image =
             Image { id: "sha256:1".into(), repo_tags: vec!["r.io/a:1".into()], ..Image::default() };
         again.adopt(&[image], now());
@@ -271,10 +332,10 @@ mod tests {
             records.merge("r.io/a", id, Some(&used), now()).unwrap();
         }
         records.prune(&BTreeSet::new(), now());
-        assert_eq!(records.counts(), (0, 2), "not older than the pass");
+        assert_eq!(counted(&records), (0, 2), "not older than the pass");
         let later = now() + jiff::SignedDuration::from_secs(1);
         records.prune(&["sha256:2".to_string()].into(), later);
-        assert_eq!(records.counts(), (0, 1));
+        assert_eq!(counted(&records), (0, 1));
         assert!(records.pulled("sha256:2").unwrap().is_some());
         std::fs::remove_dir_all(root).unwrap();
     }
@@ -287,7 +348,7 @@ mod tests {
                    \"apiVersion\":\"kubelet.config.k8s.io/v1alpha1\",\"image\":\"a\"}";
         std::fs::write(&path, old).unwrap();
         std::fs::write(root.join("image_manager/pulled").join(file_name("x")), "{").unwrap();
-        let again = Records::open(&root).unwrap();
+        let again = reopen(&root);
         assert!(std::fs::read_to_string(&path).unwrap().contains("v1beta1"));
         assert!(again.has_intent("a").unwrap());
         assert!(records.pulled("x").is_err());

@@ -1,5 +1,6 @@
 //! Images over a fake runtime, with paused time.
 
+mod counted;
 mod progress;
 
 use super::*;
@@ -10,7 +11,7 @@ use api::core::v1::{
 };
 use api::node::v1::RuntimeClass;
 use async_trait::async_trait;
-use engine::image::gc::GcPolicy;
+use engine::image::gc::{GcPolicy, ImageKey};
 use engine::image::record::AllowList;
 use jiff::{SignedDuration, Timestamp};
 use ports::{EventTarget, NodeEvent, ObjectError, TokenRequest, TokenResponse};
@@ -93,14 +94,15 @@ impl ImageCalls for Runtime {
         Ok(self.images.lock().unwrap().values().cloned().collect())
     }
 
-    async fn remove(&self, id: &str, _: &str) -> Result<(), String> {
-        self.images.lock().unwrap().retain(|_, i| i.id != id);
-        self.removed.lock().unwrap().push(id.into());
+    async fn remove(&self, image: &ImageKey) -> Result<(), String> {
+        let mut images = self.images.lock().unwrap();
+        images.retain(|_, listed| calls::key(listed).id != image.id);
+        self.removed.lock().unwrap().push(image.id.clone());
         Ok(())
     }
 
-    async fn in_use(&self, _: &[Image]) -> Result<BTreeSet<String>, String> {
-        Ok(self.used.lock().unwrap().clone())
+    async fn in_use(&self, _: &[Image]) -> Result<BTreeSet<ImageKey>, String> {
+        Ok(self.used.lock().unwrap().iter().map(|id| ImageKey::of_id(id)).collect())
     }
 
     async fn progress(
@@ -212,6 +214,7 @@ struct Bed {
     api: Arc<Api>,
     clock: Arc<At>,
     root: PathBuf,
+    counted: telemetry::metrics::Registry,
 }
 
 impl Drop for Bed {
@@ -230,6 +233,7 @@ fn config() -> ImagesConfig {
         pull_order: PullOrder::Arrival,
         progress_events: None,
         max_parallel_pulls: None,
+        max_pods: 1,
         registry_qps: 0.0,
         registry_burst: 0,
         verification: Some(VerificationPolicy::NeverVerifyPreloadedImages),
@@ -245,16 +249,17 @@ async fn bed(config: ImagesConfig) -> Bed {
     let api = Arc::new(Api::default());
     let clock = Arc::new(At(Mutex::new(Timestamp::from_second(1_700_000_000).unwrap())));
     let root = config.kubelet_root.clone();
+    let counted = telemetry::metrics::Registry::new();
     let deps = ImagesDeps {
         calls: Arc::clone(&runtime) as _,
         objects: Arc::clone(&api) as _,
         events: Arc::clone(&told) as _,
         clock: Arc::clone(&clock) as _,
         tasks: Tasks::new(),
-        metrics: ImageMetrics::new(&telemetry::metrics::Registry::new()),
+        metrics: ImageMetrics::new(&counted),
     };
     let images = Images::start(config, deps).await.unwrap();
-    Bed { images, runtime, told, api, clock, root }
+    Bed { images, runtime, told, api, clock, root, counted }
 }
 
 impl Bed {
