@@ -120,7 +120,8 @@ impl DispatchTask {
     fn take_in(&mut self, pod: &Arc<Pod>) {
         self.shared.timelines.of(pod).note("admitted", "");
         self.preempting.remove(&uid_of(pod));
-        self.note_wish(pod);
+        // What an earlier agent told of a wish that was granted since is over.
+        self.change_wish(pod);
         // Whoever mounts may see the pod before its worker does.
         self.shared.objects.register_pod(pod);
         self.push(UpdateKind::Create, pod);

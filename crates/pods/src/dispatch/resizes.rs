@@ -34,7 +34,7 @@ fn ended(pod: &Pod) -> bool {
 
 impl DispatchTask {
     /// Notes whether a pod wishes other resources than it has.
-    pub(super) fn note_wish(&mut self, pod: &Pod) -> bool {
+    fn note_wish(&mut self, pod: &Pod) -> bool {
         let differs = self.shared.allocated.applied_to(pod).is_some();
         if differs {
             self.resizing.insert(uid_of(pod));

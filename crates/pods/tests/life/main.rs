@@ -3,6 +3,7 @@
 
 mod decisions;
 mod late;
+mod resizes;
 mod simulation;
 mod told;
 mod world;

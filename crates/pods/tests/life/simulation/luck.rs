@@ -10,21 +10,21 @@ use std::time::Duration;
 use testkit::fake_cri::{Behaviour, ExecReply, Fault};
 
 /// Small numbers in an order that the seed fixes.
-pub(super) struct Chance(pub(super) u64);
+pub(crate) struct Chance(pub(crate) u64);
 
 impl Chance {
-    pub(super) fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % limit
     }
 
-    pub(super) fn millis(&mut self, limit: u64) -> Duration {
+    pub(crate) fn millis(&mut self, limit: u64) -> Duration {
         Duration::from_millis(self.below(limit))
     }
 
     /// One of these.
-    pub(super) fn of<'a, T>(&mut self, list: &'a [T]) -> Option<&'a T> {
+    pub(crate) fn of<'a, T>(&mut self, list: &'a [T]) -> Option<&'a T> {
         let index = self.below(u64::try_from(list.len()).unwrap().max(1));
         list.get(usize::try_from(index).unwrap())
     }
