@@ -367,7 +367,7 @@ fn loosely(course: &[Value]) -> Vec<Value> {
 }
 
 /// A container that starts and gets ready may show it in one step or in two.
-fn at_once(mut course: Vec<Value>) -> Vec<Value> {
+pub(crate) fn at_once(mut course: Vec<Value>) -> Vec<Value> {
     let started = |x: &Value| x[0] == "running" && x[2] == false && x[3] == true;
     let ready = |x: &Value| x[0] == "running" && x[2] == true && x[3] == true;
     let unstarted = |x: &Value| x[0] == "running" && x[3] == false;

@@ -44,6 +44,8 @@ pub fn make(seed: u64) -> anyhow::Result<Golden> {
 /// What a pod is drawn with, and what is known of it so far.
 struct Draw {
     dice: Dice,
+    /// Its number.
+    seed: u64,
     /// Name of the pod.
     name: String,
     /// A port of the machine that no other pod has at the same time.
@@ -62,6 +64,7 @@ impl Draw {
     fn new(seed: u64) -> Draw {
         Draw {
             dice: Dice::new(seed.wrapping_mul(0xD6E8_FEB8_6659_FD93)),
+            seed,
             name: format!("drawn-{seed}"),
             port: 20_000 + seed % 1_000 * 4,
             settles: true,

@@ -10,6 +10,9 @@ use super::{AGNHOST, BUSYBOX, Draw};
 /// The first number whose pods may have a theme.
 pub(super) const FIRST: u64 = 10_000;
 
+/// The first number whose pods may have a startup probe beside a liveness probe that fails.
+const PAIRS: u64 = 20_000;
+
 const STAYS: &str = "trap 'exit 0' TERM; sleep 3600 & wait";
 const STUBBORN: &str = "trap '' TERM; sleep 3600 & wait; wait";
 
@@ -98,14 +101,16 @@ impl Draw {
         let grace = self.one(&json!([null, null, 1, 3]));
         let ready = self.dice.once_in(3);
         let period = 1 + self.dice.below(3);
+        let paired = self.seed >= PAIRS;
         let one = self.chosen(spec);
         let bad = json!({ "exec": { "command": ["test", "!", "-e", "/tmp/bad"] },
             "periodSeconds": 1, "failureThreshold": threshold });
         let good = json!({ "exec": { "command": ["true"] }, "periodSeconds": period });
         if liveness {
             once(one, &format!("(sleep {after}; touch /tmp/bad) & {rest}"), rest);
-            // Not with a startup probe: the Go kubelet shows the next instance as started, and ready, until
-            // that probe has its turn.
+            if start && paired {
+                one["startupProbe"] = good.clone();
+            }
             one["livenessProbe"] = bad;
             if !grace.is_null() {
                 one["livenessProbe"]["terminationGracePeriodSeconds"] = grace;
@@ -120,7 +125,8 @@ impl Draw {
                 one["livenessProbe"] = good.clone();
             }
         }
-        if ready {
+        // Beside such a pair the Go kubelet asks for readiness before the next instance has started.
+        if ready && !(start && paired && liveness) {
             one["readinessProbe"] = good;
         }
         if !hook.is_null() {
