@@ -24,7 +24,6 @@ mod exec;
 mod identity;
 mod kubeconfig;
 mod limit;
-mod proxy;
 mod reload;
 mod tls;
 mod transport;

@@ -243,6 +243,31 @@ async fn requests_go_through_the_proxy_of_the_kubeconfig() {
 }
 
 #[tokio::test]
+async fn a_proxy_on_an_open_line_is_asked_for_whole_urls() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let proxy = format!("http://u:p@{}", listener.local_addr().unwrap());
+    let tasks = Tasks::new();
+    let (heard, mut said) = tokio::sync::mpsc::channel(1);
+    tasks.spawn("proxy", OnExit::Fine, async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut client = BufReader::new(stream);
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            client.read_line(&mut head).await.unwrap();
+        }
+        let refused = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n";
+        client.into_inner().write_all(refused).await.unwrap();
+        heard.send(head).await.unwrap();
+    });
+    ask(&kubeconfig("http://api.example:8080", json!({}), Some(proxy)), 1).await;
+    let head = said.recv().await.unwrap().to_lowercase();
+    let start = "get http://api.example:8080/api/v1/nodes/node1 http/1.1\r\n";
+    assert!(head.starts_with(start), "{head}");
+    assert!(head.contains("\r\nproxy-authorization: basic dtpw\r\n"), "{head}");
+    assert!(head.contains("\r\nhost: api.example:8080\r\n"), "{head}");
+}
+
+#[tokio::test]
 async fn a_kubeconfig_may_act_for_somebody_else() {
     let api = FakeApi::start().await.unwrap();
     let tasks = Tasks::new();

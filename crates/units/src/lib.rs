@@ -13,6 +13,7 @@ pub mod cri_log;
 pub mod duration;
 pub mod errno;
 pub mod gojson;
+pub mod goproxy;
 pub mod gourl;
 pub mod hash;
 pub mod pem;

@@ -10,7 +10,6 @@ use rustls::server::ParsedCertificate;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
-use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use std::sync::Arc;
 
@@ -48,23 +47,31 @@ pub(crate) fn client_config(
 
 fn roots(kubeconfig: &Kubeconfig) -> Result<Vec<CertificateDer<'static>>, ConnectionError> {
     if let Some(pem) = kubeconfig.authority_pem()? {
-        let authority = |e: String| ConnectionError::Authority(e);
-        let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-        let certificates = certificates.map_err(|e| authority(e.to_string()))?;
+        let certificates = certificates(&pem);
         if certificates.is_empty() {
-            return Err(authority("no certificate in the PEM data".into()));
+            let none = "no certificate in the PEM data";
+            return Err(ConnectionError::Authority(none.to_owned()));
         }
         return Ok(certificates);
     }
     let pem = SYSTEM_BUNDLES.iter().find_map(|path| sys::fs::read(path).ok()).unwrap_or_default();
-    Ok(CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok).collect())
+    Ok(certificates(&pem))
+}
+
+/// The certificates of a bundle; what is none is passed over (Go: `AppendCertsFromPEM`).
+fn certificates(pem: &[u8]) -> Vec<CertificateDer<'static>> {
+    let blocks = units::pem::blocks(pem).into_iter();
+    let certificates = blocks.filter(|block| block.label == "CERTIFICATE" && !block.has_headers);
+    certificates.map(|block| CertificateDer::from(block.bytes)).collect()
 }
 
 /// Trusts what the roots issued, and a root that is the server's own certificate: clusters in the
-/// field use one self-signed certificate for both, which Go accepts and webpki alone does not.
+/// field use one self-signed certificate for both, which Go accepts and webpki alone does not. Without
+/// roots nobody is trusted, which shows when somebody is met.
 #[derive(Debug)]
 struct TrustRoots {
-    issued: Arc<WebPkiServerVerifier>,
+    issued: Option<Arc<WebPkiServerVerifier>>,
+    provider: Arc<CryptoProvider>,
     roots: Vec<CertificateDer<'static>>,
 }
 
@@ -72,13 +79,9 @@ impl TrustRoots {
     fn new(roots: Vec<CertificateDer<'static>>) -> Result<Self, String> {
         let mut store = RootCertStore::empty();
         let (added, _) = store.add_parsable_certificates(roots.iter().cloned());
-        if added == 0 {
-            return Err("no usable certificate".into());
-        }
-        let issued = WebPkiServerVerifier::builder_with_provider(Arc::new(store), provider())
-            .build()
-            .map_err(|e| e.to_string())?;
-        Ok(Self { issued, roots })
+        let builder = WebPkiServerVerifier::builder_with_provider(Arc::new(store), provider());
+        let issued = (added > 0).then(|| builder.build()).transpose().map_err(|e| e.to_string())?;
+        Ok(Self { issued, provider: provider(), roots })
     }
 
     /// The certificate is itself a root: name and time remain to be checked.
@@ -114,7 +117,10 @@ impl ServerCertVerifier for TrustRoots {
         if self.roots.iter().any(|root| root.as_ref() == end_entity.as_ref()) {
             return self.verify_root(end_entity, server_name, now);
         }
-        self.issued.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+        let Some(issued) = &self.issued else {
+            return Err(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer));
+        };
+        issued.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
     }
 
     fn verify_tls12_signature(
@@ -123,7 +129,8 @@ impl ServerCertVerifier for TrustRoots {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.issued.verify_tls12_signature(message, cert, dss)
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, cert, dss, algorithms)
     }
 
     fn verify_tls13_signature(
@@ -132,11 +139,12 @@ impl ServerCertVerifier for TrustRoots {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.issued.verify_tls13_signature(message, cert, dss)
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, cert, dss, algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.issued.supported_verify_schemes()
+        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }
 
@@ -176,5 +184,27 @@ impl ServerCertVerifier for TrustAnyone {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_certificate_is_passed_over_and_nobody_to_trust_is_no_fault() {
+        let block = |label: &str, body: &str| {
+            format!("-----BEGIN {label}-----\n{body}\n-----END {label}-----\n")
+        };
+        let odd = block("CERTIFICATE", "a: b\n\neA==");
+        let broken = block("CERTIFICATE", "=").replace("\n-----END", "\n-----END ");
+        let bundle = ["junk", &broken, &odd, &block("KEY", "eA=="), &block("CERTIFICATE", "eA==")];
+        assert_eq!(certificates(bundle.concat().as_bytes()), [CertificateDer::from(vec![b'x'])]);
+        let nobody = TrustRoots::new(Vec::new()).unwrap();
+        let name = ServerName::try_from("api").unwrap();
+        let met = CertificateDer::from(vec![b'x']);
+        let error = nobody.verify_server_cert(&met, &[], &name, &[], UnixTime::now()).unwrap_err();
+        assert_eq!(error, rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer));
+        assert!(!nobody.supported_verify_schemes().is_empty());
     }
 }

@@ -3,7 +3,7 @@
 use super::ConnectionError;
 use super::act_as;
 use super::bearer::Bearer;
-use super::dial::Dial;
+use super::dial::{Dial, proxy_authorization};
 use super::identity::ClientIdentity;
 use super::kubeconfig::Kubeconfig;
 use super::limit::{TokenBucket, Urgency};
@@ -12,7 +12,7 @@ use crate::error::ApiError;
 use crate::metrics::RequestMetrics;
 use arc_swap::ArcSwap;
 use futures::future::BoxFuture;
-use http::header::{AUTHORIZATION, HeaderMap, HeaderValue, USER_AGENT};
+use http::header::{AUTHORIZATION, HeaderMap, HeaderValue, PROXY_AUTHORIZATION, USER_AGENT};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{Request, Response, StatusCode};
 use http_body::Body as _;
@@ -52,6 +52,7 @@ pub(crate) struct Peer {
     act_as: HeaderMap,
     bearer: Bearer,
     identity: Arc<ClientIdentity>,
+    proxy_authorization: Option<HeaderValue>,
 }
 
 impl Peer {
@@ -69,7 +70,9 @@ impl Peer {
             }
             _ => format!("{scheme}://{}", kubeconfig.server),
         };
-        let parts = text.parse::<Uri>().map_err(|_| bad())?.into_parts();
+        let server = text.parse::<Uri>().map_err(|_| bad())?;
+        let proxy_authorization = proxy_authorization(&server, kubeconfig.proxy_url.as_deref());
+        let parts = server.into_parts();
         let base_path = parts.path_and_query.map(|p| p.path().trim_end_matches('/').to_owned());
         Ok(Self {
             kubeconfig: kubeconfig.clone(),
@@ -81,6 +84,7 @@ impl Peer {
             act_as: kubeconfig.act_as.as_ref().map_or(Ok(HeaderMap::new()), act_as::headers)?,
             bearer,
             identity,
+            proxy_authorization,
         })
     }
 
@@ -201,6 +205,9 @@ impl Transport {
         }
         if let Some(value) = self.peer.bearer.header().await? {
             request.headers_mut().insert(AUTHORIZATION, value);
+        }
+        if let Some(value) = &self.peer.proxy_authorization {
+            request.headers_mut().insert(PROXY_AUTHORIZATION, value.clone());
         }
         let path = request.uri().path().to_owned();
         let client = self.wire.current.load_full();

@@ -3,18 +3,17 @@
 //! Promises: this machine itself is never asked for through a proxy; of `NO_PROXY` names, addresses
 //! and networks count, with or without a port. `ALL_PROXY` is nobody's.
 
-use http::Uri;
 use std::net::IpAddr;
 
-/// The proxy to use for this server, as it was given.
-pub(super) fn from_environment(server: &Uri) -> Option<String> {
-    choose(server, |name| std::env::var(name).ok())
-}
-
-fn choose(server: &Uri, variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+/// The proxy to use for a server at this host (without brackets) and port, as it was given.
+pub fn choose(
+    scheme: &str,
+    host: &str,
+    port: Option<&str>,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Option<String> {
     let first =
         |names: [&str; 2]| names.into_iter().filter_map(&variable).find(|value| !value.is_empty());
-    let scheme = server.scheme_str()?;
     let proxy = match scheme {
         "https" => first(["HTTPS_PROXY", "https_proxy"])?,
         // A caller of a program that speaks CGI can set this variable.
@@ -23,11 +22,10 @@ fn choose(server: &Uri, variable: impl Fn(&str) -> Option<String>) -> Option<Str
         }
         _ => return None,
     };
-    let host = server.host()?.trim_start_matches('[').trim_end_matches(']').to_lowercase();
-    let usual = if scheme == "https" { 443 } else { 80 };
-    let port = server.port_u16().unwrap_or(usual).to_string();
+    let usual = if scheme == "https" { "443" } else { "80" };
     let exceptions = first(["NO_PROXY", "no_proxy"]).unwrap_or_default();
-    (!is_spared(&host, &port, &exceptions)).then_some(proxy)
+    let spared = is_spared(&host.to_lowercase(), port.unwrap_or(usual), &exceptions);
+    (!spared).then_some(proxy)
 }
 
 /// Whether a server is spoken to without a proxy.
@@ -107,8 +105,13 @@ mod tests {
     fn proxied(server: &str, no_proxy: &str) -> bool {
         let variables = [("HTTPS_PROXY", "http://proxy:3128"), ("NO_PROXY", no_proxy)];
         let named = |name: &str| variables.iter().find(|(known, _)| *known == name);
-        let server: Uri = server.parse().unwrap();
-        choose(&server, |name| named(name).map(|(_, value)| (*value).to_owned())).is_some()
+        ask(server, |name| named(name).map(|(_, value)| (*value).to_owned())).is_some()
+    }
+
+    fn ask(server: &str, variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+        let (scheme, place) = server.split_once("://").unwrap();
+        let (host, port) = with_port(place);
+        choose(scheme, host.trim_matches(['[', ']']), port, variable)
     }
 
     // Each as Go's `http.ProxyFromEnvironment` answers.
@@ -153,17 +156,17 @@ mod tests {
 
     #[test]
     fn the_first_variable_that_says_something_counts() {
-        let ask = |server: &str, variables: &[(&str, &str)]| {
+        let asked = |server: &str, variables: &[(&str, &str)]| {
             let named = |name: &str| {
                 variables.iter().find(|(known, _)| *known == name).map(|(_, v)| (*v).to_owned())
             };
-            choose(&server.parse().unwrap(), named)
+            ask(server, named)
         };
         let lower = [("HTTPS_PROXY", ""), ("https_proxy", "b")];
-        assert_eq!(ask("https://a", &lower).as_deref(), Some("b"));
-        assert_eq!(ask("https://a", &[("ALL_PROXY", "b")]), None);
+        assert_eq!(asked("https://a", &lower).as_deref(), Some("b"));
+        assert_eq!(asked("https://a", &[("ALL_PROXY", "b")]), None);
         let http = [("HTTP_PROXY", "b")];
-        assert_eq!(ask("http://a", &http).as_deref(), Some("b"));
-        assert_eq!(ask("http://a", &[http[0], ("REQUEST_METHOD", "GET")]), None);
+        assert_eq!(asked("http://a", &http).as_deref(), Some("b"));
+        assert_eq!(asked("http://a", &[http[0], ("REQUEST_METHOD", "GET")]), None);
     }
 }
