@@ -10,6 +10,7 @@ pub(crate) mod action;
 pub(crate) mod grpc;
 pub(crate) mod http;
 mod http2;
+mod proxy;
 pub(crate) mod tcp;
 mod texts;
 pub(crate) mod url;

@@ -1,11 +1,12 @@
 //! HTTP(S) for probes, hooks and the URL source.
 
 use super::ProbeAnswer;
+use super::proxy::Proxies;
 use super::url::Url;
 use super::wire::{self, Caller, Framing, Head, Headers, Wire};
 use super::{http2, tcp, texts};
-use base64::Engine as _;
 use rustls_pki_types::pem::PemObject;
+use std::io::Read as _;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
@@ -72,6 +73,7 @@ impl HttpError {
 pub(crate) struct HttpClient {
     tls: Arc<rustls::ClientConfig>,
     caller: Caller,
+    proxies: Proxies,
 }
 
 static UNVERIFIED: LazyLock<Arc<rustls::ClientConfig>> =
@@ -133,17 +135,17 @@ impl Opened {
 impl HttpClient {
     /// A client that takes any certificate: for hooks, which upstream makes over HTTP/1 alone.
     pub(crate) fn for_hooks() -> Self {
-        Self { tls: Arc::clone(&UNVERIFIED), caller: Caller::Hook }
+        Self { tls: Arc::clone(&UNVERIFIED), caller: Caller::Hook, proxies: Proxies::Never }
     }
 
     /// The same for probes, which take HTTP/2 from who offers it.
     fn for_probes() -> Self {
-        Self { tls: Arc::clone(&PROBES), caller: Caller::Probe }
+        Self { tls: Arc::clone(&PROBES), caller: Caller::Probe, proxies: Proxies::Never }
     }
 
     /// A client that checks certificates against the machine's authorities: for pods from a URL.
     pub(crate) fn verified(etc: &std::path::Path) -> Self {
-        Self { tls: verified_config(etc), caller: Caller::Probe }
+        Self { tls: verified_config(etc), caller: Caller::Hook, proxies: Proxies::Environment }
     }
 
     /// GET, following redirects as Go's client does: to any host, but without credentials there.
@@ -156,9 +158,21 @@ impl HttpClient {
         if headers.get("User-Agent").is_none() {
             headers.set("User-Agent", "Go-http-client/1.1".to_owned());
         }
+        let said = |name: &str| headers.get(name).is_some_and(|value| !value.is_empty());
+        let packed = !said("Accept-Encoding") && !said("Range");
+        if packed {
+            headers.set("Accept-Encoding", "gzip".to_owned());
+        }
         let max = fetch.max_body;
-        let opened = self.follow_in_phases(&url, &headers, (&phase, max), Follow::All).await?;
-        let answer = opened.answer(max).await?;
+        // What is packed may be longer than what is in it, by so much.
+        let room = max.saturating_add(max / 1000).saturating_add(1024);
+        let opened = self.follow_in_phases(&url, &headers, (&phase, room), Follow::All).await?;
+        let coding = opened.head.headers.get("Content-Encoding").unwrap_or_default();
+        let packed = packed && coding.eq_ignore_ascii_case("gzip");
+        let mut answer = opened.answer(room).await?;
+        if packed && !answer.body.is_empty() {
+            answer.body = unpacked(&answer.body, max)?;
+        }
         if answer.body.len() >= fetch.max_body {
             return Err(HttpError::Body("the read limit is reached".to_owned()));
         }
@@ -236,16 +250,21 @@ impl HttpClient {
         if let Some(credentials) = url.credentials()
             && headers.get("Authorization").unwrap_or_default().is_empty()
         {
-            let encoded = base64::engine::general_purpose::STANDARD.encode(credentials);
-            headers.set("Authorization", format!("Basic {encoded}"));
+            headers.set("Authorization", wire::basic(&credentials));
         }
         if let Some(fault) = not_to_be_asked(url, &headers) {
             return Err(failed(fault));
         }
-        let port = url.port();
-        let port: u16 =
-            port.parse().map_err(|_| failed(format!("dial tcp: address {port}: invalid port")))?;
-        let stream = tcp::dial(url.hostname(), port).await.map_err(failed)?;
+        let proxy = self.proxies.of(url);
+        let stream = match &proxy {
+            Some(proxy) => proxy.dial(url).await.map_err(failed)?,
+            None => {
+                let port = url.port();
+                let no_port = |_| failed(format!("dial tcp: address {port}: invalid port"));
+                let port: u16 = port.parse().map_err(no_port)?;
+                tcp::dial(url.hostname(), port).await.map_err(failed)?
+            }
+        };
         let ends = texts::ends_of(&stream);
         let host = if host.is_empty() { &url.host } else { host };
         let stream: Box<dyn Stream> = if url.is_tls() {
@@ -260,7 +279,14 @@ impl HttpClient {
             Box::new(stream)
         };
         let mut wire = Wire::new(stream, texts::reset(&ends));
-        wire.send(&wire::request(&url.request_uri(), host, &headers, self.caller)).await;
+        let mut uri = url.request_uri();
+        if let Some(proxy) = proxy.filter(|_| !url.is_tls()) {
+            uri = format!("{}://{host}{uri}", url.scheme);
+            if let Some(authorization) = proxy.authorization() {
+                headers.set("Proxy-Authorization", authorization);
+            }
+        }
+        wire.send(&wire::request(&uri, host, &headers, self.caller)).await;
         let head = wire.head().await.map_err(|fault| failed(fault.of_head()))?;
         phase.reads_body();
         Ok(Opened { head, body: Body::Ahead(wire) })
@@ -292,6 +318,17 @@ impl HttpClient {
             HttpError::Transport { url: url.redacted(), cause: cause.to_owned(), plain_answer }
         })
     }
+}
+
+/// What a packed body holds, up to a bound.
+fn unpacked(packed: &[u8], max: usize) -> Result<Vec<u8>, HttpError> {
+    let mut body = Vec::new();
+    let bound = u64::try_from(max).unwrap_or(u64::MAX);
+    flate2::read::MultiGzDecoder::new(packed)
+        .take(bound)
+        .read_to_end(&mut body)
+        .map_err(|_| HttpError::Body("gzip: invalid header".to_owned()))?;
+    Ok(body)
 }
 
 /// Where an answer sends us.

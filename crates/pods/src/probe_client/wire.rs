@@ -4,6 +4,7 @@
 //! Promises: a head takes at most [`MAX_HEAD`] bytes of memory, a body what its reader asks for.
 //! Deliberately absent: further requests on the same connection.
 
+use base64::Engine as _;
 use std::collections::BTreeMap;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use units::strconv::{quote, quote_bytes};
@@ -100,8 +101,13 @@ fn is_token(byte: u8) -> bool {
 pub(crate) enum Caller {
     /// Says that it closes the connection.
     Probe,
-    /// Would take a packed answer, which it does not look at.
+    /// Would take a packed answer.
     Hook,
+}
+
+/// A name and password as a header shows them.
+pub(super) fn basic(credentials: &str) -> String {
+    format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(credentials))
 }
 
 /// A request as it goes over the wire.
@@ -297,6 +303,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Wire<T> {
                 return Ok(head);
             }
         }
+    }
+
+    /// The answer to a wish for a tunnel, and the tunnel.
+    pub(super) async fn tunnel(mut self) -> Result<(T, Head), Fault> {
+        let head = self.head().await?;
+        Ok((self.io, head))
     }
 
     async fn headers(&mut self, room: &mut usize) -> Result<Headers, Fault> {

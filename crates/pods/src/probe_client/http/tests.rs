@@ -115,6 +115,58 @@ async fn pods_may_be_fetched_from_another_place_but_without_credentials() {
 }
 
 #[tokio::test]
+async fn packed_pods_are_unpacked_and_a_limit_counts_what_is_in_them() {
+    let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut packer, b"many pods").unwrap();
+    let packed = packer.finish().unwrap();
+    let head = format!(
+        "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {}\r\n\r\n",
+        packed.len()
+    );
+    let answer = [head.as_bytes(), &packed].concat();
+    let (port, task) = server(vec![answer.clone(), answer.clone(), answer]).await;
+    let url = format!("http://127.0.0.1:{port}/");
+    let mut fetch = HttpFetch { url, headers: Vec::new(), max_body: 1000 };
+    let client = HttpClient::for_hooks();
+    assert_eq!(client.fetch(fetch.clone()).await.unwrap().body, b"many pods");
+    // Whoever asks for it gets it as it is.
+    fetch.headers = vec![("Accept-Encoding".to_owned(), "gzip".to_owned())];
+    assert_eq!(client.fetch(fetch.clone()).await.unwrap().body, packed);
+    (fetch.headers, fetch.max_body) = (Vec::new(), 9);
+    let error = client.fetch(fetch).await.unwrap_err().to_string();
+    assert_eq!(error, "the read limit is reached");
+    let asked = task.await.unwrap();
+    assert!(asked[0].contains("\r\nAccept-Encoding: gzip\r\n"), "{}", asked[0]);
+    assert!(!asked[0].contains("Connection"), "{}", asked[0]);
+}
+
+#[tokio::test]
+async fn a_proxy_is_asked_for_the_whole_url_or_for_a_tunnel() {
+    let pods = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npods".to_owned();
+    let refused = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n".to_owned();
+    let (port, task) = server(vec![pods, refused]).await;
+    let client = HttpClient { proxies: Proxies::Always(port), ..HttpClient::for_hooks() };
+    let fetch = |url: &str| HttpFetch { url: url.to_owned(), headers: Vec::new(), max_body: 10 };
+    let answer = client.fetch(fetch("http://pods.example/a?b")).await.unwrap();
+    assert_eq!(answer.body, b"pods");
+    let error = client.fetch(fetch("https://pods.example/a")).await.unwrap_err().to_string();
+    assert_eq!(error, r#"Get "https://pods.example/a": Forbidden"#);
+    let asked = task.await.unwrap();
+    let known = "Proxy-Authorization: Basic dXNlcjp3b3Jk\r\n";
+    let start = "GET http://pods.example/a?b HTTP/1.1\r\nHost: pods.example\r\n";
+    assert!(asked[0].starts_with(start) && asked[0].contains(known), "{}", asked[0]);
+    let tunnel = "CONNECT pods.example:443 HTTP/1.1\r\nHost: pods.example:443\r\n";
+    assert!(asked[1].starts_with(tunnel) && asked[1].contains(known), "{}", asked[1]);
+    let nobody = HttpClient { proxies: Proxies::Always(1), ..HttpClient::for_hooks() };
+    let error = nobody.fetch(fetch("http://pods.example/")).await.unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "Get \"http://pods.example/\": proxyconnect tcp: dial tcp 127.0.0.1:1: connect: \
+         connection refused"
+    );
+}
+
+#[tokio::test]
 async fn pods_that_reach_the_limit_are_too_many() {
     let there = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npods".to_owned();
     let (port, task) = server(vec![there]).await;
