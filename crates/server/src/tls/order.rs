@@ -293,7 +293,7 @@ mod tests {
                     .unwrap()
                     .dangerous()
                     .with_custom_certificate_verifier(Arc::new(Anyone))
-                    .with_client_cert_resolver(asked.clone());
+                    .with_client_cert_resolver(Arc::<Asked>::clone(&asked));
                 config.alpn_protocols = vec![b"h2".to_vec()];
                 let served = meet(&server, config).await;
                 assert_eq!(served.get_ref().1.alpn_protocol(), protocol, "{ask:?}");
