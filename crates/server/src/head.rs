@@ -8,6 +8,7 @@ mod kept;
 
 pub(crate) use kept::{Aside, Kept};
 
+use crate::reply::AsTold;
 use crate::serve::is_host_byte;
 use http::header::{CONNECTION, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
@@ -58,7 +59,9 @@ impl Beside {
     /// The answer to it in the version that it speaks.
     pub(crate) fn answered<B>(old: bool, mut reply: Response<B>) -> Response<B> {
         if old && reply.status() != StatusCode::SWITCHING_PROTOCOLS {
-            *reply.version_mut() = Version::HTTP_10;
+            if reply.extensions().get::<AsTold>().is_none() {
+                *reply.version_mut() = Version::HTTP_10;
+            }
             reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         reply
@@ -430,6 +433,13 @@ mod tests {
         let reply = Beside::answered(true, Response::new(()));
         assert_eq!(reply.version(), Version::HTTP_10);
         assert_eq!(reply.headers()[CONNECTION], "close");
+        let mut told = Response::new(());
+        told.extensions_mut().insert(AsTold);
+        let told = Beside::answered(true, told);
+        assert_eq!(
+            (told.version(), &told.headers()[CONNECTION]),
+            (Version::HTTP_11, &"close".parse().unwrap())
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Accepting connections: plain or TLS, bounded in number, handshakes side by side.
 
 use crate::head::{self, Aside, Beside};
-use crate::reply::{self, Reply};
+use crate::reply::{self, AsTold, Reply};
 use crate::serve::{Caller, Service};
 use crate::target::{BadTarget, Target};
 use crate::tls::ServerTls;
@@ -160,7 +160,8 @@ where
 /// An answer that Go's server would have begun to send before it knew its length.
 fn in_chunks(reply: Reply) -> Reply {
     let long = reply.body().size_hint().exact().is_some_and(|length| length > GO_BUFFER);
-    if !long || reply.headers().contains_key(CONTENT_LENGTH) {
+    let told = reply.extensions().get::<AsTold>().is_some();
+    if !long || told || reply.headers().contains_key(CONTENT_LENGTH) {
         return reply;
     }
     reply.map(|body| Body::from_stream(body.into_data_stream()))

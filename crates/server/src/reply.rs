@@ -9,6 +9,10 @@ use std::fmt::Write as _;
 /// An answer.
 pub(crate) type Reply = Response<Body>;
 
+/// Of an answer: it is the runtime's, which upstream passes on byte for byte, in the version that the runtime speaks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AsTold;
+
 const TEXT: &str = "text/plain; charset=utf-8";
 const NO_SNIFF: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff"));

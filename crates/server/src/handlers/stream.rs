@@ -9,18 +9,19 @@ use super::{runtime_pods, translate};
 use crate::auth::{is_websocket, wants_upgrade};
 use crate::form::{Apart, Form};
 use crate::query::Query;
-use crate::reply::{self, Reply};
+use crate::reply::{self, AsTold, Reply};
 use crate::request_metrics::Running;
 use crate::route::ContainerPath;
 use crate::serve::{Caller, ServerDeps};
 use crate::target;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use cri::CriError;
 use cri::api::{AttachRequest, ExecRequest};
 use http::header::{
     CONTENT_LENGTH, HOST, HeaderName, HeaderValue, RETRY_AFTER, TRANSFER_ENCODING, USER_AGENT,
 };
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use ports::OnExit;
@@ -32,6 +33,8 @@ use tokio::net::TcpStream;
 use units::strconv::{parse_uint, quote};
 
 const DIAL_DEADLINE: Duration = Duration::from_secs(10);
+/// What a runtime says when it refuses a stream is short.
+const LONGEST_REFUSAL: usize = 64 << 10;
 
 /// Who understands the newer WebSocket protocols (gate ExtendWebSocketsToKubelet).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -351,7 +354,7 @@ async fn proxy(
     };
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         if answer.status().as_u16() >= 400 {
-            return answer.map(Body::new);
+            return refusal(answer).await;
         }
         let text = format!("invalid upgrade response: status code {}", answer.status().as_u16());
         return reply::error(StatusCode::INTERNAL_SERVER_ERROR, &text);
@@ -375,6 +378,23 @@ async fn proxy(
         }
     });
     switched
+}
+
+/// The runtime's refusal as it is. One whose length is not said ends with the runtime's connection; it is read here,
+/// so that it has one.
+async fn refusal(answer: Response<Incoming>) -> Reply {
+    let (mut head, body) = answer.into_parts();
+    head.extensions.insert(AsTold);
+    if head.headers.contains_key(CONTENT_LENGTH) || head.headers.contains_key(TRANSFER_ENCODING) {
+        return Response::from_parts(head, Body::new(body));
+    }
+    let read = tokio::time::timeout(DIAL_DEADLINE, Limited::new(body, LONGEST_REFUSAL).collect());
+    let told = match read.await {
+        Ok(Ok(read)) => read.to_bytes(),
+        // It has said no; why is not worth more patience.
+        Ok(Err(_)) | Err(_) => Bytes::new(),
+    };
+    Response::from_parts(head, Body::from(told))
 }
 
 /// Copies both ways until either side ends; then nothing is kept open for the other.
