@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use testkit::real::{
     ControlPlane, ControlPlaneOptions, KubeletKind, KubeletOptions, Service, TestNode, eventually,
-    eventually_some,
+    eventually_some, run,
 };
 
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -144,6 +144,34 @@ fn a_pod_waits_for_its_plugin_where_that_is_asked_for() {
     eventually(PATIENCE, "nothing of the wait stays", || reason() == Some(Value::Null)).unwrap();
     let pod = control.get(["pod", "one"]).unwrap();
     assert_eq!(pod["status"]["phase"], "Running");
+}
+
+/// A plugin that was stopped in the middle of its life: whoever needs it waits for its answer and says so, whoever
+/// does not starts beside. In the Go kubelet no pod starts any more.
+#[test]
+fn a_plugin_that_hangs_holds_up_its_own_pods_alone() {
+    let control = Arc::new(ControlPlane::start(&ControlPlaneOptions::default()).unwrap());
+    let options = KubeletOptions { own_devices: true, ..KubeletOptions::default() };
+    let builder = TestNode::builder().kubelet(KubeletKind::Rubelet).options(options);
+    let node = builder.join(&control).start().unwrap();
+    let plugin = sample_plugin(&node);
+    reports(&control, "2", "2");
+    let signal = |name: &str| run("kill", [name, plugin.pid().to_string().as_str()]).unwrap();
+    signal("-STOP");
+    control.create(&pod("needy", 1)).unwrap();
+    let reason = || control.get(["pod", "needy"]).ok().map(|pod| pod["status"]["reason"].clone());
+    let waits = || reason().is_some_and(|reason| reason == "WaitingForDevices");
+    eventually(PATIENCE, "the pod says what it waits for", waits).unwrap();
+
+    let mut modest = pod("modest", 0);
+    modest["spec"]["containers"][0]["resources"] = json!({});
+    control.create(&modest).unwrap();
+    node.wait_running("modest", PATIENCE).unwrap();
+    assert!(waits(), "nobody answered for the other: {:?}", reason());
+
+    signal("-CONT");
+    node.wait_running("needy", PATIENCE).unwrap();
+    eventually(PATIENCE, "nothing of the wait stays", || reason() == Some(Value::Null)).unwrap();
 }
 
 /// Extended resources that somebody else gave the node: it was there before this machine's folder of plugins
