@@ -19,6 +19,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A pod whose status has not moved for so long has come to rest.
 const REST: Duration = Duration::from_secs(12);
 
+/// From its start until it has looked around for the first time, a kubelet takes any pod for one that may run, and
+/// tells of a refused one only later: the Go kubelet looks after two seconds, and nothing shows it.
+const FIRST_LOOK: Duration = Duration::from_secs(3);
+
 /// A node with a recorder, its control plane with the objects that golden pods need, and watches.
 #[derive(Debug)]
 pub struct Bed {
@@ -42,6 +46,7 @@ impl Bed {
             .image("e2e-test-images/agnhost:2.63.0")
             .record()
             .start()?;
+        std::thread::sleep(FIRST_LOOK);
         Ok(Bed { observer, node, control })
     }
 
