@@ -282,6 +282,12 @@ impl ResizePlan {
     pub fn is_empty(&self) -> bool {
         self.memory.is_empty() && self.cpu.is_empty() && !self.pod && !self.pod_level
     }
+
+    /// Whether something changes for the pod or its containers as they are, not only for one that is about to start.
+    /// Once that is applied it is not planned again.
+    pub fn changes_what_runs(&self) -> bool {
+        !self.memory.is_empty() || !self.cpu.is_empty() || self.pod_level
+    }
 }
 
 /// The resources that can change in place.

@@ -204,12 +204,14 @@ impl PodWorker {
         };
         let mut trouble = false;
         if !plan.resize.is_empty() {
-            *acted = true;
-            if self.resize(pod, runtime, &plan.resize).await.is_ok() {
+            // The pod's own part alone, for a container that is about to start, shows nowhere; its start will.
+            let shows = plan.resize.changes_what_runs();
+            *acted |= shows;
+            if self.resize(pod, runtime, &plan.resize).await.is_err() {
+                trouble = true;
+            } else if shows {
                 // A change that the runtime does not show, like that of a memory request, wakes nobody.
                 self.shared.lives.look_again(&self.uid);
-            } else {
-                trouble = true;
             }
         }
         let mut until: Option<Timestamp> = None;

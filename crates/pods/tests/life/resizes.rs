@@ -15,6 +15,7 @@ use engine::status::is_terminal;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
+use testkit::fake_cri::Fault;
 
 /// What the node has, in thousandths of a processor.
 const NODE: i64 = 4000;
@@ -316,6 +317,36 @@ async fn history(seed: u64) {
         story: Vec::new(),
     };
     history.live().await;
+}
+
+/// A container that waits for its next try has not got what was granted; that is no reason for haste.
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_start_failed_is_resized_without_haste() {
+    let world = World::new();
+    let fault = Fault::on(cri::Call::StartContainer).always();
+    world.cri.inject(fault.fail(cri::Code::Unknown, "no such program"));
+    let main = json!({ "name": "main", "image": "i:1", "resources": resources(500, false) });
+    world.api.put(pod("p", json!({ "containers": [main] })));
+    let agent = world.start(Sources::Api).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    world.api.change("p", |pod| {
+        let container = &mut pod.spec.as_mut().unwrap().containers[0];
+        container.resources = serde_json::from_value(resources(1500, false)).unwrap();
+        pod.metadata.generation = pod.metadata.generation.map(|g| g + 1);
+    });
+    world.cri.clear_calls();
+    for _ in 0..20_000 {
+        tokio::task::yield_now().await;
+    }
+    let calls = world.cri.calls().len();
+    assert!(calls < 30, "{calls} calls in no time");
+    world.cri.clear_faults();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let all = world.cri.containers();
+    let running = all.iter().find(|c| c.is_running()).unwrap();
+    let applied = running.config.linux.as_ref().unwrap().resources.as_ref().unwrap();
+    assert_eq!(applied.cpu_shares, 1500 * 1024 / 1000);
+    agent.crash().await;
 }
 
 #[test]
