@@ -83,6 +83,11 @@ pub(super) fn plan_init(view: &PodView<'_>, spec: &PodSpec, plan: &mut PodPlan) 
     verdict
 }
 
+/// Whether an instance that has ended did so badly: one out of memory did, whatever its exit code.
+pub(super) fn has_failed(ended: &ContainerView) -> bool {
+    ended.exit_code != 0 || ended.reason == "OOMKilled"
+}
+
 /// One init container that the runtime knows.
 struct Look<'a, 'b> {
     view: &'a PodView<'a>,
@@ -104,8 +109,7 @@ impl Look<'_, '_> {
                 }
             }
             ContainerRunState::Exited => {
-                let failed = self.newest.exit_code != 0 || self.newest.reason == "OOMKilled";
-                if !failed {
+                if !has_failed(self.newest) {
                     return Finding::Passed;
                 }
                 let again = should_be_restarted(

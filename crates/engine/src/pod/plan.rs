@@ -4,7 +4,7 @@
 //! resources. Later steps see what earlier ones decided through the [`PodPlan`] being built.
 
 use super::backoff::BackOffKey;
-use super::init::plan_init;
+use super::init::{has_failed, plan_init};
 use super::kill::is_sidecar;
 use super::restart::{RestartRule, matching_rule, restarts_after_kill, should_be_restarted};
 use super::sandbox::{SandboxNeed, sandbox_need};
@@ -89,10 +89,11 @@ fn with_new_sandbox(view: &PodView<'_>, spec: &PodSpec, need: &SandboxNeed) -> P
     if view.pod.metadata.deletion_timestamp.is_some() {
         return plan;
     }
-    let never = spec.restart_policy.as_deref() == Some("Never");
-    // What was made and never started did not run: a pod with nothing else would wait for ever.
-    let ran = |c: &ContainerView| c.state != ContainerRunState::Created;
-    if never && need.attempt != 0 && view.runtime.containers.iter().any(ran) {
+    // Upstream has a pod that restarts nothing wait for ever when its sandbox died before all of it had run. What
+    // never ran is not restarted: it gets its turn, unless the pod is over by an init container.
+    let only_once = need.attempt != 0 && spec.restart_policy.as_deref() == Some("Never");
+    let had_its_turn = |c: &Container| only_once && has_run(c, view.runtime);
+    if only_once && (init_decides(view, spec) || spec.containers.iter().all(had_its_turn)) {
         return plan;
     }
     let to_start: Vec<usize> = spec
@@ -100,6 +101,7 @@ fn with_new_sandbox(view: &PodView<'_>, spec: &PodSpec, need: &SandboxNeed) -> P
         .iter()
         .enumerate()
         .filter(|(_, c)| !(runs_once(c, spec, view) && succeeded(c, view.runtime)))
+        .filter(|(_, c)| !had_its_turn(c))
         .map(|(index, _)| index)
         .collect();
     if to_start.is_empty() && any_regular_created(spec, view.runtime) {
@@ -291,6 +293,26 @@ fn succeeded(container: &Container, runtime: &RuntimePod) -> bool {
     runtime
         .newest(&container.name)
         .is_some_and(|c| c.state == ContainerRunState::Exited && c.exit_code == 0)
+}
+
+/// Whether an instance was started, not only made.
+fn has_run(container: &Container, runtime: &RuntimePod) -> bool {
+    runtime.instances(&container.name).any(|c| c.state != ContainerRunState::Created)
+}
+
+/// Whether an init container has failed for good, or will when it is killed.
+fn init_decides(view: &PodView<'_>, spec: &PodSpec) -> bool {
+    spec.init_containers.iter().flatten().filter(|c| !is_sidecar(c)).any(|container| {
+        view.runtime.newest(&container.name).is_some_and(|newest| match newest.state {
+            ContainerRunState::Created => false,
+            ContainerRunState::Running => true,
+            ContainerRunState::Exited => {
+                has_failed(newest)
+                    && !should_be_restarted(container, view.pod, Some(newest), view.gates)
+            }
+            ContainerRunState::Unknown => !restarts_after_kill(container, spec, view.gates),
+        })
+    })
 }
 
 fn any_regular_created(spec: &PodSpec, runtime: &RuntimePod) -> bool {
