@@ -6,6 +6,7 @@ use api::core::v1::{Pod, PodStatus};
 use engine::pod::life::Work;
 use engine::runtime::RuntimePod;
 use engine::status::{DEADLINE_MESSAGE, Generated, NodeFacts, StatusView, generate};
+use futures::FutureExt;
 use ports::EventSeverity;
 use std::sync::Arc;
 
@@ -49,7 +50,6 @@ impl PodWorker {
         }
         let probes = shared.prober.results();
         let actuated = shared.actuated.of(&self.uid);
-        let handler = runtime.newest_sandbox().map(|s| s.runtime_handler.as_str());
         let node = NodeFacts {
             runtime_name: shared.config.runtime_name.clone(),
             host_ips: if shared.has_api {
@@ -59,7 +59,7 @@ impl PodWorker {
                 Vec::new()
             },
             ipv6_first: shared.config.node_ips.first().is_some_and(|ip| ip.is_ipv6()),
-            recursive_read_only: shared.recursive_read_only(handler.unwrap_or_default()),
+            recursive_read_only: self.mounts_recursively_read_only(pod, runtime),
         };
         let generated = generate(
             &StatusView {
@@ -86,6 +86,15 @@ impl PodWorker {
             shared.prober.probe_now(&self.uid, id);
         }
         generated
+    }
+
+    /// Whether the runtime handler that the pod has, or will have, can mount recursively read-only. A class that
+    /// nobody knows yet cannot: a status does not wait for it.
+    fn mounts_recursively_read_only(&self, pod: &Pod, runtime: &RuntimePod) -> bool {
+        let by_class = || self.runtime_handler(pod).now_or_never()?.ok();
+        let by_sandbox = runtime.newest_sandbox().map(|sandbox| sandbox.runtime_handler.clone());
+        let handler = by_sandbox.or_else(by_class);
+        handler.is_some_and(|handler| self.shared.recursive_read_only(&handler))
     }
 
     /// Hands a status to the publisher.

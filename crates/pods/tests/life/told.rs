@@ -37,6 +37,31 @@ async fn a_sandbox_that_cannot_be_described_counts_as_a_pod_that_failed_to_start
 }
 
 #[tokio::test(start_paused = true)]
+async fn mounts_are_shown_as_the_handler_of_the_class_can_make_them_before_there_is_a_sandbox() {
+    let world = World::new();
+    world.cri.inject(Fault::on(cri::Call::RunPodSandbox).fail(cri::Code::Unknown, "no network"));
+    for (name, class) in [("plain", None), ("special", Some("special")), ("odd", Some("nowhere"))] {
+        let mount = serde_json::json!({ "name": "v", "mountPath": "/v", "readOnly": true,
+            "recursiveReadOnly": "IfPossible" });
+        let main =
+            serde_json::json!({ "name": "main", "image": "busybox:1", "volumeMounts": [mount] });
+        let volumes = serde_json::json!([{ "name": "v", "emptyDir": {} }]);
+        let spec = serde_json::json!({ "containers": [main], "volumes": volumes, "runtimeClassName": class });
+        world.api.put(pod(name, spec));
+    }
+    let agent = world.start(Sources::Api).await;
+    let shown = |name: &str| {
+        let status = agent.status(&format!("uid-{name}"))?;
+        let main = status.container_statuses.as_ref()?.first()?.clone();
+        main.volume_mounts?.first()?.recursive_read_only.clone()
+    };
+    for (name, mode) in [("plain", "Disabled"), ("special", "Enabled"), ("odd", "Disabled")] {
+        world.eventually(name, |_| shown(name).as_deref() == Some(mode)).await;
+    }
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_sandbox_whose_status_cannot_be_read_is_told_in_the_runtimes_words() {
     let world = World::new();
     let fault = Fault::on(cri::Call::PodSandboxStatus).times(1).fail(cri::Code::NotFound, "gone");

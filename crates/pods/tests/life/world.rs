@@ -6,6 +6,7 @@ mod neighbours;
 use self::api::FakeApi;
 use self::neighbours::{
     FakeCgroups, FakeImages, FakePlacement, FakeVolumes, NoObjects, OneProcessor, RecordedEvents,
+    SPECIAL,
 };
 use ::api::core::v1::{Node, Pod, PodStatus};
 use engine::request::RequestSettings;
@@ -144,7 +145,11 @@ impl World {
             node: self.node.subscribe(),
             api: with_api.then(|| -> Arc<dyn PodApi> { Arc::<FakeApi>::clone(&self.api) }),
             api_pods: with_api.then_some(api_pods),
-            handlers: watch::Sender::new(RuntimeHandlers::default()).subscribe(),
+            handlers: watch::Sender::new(RuntimeHandlers {
+                recursive_read_only: [SPECIAL.to_owned()].into(),
+                ..RuntimeHandlers::default()
+            })
+            .subscribe(),
             metrics: pods::PodMetrics::new(&self.counted, &Registry::new()),
             clock: Arc::clone(&self.clock),
             processors: Arc::new(OneProcessor),
