@@ -34,7 +34,19 @@ impl ImageKey {
     pub fn of_id(id: &str) -> Self {
         Self { id: id.to_owned(), handler: String::new() }
     }
+
+    /// The text of `InvalidImageID`, of an image that has no id to remove it by.
+    pub fn invalid_text(&self) -> String {
+        let known_as = match self.handler.as_str() {
+            "" => self.id.clone(),
+            handler => format!("{},{handler}", self.id),
+        };
+        format!("ImageID is not valid, skipping, image: {known_as}")
+    }
 }
+
+/// Images that containers run or mount, each with those containers: `namespace/pod/container`.
+pub type Holders = BTreeMap<ImageKey, BTreeSet<String>>;
 
 /// An image as the runtime lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,7 +86,7 @@ pub struct Candidate {
 
 impl ImageMemory {
     /// Takes in what the runtime lists and what its containers use.
-    pub fn observe(&mut self, listed: &[ListedImage], in_use: &BTreeSet<ImageKey>, now: Timestamp) {
+    pub fn observe(&mut self, listed: &[ListedImage], in_use: &Holders, now: Timestamp) {
         for image in listed {
             let known = self.images.entry(image.key.clone()).or_insert(Remembered {
                 first_detected: now,
@@ -82,7 +94,7 @@ impl ImageMemory {
                 size: 0,
                 pinned: false,
             });
-            if in_use.contains(&image.key) {
+            if in_use.contains_key(&image.key) {
                 known.last_used = Some(now);
             }
             known.size = image.size;
@@ -93,11 +105,11 @@ impl ImageMemory {
     }
 
     /// Images that are neither used nor pinned, the longest unused first.
-    pub fn candidates(&self, in_use: &BTreeSet<ImageKey>) -> Vec<Candidate> {
+    pub fn candidates(&self, in_use: &Holders) -> Vec<Candidate> {
         let mut all: Vec<Candidate> = self
             .images
             .iter()
-            .filter(|(key, image)| !image.pinned && !in_use.contains(*key))
+            .filter(|(key, image)| !image.pinned && !in_use.contains_key(*key))
             .map(|(key, image)| Candidate {
                 key: key.clone(),
                 size: image.size,
@@ -109,6 +121,20 @@ impl ImageMemory {
         all
     }
 
+    /// What cannot be freed because containers hold it.
+    pub fn held(&self, in_use: &Holders) -> Held {
+        let size = |key| self.images.get(key).map(|image| image.size);
+        let mut images: Vec<(u64, &BTreeSet<String>)> =
+            in_use.iter().filter_map(|(key, by)| Some((size(key)?, by))).collect();
+        images.sort_by_key(|(size, by)| (std::cmp::Reverse(*size), *by));
+        let bytes = images.iter().fold(0_u64, |sum, (size, _)| sum.saturating_add(*size));
+        let told = images.iter().take(MOST_TOLD).map(|(size, by)| {
+            let by: Vec<&str> = by.iter().take(MOST_TOLD).map(String::as_str).collect();
+            format!("{} by {}", size_text(*size), by.join(", "))
+        });
+        Held { images: images.len(), bytes, by: told.collect::<Vec<_>>().join("; ") }
+    }
+
     /// An image was removed.
     pub fn forget(&mut self, key: &ImageKey) {
         self.images.remove(key);
@@ -118,6 +144,20 @@ impl ImageMemory {
     pub fn ids(&self) -> impl Iterator<Item = &str> {
         self.images.keys().map(|key| key.id.as_str())
     }
+}
+
+/// So many images, and so many containers of each, are told of by name.
+const MOST_TOLD: usize = 5;
+
+/// Images that are kept because containers hold them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// How many.
+    pub images: usize,
+    /// Their sizes together.
+    pub bytes: u64,
+    /// The largest ones, each with containers that hold it.
+    pub by: String,
 }
 
 impl Candidate {
@@ -241,8 +281,8 @@ mod tests {
     #[test]
     fn the_longest_unused_image_goes_first_and_used_or_pinned_ones_stay() {
         let mut memory = ImageMemory::default();
-        let used = |names: &[&str]| -> BTreeSet<ImageKey> {
-            names.iter().map(|name| ImageKey::of_id(name)).collect()
+        let used = |names: &[&str]| -> Holders {
+            names.iter().map(|name| (ImageKey::of_id(name), BTreeSet::new())).collect()
         };
         memory.observe(&[image("a"), image("b"), image("pinned")], &used(&["a"]), time(0));
         memory.observe(
@@ -262,7 +302,7 @@ mod tests {
         let key = |handler: &str| ImageKey { handler: handler.into(), ..ImageKey::of_id("a") };
         let listed = ["", "kata"].map(|handler| ListedImage { key: key(handler), ..image("a") });
         let mut memory = ImageMemory::default();
-        let used = BTreeSet::from([key("")]);
+        let used = Holders::from([(key(""), BTreeSet::new())]);
         memory.observe(&listed, &used, time(0));
         let left: Vec<ImageKey> = memory.candidates(&used).into_iter().map(|c| c.key).collect();
         assert_eq!(left, [key("kata")]);
@@ -273,20 +313,20 @@ mod tests {
     #[test]
     fn young_and_just_used_images_stay() {
         let mut memory = ImageMemory::default();
-        memory.observe(&[image("a")], &BTreeSet::new(), time(0));
-        let candidate = &memory.candidates(&BTreeSet::new())[0];
+        memory.observe(&[image("a")], &Holders::new(), time(0));
+        let candidate = &memory.candidates(&Holders::new())[0];
         assert!(!candidate.removable(&policy(), time(119)));
         assert!(candidate.removable(&policy(), time(120)));
-        memory.observe(&[image("a")], &[ImageKey::of_id("a")].into(), time(200));
-        assert!(!memory.candidates(&BTreeSet::new())[0].removable(&policy(), time(200)));
+        memory.observe(&[image("a")], &[(ImageKey::of_id("a"), BTreeSet::new())].into(), time(200));
+        assert!(!memory.candidates(&Holders::new())[0].removable(&policy(), time(200)));
     }
 
     #[test]
     fn the_maximum_age_counts_only_once_we_ran_that_long() {
         let mut memory = ImageMemory::default();
-        memory.observe(&[image("a")], &BTreeSet::new(), time(0));
+        memory.observe(&[image("a")], &Holders::new(), time(0));
         let with_age = GcPolicy { max_age: SignedDuration::from_secs(60), ..policy() };
-        let candidate = &memory.candidates(&BTreeSet::new())[0];
+        let candidate = &memory.candidates(&Holders::new())[0];
         assert!(!candidate.too_old(&with_age, time(60), time(0)));
         assert!(candidate.too_old(&with_age, time(61), time(0)));
         assert!(!candidate.too_old(&policy(), time(1_000_000), time(0)));
@@ -302,6 +342,30 @@ mod tests {
     }
 
     #[test]
+    fn tells_who_holds_the_largest_images() {
+        let mut memory = ImageMemory::default();
+        let listed = [("a", GI), ("b", 3 * GI), ("free", 9 * GI), ("c", 512)];
+        let listed =
+            listed.map(|(id, size)| ListedImage { key: ImageKey::of_id(id), size, pinned: false });
+        let by = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let used = Holders::from([
+            (ImageKey::of_id("a"), by(&["shop/web-0/main", "shop/web-1/main"])),
+            (ImageKey::of_id("b"), by(&["jobs/big/work"])),
+            (ImageKey::of_id("c"), by(&["kube-system/dns/dns"])),
+            (ImageKey::of_id("gone"), by(&["old/one/main"])),
+        ]);
+        memory.observe(&listed, &used, time(0));
+        let held = memory.held(&used);
+        assert_eq!((held.images, held.bytes), (3, 4 * GI + 512));
+        assert_eq!(
+            held.by,
+            "3.0 GiB by jobs/big/work; 1.0 GiB by shop/web-0/main, shop/web-1/main; \
+             512 B by kube-system/dns/dns"
+        );
+        assert_eq!(memory.held(&Holders::new()).by, "");
+    }
+
+    #[test]
     fn texts_and_labels_are_upstreams() {
         let capacity = GI * 39 / 2;
         assert_eq!(
@@ -312,6 +376,10 @@ mod tests {
              data."
         );
         assert_eq!(size_text(512), "512 B");
+        let nameless = |handler: &str| ImageKey { id: String::new(), handler: handler.into() };
+        let told = "ImageID is not valid, skipping, image: ";
+        assert_eq!(nameless("").invalid_text(), told);
+        assert_eq!(nameless("kata").invalid_text(), format!("{told},kata"));
         for (size, want) in [
             (0, "N/A"),
             (1, "0-10MB"),

@@ -2,11 +2,11 @@
 
 use async_trait::async_trait;
 use cri::RuntimeClient;
-use engine::image::gc::ImageKey;
+use engine::image::gc::{Holders, ImageKey};
 use engine::image::progress::PullBytes;
+use engine::request::labels;
 use jiff::Timestamp;
-use proto::cri_v1::{AuthConfig, Image, ImageSpec, PodSandboxConfig};
-use std::collections::BTreeSet;
+use proto::cri_v1::{AuthConfig, Container, Image, ImageSpec, PodSandboxConfig};
 
 /// Image calls. An error is the text the Go kubelet shows.
 #[async_trait]
@@ -25,7 +25,7 @@ pub trait ImageCalls: Send + Sync + std::fmt::Debug {
     /// Removes an image.
     async fn remove(&self, image: &ImageKey) -> Result<(), String>;
     /// Images that containers run or mount, of these.
-    async fn in_use(&self, images: &[Image]) -> Result<BTreeSet<ImageKey>, String>;
+    async fn in_use(&self, images: &[Image]) -> Result<Holders, String>;
     /// How far the pull of an image is, where the runtime tells.
     async fn progress(&self, _image: &str, _now: Timestamp) -> Option<PullBytes> {
         None
@@ -61,16 +61,17 @@ impl ImageCalls for RuntimeClient {
         self.remove_image(spec).await.map_err(|e| e.to_string())
     }
 
-    async fn in_use(&self, images: &[Image]) -> Result<BTreeSet<ImageKey>, String> {
-        let mut used = BTreeSet::new();
+    async fn in_use(&self, images: &[Image]) -> Result<Holders, String> {
+        let mut used = Holders::new();
         for container in self.list_containers(None).await.map_err(|e| e.to_string())? {
+            let holder = holder(&container);
             let id = if container.image_id.is_empty() {
                 container.image_ref
             } else {
                 container.image_id
             };
             let handler = container.image.map(|image| image.runtime_handler).unwrap_or_default();
-            used.insert(ImageKey { id, handler });
+            used.entry(ImageKey { id, handler }).or_default().insert(holder.clone());
             let status = match self.container_status(&container.id, false).await {
                 Ok(answer) => answer.status,
                 // It ended while we looked: what it used is free.
@@ -80,7 +81,9 @@ impl ImageCalls for RuntimeClient {
             for mount in status.iter().flat_map(|s| &s.mounts) {
                 let Some(mounted) = mount.image.as_ref().map(|i| &i.image) else { continue };
                 // Mounts do not say for which handler: none of them may go.
-                used.extend(images.iter().filter(|image| image.id == *mounted).map(key));
+                for image in images.iter().filter(|image| image.id == *mounted) {
+                    used.entry(key(image)).or_default().insert(holder.clone());
+                }
             }
         }
         Ok(used)
@@ -88,6 +91,16 @@ impl ImageCalls for RuntimeClient {
 
     async fn progress(&self, image: &str, now: Timestamp) -> Option<PullBytes> {
         super::progress::of_content(self, image, now).await
+    }
+}
+
+/// `namespace/pod/container`, or the id of a container that is of no pod.
+fn holder(container: &Container) -> String {
+    let label = |name: &str| container.labels.get(name).map(String::as_str);
+    let names = [labels::POD_NAMESPACE, labels::POD_NAME, labels::CONTAINER_NAME].map(label);
+    match names {
+        [Some(namespace), Some(pod), Some(name)] => format!("{namespace}/{pod}/{name}"),
+        _ => container.id.clone(),
     }
 }
 

@@ -5,7 +5,8 @@ use super::metrics::ImageMetrics;
 use super::records::Records;
 use async_trait::async_trait;
 use engine::image::gc::{
-    Candidate, GcPolicy, ImageKey, ImageMemory, ListedImage, fullness, insufficient_text,
+    Candidate, GcPolicy, Held, Holders, ImageKey, ImageMemory, ListedImage, fullness,
+    insufficient_text,
 };
 use engine::image::keyring::aggregate;
 use jiff::Timestamp;
@@ -124,13 +125,13 @@ impl ImageGc {
 
     /// Notes which images are there and used; to be called at start and every five minutes.
     pub async fn observe(&self) -> Result<(), ImageGcError> {
-        self.candidates(self.clock.now()).await.map(drop)
+        self.look(self.clock.now()).await.map(drop)
     }
 
     /// One pass; `running_since` is when the collecting loop began.
     pub async fn collect(&self, running_since: Timestamp) -> Result<(), ImageGcError> {
         let now = self.clock.now();
-        let candidates = self.candidates(now).await?;
+        let (candidates, held) = self.candidates(now).await?;
         let (old, rest): (Vec<_>, Vec<_>) =
             candidates.into_iter().partition(|c| c.too_old(&self.policy, now, running_since));
         self.remove_old(old).await?;
@@ -144,6 +145,8 @@ impl ImageGc {
         let wanted = u64::try_from(wanted).unwrap_or(0);
         let freed = self.free(wanted, now, rest).await?;
         if freed < wanted {
+            let Held { images, bytes, by } = held;
+            tracing::warn!(images, bytes, by, "images that containers hold cannot be removed");
             let message = insufficient_text(full.used_percent, space.capacity, freed);
             self.warn("FreeDiskSpaceFailed", message.clone());
             return Err(ImageGcError::Insufficient(message));
@@ -154,21 +157,35 @@ impl ImageGc {
     /// Removes every image that nobody uses, as far as the minimum age allows; gives the bytes freed.
     pub async fn delete_unused(&self) -> Result<u64, ImageGcError> {
         let now = self.clock.now();
-        let candidates = self.candidates(now).await?;
+        let (candidates, _) = self.candidates(now).await?;
         self.free(u64::MAX, now, candidates).await
     }
 
-    async fn candidates(&self, now: Timestamp) -> Result<Vec<Candidate>, ImageGcError> {
+    /// What may go, and what is held. Images that have no id are told of and left alone.
+    async fn candidates(&self, now: Timestamp) -> Result<(Vec<Candidate>, Held), ImageGcError> {
+        let (candidates, held) = self.look(now).await?;
+        let (named, nameless): (Vec<_>, Vec<_>) =
+            candidates.into_iter().partition(|c| !self.by_handler || !c.key.id.is_empty());
+        for image in nameless {
+            self.warn("InvalidImageID", image.key.invalid_text());
+        }
+        Ok((named, held))
+    }
+
+    async fn look(&self, now: Timestamp) -> Result<(Vec<Candidate>, Held), ImageGcError> {
         let images = self.calls.list().await.map_err(ImageGcError::Unknown)?;
         let in_use = self.calls.in_use(&images).await.map_err(ImageGcError::Unknown)?;
-        let in_use: BTreeSet<ImageKey> = in_use.into_iter().map(|k| self.known_as(k)).collect();
+        let mut holders = Holders::new();
+        for (key, by) in in_use {
+            holders.entry(self.known_as(key)).or_default().extend(by);
+        }
         let listed: Vec<ListedImage> = images
             .iter()
             .map(|i| ListedImage { key: self.known_as(key(i)), size: i.size, pinned: i.pinned })
             .collect();
         let mut memory = self.memory.lock().map_err(|e| ImageGcError::Unknown(e.to_string()))?;
-        memory.observe(&listed, &in_use, now);
-        Ok(memory.candidates(&in_use))
+        memory.observe(&listed, &holders, now);
+        Ok((memory.candidates(&holders), memory.held(&holders)))
     }
 
     /// The key under which an image is remembered: handlers count only where image calls name them.

@@ -1,5 +1,6 @@
 //! Images over a fake runtime, with paused time.
 
+mod collected;
 mod counted;
 mod progress;
 
@@ -11,7 +12,7 @@ use api::core::v1::{
 };
 use api::node::v1::RuntimeClass;
 use async_trait::async_trait;
-use engine::image::gc::{GcPolicy, ImageKey};
+use engine::image::gc::{GcPolicy, Holders, ImageKey};
 use engine::image::record::AllowList;
 use jiff::{SignedDuration, Timestamp};
 use ports::{EventTarget, NodeEvent, ObjectError, TokenRequest, TokenResponse};
@@ -101,8 +102,9 @@ impl ImageCalls for Runtime {
         Ok(())
     }
 
-    async fn in_use(&self, _: &[Image]) -> Result<BTreeSet<ImageKey>, String> {
-        Ok(self.used.lock().unwrap().iter().map(|id| ImageKey::of_id(id)).collect())
+    async fn in_use(&self, _: &[Image]) -> Result<Holders, String> {
+        let used = self.used.lock().unwrap();
+        Ok(used.iter().map(|id| (ImageKey::of_id(id), BTreeSet::new())).collect())
     }
 
     async fn progress(
@@ -526,58 +528,6 @@ fn gc_policy() -> GcPolicy {
         min_age: SignedDuration::from_secs(120),
         max_age: SignedDuration::ZERO,
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn collection_frees_the_longest_unused_images_until_the_low_threshold() {
-    let bed = bed(config()).await;
-    for (name, id) in [("a:1", "a"), ("b:1", "b"), ("c:1", "c"), ("used:1", "used")] {
-        bed.runtime.add(name, id, 4);
-    }
-    bed.runtime.used.lock().unwrap().insert("used".into());
-    let space = Arc::new(Space(ImageFsSpace { capacity: 100, available: 14 }));
-    let gc = bed.images.collector(gc_policy(), space);
-    let start = bed.clock.now();
-    gc.observe().await.unwrap();
-    let young = gc.collect(start).await.unwrap_err();
-    assert!(matches!(young, ImageGcError::Insufficient(_)), "all are younger than two minutes");
-    assert_eq!(bed.told.reasons(), ["FreeDiskSpaceFailed"]);
-    bed.clock.advance(120);
-    gc.collect(start).await.unwrap();
-    assert_eq!(*bed.runtime.removed.lock().unwrap(), ["a", "b"], "8 bytes cover the 6 wanted");
-}
-
-#[tokio::test(start_paused = true)]
-async fn unused_images_all_go_under_pressure_with_their_records() {
-    let bed = bed(config()).await;
-    bed.ensure(request("u", IMAGE, "Always", &[])).await.unwrap();
-    let gc = bed
-        .images
-        .collector(gc_policy(), Arc::new(Space(ImageFsSpace { capacity: 0, available: 0 })));
-    gc.observe().await.unwrap();
-    bed.clock.advance(300);
-    assert_eq!(gc.delete_unused().await, Ok(1234));
-    let pulled = std::fs::read_dir(bed.root.join("image_manager/pulled")).unwrap().count();
-    assert_eq!(pulled, 0);
-    assert_eq!(gc.collect(bed.clock.now()).await, Err(ImageGcError::NoCapacity));
-    assert_eq!(bed.told.reasons().last().map(String::as_str), Some("InvalidDiskCapacity"));
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_loop_tells_the_node_from_the_second_failure_on() {
-    let bed = bed(config()).await;
-    let space = Arc::new(Space(ImageFsSpace { capacity: 0, available: 0 }));
-    let gc = Arc::new(bed.images.collector(gc_policy(), space));
-    let stop = tokio_util::sync::CancellationToken::new();
-    let task = {
-        let (gc, stop) = (Arc::clone(&gc), stop.clone());
-        tokio_test_spawn(async move { gc.run(stop).await })
-    };
-    tokio::time::sleep(Duration::from_secs(301)).await;
-    stop.cancel();
-    task.await.unwrap();
-    let want = ["InvalidDiskCapacity", "InvalidDiskCapacity", "ImageGCFailed"];
-    assert_eq!(bed.told.reasons(), want);
 }
 
 fn tokio_test_spawn<F>(future: F) -> tokio::task::JoinHandle<F::Output>
