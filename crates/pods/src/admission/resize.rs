@@ -5,8 +5,9 @@
 
 use crate::metrics::resize::{ResizeMetrics, RetryTrigger};
 use crate::sources::desired::uid_of;
-use api::core::v1::{Container, Pod, PodCondition, ResourceRequirements};
+use api::core::v1::{Container, Pod, PodCondition, ResourceClaim};
 use api::ids::PodUid;
+use api::machinery::api::resource::Quantity;
 use engine::admission::Rejection;
 use engine::admission::resize::{INFEASIBLE, infeasible_detail};
 use engine::status::resize::{PendingReason, ResizeConditions};
@@ -40,7 +41,43 @@ struct Told<'a> {
 #[derive(Debug, Serialize)]
 struct ToldContainer<'a> {
     name: &'a str,
-    resources: ResourceRequirements,
+    resources: ToldResources<'a>,
+}
+
+/// Resources with their fields in the order of Go's type.
+#[derive(Debug, Default, Serialize)]
+struct ToldResources<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limits: Option<&'a BTreeMap<String, Quantity>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requests: Option<&'a BTreeMap<String, Quantity>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    claims: Option<&'a Vec<ResourceClaim>>,
+}
+
+impl<'a> ToldContainer<'a> {
+    fn of(container: &'a Container) -> Self {
+        let resources = container.resources.as_ref().map(|own| ToldResources {
+            limits: own.limits.as_ref(),
+            requests: own.requests.as_ref(),
+            claims: own.claims.as_ref(),
+        });
+        Self { name: &container.name, resources: resources.unwrap_or_default() }
+    }
+}
+
+/// What a pod asks for, byte for byte as Go writes it.
+fn summary(pod: &Pod, error: &str) -> String {
+    let spec = pod.spec.as_ref();
+    let init = spec.into_iter().flat_map(|spec| spec.init_containers.iter().flatten());
+    let regular = spec.into_iter().flat_map(|spec| &spec.containers);
+    let told = Told {
+        init_containers: init.map(ToldContainer::of).collect(),
+        containers: regular.map(ToldContainer::of).collect(),
+        generation: pod.metadata.generation.unwrap_or_default(),
+        error,
+    };
+    units::gojson::to_string(&told).unwrap_or_default()
 }
 
 impl Resizes {
@@ -184,33 +221,40 @@ impl Resizes {
         prefix: &str,
         error: &str,
     ) {
-        let spec = pod.spec.as_ref();
-        let list = |containers: &'static str| -> Vec<ToldContainer<'_>> {
-            let all: Vec<&Container> = match containers {
-                "init" => {
-                    spec.into_iter().flat_map(|s| s.init_containers.iter().flatten()).collect()
-                }
-                _ => spec.into_iter().flat_map(|s| &s.containers).collect(),
-            };
-            all.into_iter()
-                .map(|c| ToldContainer {
-                    name: &c.name,
-                    resources: c.resources.clone().unwrap_or_default(),
-                })
-                .collect()
-        };
-        let told = Told {
-            init_containers: list("init"),
-            containers: list("regular"),
-            generation: pod.metadata.generation.unwrap_or_default(),
-            error,
-        };
-        let details = serde_json::to_string(&told).unwrap_or_default();
+        let details = summary(pod, error);
         self.events.emit(NodeEvent {
             target: EventTarget::Pod { pod: Arc::clone(pod), field_path: None },
             severity,
             reason,
             message: format!("{prefix}: {details}"),
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resize_is_told_in_the_order_and_with_the_escapes_of_go() {
+        let resources = serde_json::json!({ "requests": { "memory": "1Mi", "cpu": "1m" },
+            "claims": [{ "name": "gpu" }], "limits": { "cpu": "2m" } });
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": { "generation": 3 },
+            "spec": {
+                "initContainers": [{ "name": "i" }],
+                "containers": [{ "name": "a", "resources": resources }],
+            },
+        }))
+        .unwrap();
+        assert_eq!(
+            summary(&pod, "1 < 2 & \"3\""),
+            concat!(
+                r#"{"initContainers":[{"name":"i","resources":{}}],"containers":[{"name":"a","#,
+                r#""resources":{"limits":{"cpu":"2m"},"requests":{"cpu":"1m","memory":"1Mi"},"#,
+                r#""claims":[{"name":"gpu"}]}}],"generation":3,"error":"1 \u003c 2 \u0026 \"3\""}"#,
+            )
+        );
+        assert!(!summary(&Pod::default(), "").contains("error"));
     }
 }
