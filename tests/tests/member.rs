@@ -373,3 +373,24 @@ fn a_node_that_was_away_for_long_gives_up_what_was_taken_and_keeps_the_rest() {
     node.stop_kubelet();
     healthy.stop_kubelet();
 }
+
+#[test]
+fn a_start_that_fails_for_a_folder_is_told_to_the_node() {
+    let control = Arc::new(ControlPlane::start(&ControlPlaneOptions::default()).unwrap());
+    let mut node =
+        TestNode::builder().kubelet(KubeletKind::Rubelet).join(&control).start().unwrap();
+    node.stop_kubelet();
+    let folder = node.root_dir().join("plugins_registry");
+    std::fs::remove_dir(&folder).unwrap();
+    std::fs::write(&folder, "").unwrap();
+    node.launch_kubelet(KubeletKind::Rubelet).unwrap();
+    let told = || {
+        let args = ["events", "--field-selector", "reason=KubeletSetupFailed"];
+        let events = control.get(args).ok()?;
+        let messages = events["items"].as_array()?.iter().map(|event| event["message"].clone());
+        messages.into_iter().next()
+    };
+    let told = eventually_some(PATIENCE, "the node is told why", told).unwrap();
+    let fault = format!("mkdir {}: not a directory", folder.display());
+    assert_eq!(told, format!("error creating plugins registry directory: {fault}"));
+}

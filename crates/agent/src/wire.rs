@@ -90,8 +90,10 @@ async fn start_all(
         && runtime::user_namespaces_on_host_network(&client).await;
     host.declared_features = settings::declared_features(config, host_network_users);
     let checkpoints = config.gates.enabled("ContainerCheckpoint");
-    layout::make(&roots, checkpoints).map_err(AgentError::Folders)?;
-    share_root(&roots);
+    let folders = layout::make(&roots, checkpoints);
+    if folders.is_ok() {
+        share_root(&roots);
+    }
     own_process(config, &roots);
 
     let (view_out, view) = watch::channel(Arc::new(NodeView::default()));
@@ -102,6 +104,15 @@ async fn start_all(
         reason: "Starting",
         message: "Starting kubelet.".to_owned(),
     });
+    if let Err(fault) = folders {
+        cluster.events.emit(NodeEvent {
+            target: EventTarget::Node,
+            severity: EventSeverity::Warning,
+            reason: "KubeletSetupFailed",
+            message: fault.clone(),
+        });
+        return Err(AgentError::Folders(fault));
+    }
     if !host.cgroups.is_v2() {
         cluster.events.emit(NodeEvent {
             target: EventTarget::Node,

@@ -1,7 +1,8 @@
 //! Events to the API server: a bounded queue, correlation, one sender.
 //!
 //! Promises: emitting never waits; what does not fit in the queue is dropped with a log line; order
-//! is kept per process. An event tells when it happened, not when the server could be reached.
+//! is kept per process. An event tells when it happened, not when the server could be reached. What was
+//! emitted before the end is still sent, as far as a moment suffices: it may tell why it ends.
 
 mod correlate;
 mod name;
@@ -25,6 +26,8 @@ use tokio_util::sync::CancellationToken;
 const QUEUE: usize = 1000;
 const TRIES: u32 = 12;
 const RETRY_PAUSE: Duration = Duration::from_secs(10);
+/// How long events are still sent after the end was asked for.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Settings of [`ApiEvents`].
 #[derive(Debug, Clone)]
@@ -137,10 +140,14 @@ struct SenderTask {
 
 impl SenderTask {
     async fn run(mut self, mut events: mpsc::Receiver<Queued>, cancel: CancellationToken) {
+        let mut over = std::pin::pin!(async {
+            cancel.cancelled().await;
+            tokio::time::sleep(LAST_WORDS).await;
+        });
         loop {
             let event = tokio::select! {
                 // Cancel-safe: a token has no state to lose.
-                () = cancel.cancelled() => return,
+                () = cancel.cancelled() => events.try_recv().ok(),
                 // Cancel-safe: an event not taken stays in the queue.
                 event = events.recv() => event,
             };
@@ -150,8 +157,8 @@ impl SenderTask {
                 continue;
             };
             tokio::select! {
-                // Cancel-safe: a token has no state to lose.
-                () = cancel.cancelled() => return,
+                // Cancel-safe: it goes on where it was.
+                () = &mut over => return,
                 // Dropped only at the end of the process: the event is lost then.
                 () = self.deliver(&occurrence, version.as_deref(), &post) => {}
             }

@@ -91,3 +91,18 @@ async fn an_event_tells_when_it_happened_and_keeps_its_name() {
     assert_eq!(folded["source"]["component"], "kubelet");
     tasks.shutdown().await;
 }
+
+#[tokio::test]
+async fn what_is_told_right_before_the_end_is_still_sent() {
+    let api = FakeApi::start().await.unwrap();
+    let kubeconfig = Kubeconfig::parse(&api.kubeconfig(), Path::new("/")).unwrap();
+    let connection = Connection::new(&kubeconfig, &ConnectionConfig::default()).await.unwrap();
+    let clock: Arc<dyn Clock> = Arc::new(Hands(Mutex::new(FIRST.parse().unwrap())));
+    let tasks = Tasks::new();
+    let config = EventsConfig { node_name: "node1".into() };
+    let (events, sending) = ApiEvents::new(&connection, config, clock, tasks.token());
+    events.emit(event("the end"));
+    tasks.token().cancel();
+    sending.await;
+    assert!(api.objects("events").iter().any(|event| event["message"] == "the end"));
+}
