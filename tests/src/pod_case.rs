@@ -8,6 +8,7 @@
 
 mod actions;
 mod containers;
+mod corners;
 mod environment;
 mod faults;
 mod probes;
@@ -34,9 +35,17 @@ pub const HOST_FOLDER: &str = "/tmp/rubelet-drawn";
 /// The pod of this number with what its client does, as a record that is still to be made.
 pub fn make(seed: u64) -> anyhow::Result<Golden> {
     let mut draw = Draw::new(seed);
+    let cornered = seed >= corners::FIRST;
+    if cornered {
+        draw.odd_name();
+    }
     let mut pod = draw.pod();
-    let theme = if seed >= themes::FIRST { draw.theme(&mut pod) } else { None };
-    let script = theme.unwrap_or_else(|| draw.actions(&pod));
+    let turn = match seed {
+        _ if cornered && !draw.dice.once_in(3) => draw.corner(&mut pod),
+        themes::FIRST.. => draw.theme(&mut pod),
+        _ => None,
+    };
+    let script = turn.unwrap_or_else(|| draw.actions(&pod));
     let record = json!({ "pod": pod, "script": script });
     Golden::of(PathBuf::from(format!("{}.json", draw.name)), &record)
 }
@@ -114,7 +123,8 @@ mod tests {
 
     #[test]
     fn every_part_of_the_specification_is_drawn_some_time() {
-        let numbers = (0..3_000).chain(themes::FIRST..themes::FIRST + 500);
+        let some = |first: u64| first..first + 500;
+        let numbers = (0..3_000).chain(some(themes::FIRST)).chain(some(corners::FIRST));
         let all: String = numbers.map(|seed| make(seed).unwrap().pod.to_string()).collect();
         let words = [
             "restartPolicyRules",
@@ -148,6 +158,13 @@ mod tests {
             "HTTPS",
             "\"terminationGracePeriodSeconds\":0",
             "/files/env",
+            "hostnameOverride",
+            "serviceAccountToken",
+            "priorityClassName",
+            "resourceClaims",
+            "flexVolume",
+            ".example.com\"",
+            "appArmorProfile",
         ];
         for word in words {
             assert!(all.contains(word), "{word} is never drawn");

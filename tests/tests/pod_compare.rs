@@ -154,9 +154,12 @@ fn found(golden: &Golden, seen: &Observed) -> Vec<Difference> {
             one.at != "events" || lines.any(|line| !line.contains(" Killing "))
         });
     }
-    // The Go kubelet tells some things at every look at a pod, and of one pod not more than so much.
-    let told: u64 = golden.events.iter().filter_map(|event| event["count"].as_u64()).sum();
-    all.retain(|one| one.at != "events" || told < SPAM || !one.golden.is_empty());
+    // Both tell some things at every look at a pod, and of one pod not more than so much.
+    let told =
+        |events: &[Value]| -> u64 { events.iter().filter_map(|e| e["count"].as_u64()).sum() };
+    let (go, ours) = (told(&golden.events), told(&seen.events));
+    all.retain(|one| one.at != "events" || go < SPAM || !one.golden.is_empty());
+    all.retain(|one| one.at != "events" || ours < SPAM || !one.observed.is_empty());
     all
 }
 

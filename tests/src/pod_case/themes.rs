@@ -13,7 +13,7 @@ pub(super) const FIRST: u64 = 10_000;
 /// The first number whose pods may have a startup probe beside a liveness probe that fails.
 const PAIRS: u64 = 20_000;
 
-const STAYS: &str = "trap 'exit 0' TERM; sleep 3600 & wait";
+pub(super) const STAYS: &str = "trap 'exit 0' TERM; sleep 3600 & wait";
 const STUBBORN: &str = "trap '' TERM; sleep 3600 & wait; wait";
 
 impl Draw {
@@ -46,7 +46,7 @@ impl Draw {
 
     /// A container that all kinds of probes and hooks were taken from, to be given others: a sidecar once in a
     /// few times.
-    fn chosen<'a>(&mut self, spec: &'a mut Value) -> &'a mut Value {
+    pub(super) fn chosen<'a>(&mut self, spec: &'a mut Value) -> &'a mut Value {
         let side = spec["initContainers"].as_array().and_then(|list| {
             list.iter().position(|one| one["name"].as_str().is_some_and(|n| n.starts_with('s')))
         });
@@ -137,7 +137,8 @@ impl Draw {
     }
 
     fn speaks_grpc(&mut self, spec: &mut Value) {
-        let port = self.port;
+        // Its second port is none that another container of the pod may have.
+        let (port, http) = (self.port, 24_000 + self.seed % 1_000);
         let bad = self.dice.once_in(4);
         let service = self.one(&json!([null, "", "other"]));
         let unhealthy = self.dice.once_in(3);
@@ -147,14 +148,14 @@ impl Draw {
         let mut args = vec![
             "grpc-health-checking".to_owned(),
             format!("--port={port}"),
-            format!("--http-port={}", port + 1),
+            format!("--http-port={http}"),
         ];
         if unhealthy {
             args.push("--delay-unhealthy-sec=6".to_owned());
         }
         one["args"] = json!(args);
         forget(one, &["command"]);
-        let mut grpc = json!({ "port": if bad { port + 1 } else { port } });
+        let mut grpc = json!({ "port": if bad { http } else { port } });
         if !service.is_null() {
             grpc["service"] = service.clone();
         }
@@ -450,17 +451,17 @@ fn with_once(spec: &mut Value) {
 }
 
 /// Takes from a container what would keep it from writing where it must.
-fn rootless(container: &mut Value) {
+pub(super) fn rootless(container: &mut Value) {
     forget(container, &["securityContext"]);
 }
 
-fn forget(object: &mut Value, fields: &[&str]) {
+pub(super) fn forget(object: &mut Value, fields: &[&str]) {
     if let Some(object) = object.as_object_mut() {
         object.retain(|name, _| !fields.contains(&name.as_str()));
     }
 }
 
-fn push(object: &mut Value, list: &str, item: Value) {
+pub(super) fn push(object: &mut Value, list: &str, item: Value) {
     match object[list].as_array_mut() {
         Some(list) => list.push(item),
         None => object[list] = json!([item]),
