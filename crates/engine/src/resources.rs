@@ -103,13 +103,16 @@ fn of_containers(pod: &Pod, spec: &PodSpec, side: Side, counting: Counting) -> A
     for container in spec.init_containers.iter().flatten() {
         let sidecar = is_sidecar(container);
         let own = of_container(pod, container, side, counting.with_status && sidecar);
-        let mut now = sidecars.clone();
-        add_all(&mut now, &own);
         if sidecar {
             add_all(&mut sums, &own);
-            sidecars.clone_from(&now);
+            add_all(&mut sidecars, &own);
+            raise(&mut peak, &sidecars);
+        } else {
+            // A sum is written as its first part is: that of the one that runs.
+            let mut now = own;
+            add_all(&mut now, &sidecars);
+            raise(&mut peak, &now);
         }
-        raise(&mut peak, &now);
     }
     raise(&mut sums, &peak);
     sums

@@ -38,7 +38,7 @@ fn text(amounts: &Amounts) -> String {
 
 #[test]
 fn sums_containers_sidecars_and_init_peaks() {
-    let cases: [(&str, &str, &[Row], &str); 6] = [
+    let cases: [(&str, &str, &[Row], &str); 7] = [
         (
             "regular ones add up",
             "a b",
@@ -68,6 +68,12 @@ fn sums_containers_sidecars_and_init_peaks() {
             "i:x s:s a",
             &[("s", "cpu=1", ""), ("x", "cpu=3", ""), ("a", "cpu=1", "")],
             "cpu=3",
+        ),
+        (
+            "a sum is written as what the init container asks for",
+            "s:s i:x a",
+            &[("s", "memory=10M", ""), ("x", "memory=100e6", "")],
+            "memory=110e6",
         ),
         (
             "pod-level values replace sums",
