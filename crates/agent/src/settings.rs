@@ -432,6 +432,7 @@ pub(crate) fn server(config: &Config, host: &Host) -> ServerSettings {
                 _ => String::new(),
             },
             cipher_suites: server.tls_cipher_suites.clone(),
+            curve_preferences: server.tls_curve_preferences.clone(),
             ask_client: match server.client_ca_file {
                 None => AskClient::Never,
                 Some(_) if on("ReloadKubeletClientCAFile") => AskClient::Followed,

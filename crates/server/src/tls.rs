@@ -4,6 +4,7 @@
 //! certificate is used at once; a client certificate is asked for but judged by `auth`, as
 //! upstream does, so that a bad one never breaks the handshake itself.
 
+mod groups;
 mod order;
 mod pair;
 
@@ -34,6 +35,9 @@ pub enum TlsError {
     /// Known, but not offered by this build.
     #[error("{0} is not offered: this build has TLS 1.2 (AEAD suites with ECDHE) and TLS 1.3 only")]
     NotOffered(String),
+    /// Exchanges of keys that Go has, and none that this build has.
+    #[error("none of the curve preferences {0:?} is offered: this build has 23, 24, 25 and 29 only")]
+    NoExchange(Vec<i32>),
     /// A certificate or key that cannot be used.
     #[error("{}: {reason}", path.display())]
     Unusable {
@@ -120,6 +124,8 @@ pub struct TlsSettings {
     pub min_version: String,
     /// `tlsCipherSuites`; empty is all.
     pub cipher_suites: Vec<String>,
+    /// `tlsCurvePreferences`, by Go's numbers; empty is all.
+    pub curve_preferences: Vec<i32>,
     /// Whether clients are asked for a certificate.
     pub ask_client: AskClient,
 }
@@ -191,6 +197,7 @@ pub(crate) fn server_tls(
             other => return Err(TlsError::Version(other.to_owned())),
         };
     let mut crypto = rustls::crypto::ring::default_provider();
+    crypto.kx_groups = groups::offered(&settings.curve_preferences)?;
     if !settings.cipher_suites.is_empty() {
         let mut wanted = Vec::new();
         for name in &settings.cipher_suites {
@@ -336,7 +343,7 @@ mod tests {
             let settings = TlsSettings {
                 min_version: min.to_owned(),
                 cipher_suites: suites.iter().map(|s| (*s).to_owned()).collect(),
-                ask_client: AskClient::Never,
+                ..TlsSettings::default()
             };
             server_tls(&settings, &Arc::default(), Vec::new())
                 .map(|_| ())

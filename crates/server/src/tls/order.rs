@@ -242,6 +242,14 @@ mod tests {
 
     /// A handshake with a client.
     async fn meet(server: &ServerTls, config: rustls::ClientConfig) -> TlsStream<TcpStream> {
+        try_meet(server, config).await.unwrap()
+    }
+
+    /// A handshake with a client that may have nothing in common with the server.
+    async fn try_meet(
+        server: &ServerTls,
+        config: rustls::ClientConfig,
+    ) -> Option<TlsStream<TcpStream>> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (accepted, _) = listener.accept().await.unwrap();
@@ -249,8 +257,7 @@ mod tests {
         let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
         let (served, client) =
             tokio::join!(server.accept(accepted), connector.connect(name, stream));
-        client.unwrap();
-        served.unwrap()
+        client.and(served).ok()
     }
 
     /// A client that has nothing to show and keeps whose certificate it was asked for.
@@ -300,6 +307,42 @@ mod tests {
                 assert_eq!(*asked.0.lock().unwrap(), wanted, "{ask:?}");
                 server.name(names("two")).unwrap();
             }
+        }
+    }
+
+    /// What a client that offers these exchanges of keys agrees on with a server that has these.
+    async fn exchange(curves: &[i32], offered: &[u16]) -> Option<u16> {
+        let certificate = Arc::new(ServingCertificate::default());
+        let (chain, key) = self_signed_pair("node", 1_700_000_000).unwrap();
+        certificate.install(chain.as_bytes(), key.as_bytes()).unwrap();
+        let settings = TlsSettings { curve_preferences: curves.to_vec(), ..TlsSettings::default() };
+        let server = server_tls(&settings, &certificate, Vec::new()).unwrap();
+        let mut crypto = rustls::crypto::ring::default_provider();
+        let all = crate::tls::groups::offered(&[]).unwrap();
+        let named = |wanted: &u16| *all.iter().find(|g| u16::from(g.name()) == *wanted).unwrap();
+        crypto.kx_groups = offered.iter().map(named).collect();
+        let config = rustls::ClientConfig::builder_with_provider(Arc::new(crypto))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Anyone))
+            .with_no_client_auth();
+        let served = try_meet(&server, config).await?;
+        served.get_ref().1.negotiated_key_exchange_group().map(|group| u16::from(group.name()))
+    }
+
+    #[tokio::test]
+    async fn keys_are_exchanged_only_as_the_configuration_names() {
+        let (x25519, p256, p384, p521) = (29, 23, 24, 25);
+        for (curves, offered, agreed) in [
+            (&[][..], &[x25519, p256][..], Some(x25519)),
+            (&[], &[p521], Some(p521)),
+            (&[24], &[x25519, p256, p384], Some(p384)),
+            (&[24, 4588], &[x25519, p256, p384], Some(p384)),
+            (&[25, 23], &[x25519, p521, p256], Some(p521)),
+            (&[24], &[x25519, p256], None),
+        ] {
+            assert_eq!(exchange(curves, offered).await, agreed, "{curves:?} {offered:?}");
         }
     }
 
