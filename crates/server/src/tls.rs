@@ -18,7 +18,6 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme};
-use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -36,7 +35,9 @@ pub enum TlsError {
     #[error("{0} is not offered: this build has TLS 1.2 (AEAD suites with ECDHE) and TLS 1.3 only")]
     NotOffered(String),
     /// Exchanges of keys that Go has, and none that this build has.
-    #[error("none of the curve preferences {0:?} is offered: this build has 23, 24, 25 and 29 only")]
+    #[error(
+        "none of the curve preferences {0:?} is offered: this build has 23, 24, 25 and 29 only"
+    )]
     NoExchange(Vec<i32>),
     /// A certificate or key that cannot be used.
     #[error("{}: {reason}", path.display())]
@@ -70,13 +71,13 @@ pub struct ServingCertificate {
 impl ServingCertificate {
     /// Puts a PEM pair into use.
     pub fn install(&self, certificate: &[u8], key: &[u8]) -> Result<(), String> {
-        let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(certificate)
-            .collect::<Result<_, _>>()
-            .map_err(|e| e.to_string())?;
+        let chain = units::pem::certificates(certificate);
+        let chain: Vec<CertificateDer<'static>> = chain.into_iter().map(Into::into).collect();
         if chain.is_empty() {
             return Err("no certificate in it".to_owned());
         }
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(|e| e.to_string())?;
+        let key = units::pem::private_key(key).ok_or("no private key in it")?;
+        let key = PrivateKeyDer::try_from(key)?;
         let provider = provider();
         let key = provider.key_provider.load_private_key(key).map_err(|e| e.to_string())?;
         let pair = CertifiedKey::new(chain, key);

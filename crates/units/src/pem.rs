@@ -29,6 +29,22 @@ pub fn blocks(data: &[u8]) -> Vec<Block> {
     found
 }
 
+/// The certificates of a text, in order (Go: `tls.X509KeyPair`, which skips everything else).
+pub fn certificates(data: &[u8]) -> Vec<Vec<u8>> {
+    let found = blocks(data).into_iter().filter(|block| block.label == "CERTIFICATE");
+    found.map(|block| block.bytes).collect()
+}
+
+/// The first private key of a text.
+pub fn private_key(data: &[u8]) -> Option<Vec<u8>> {
+    blocks(data).into_iter().find(is_private_key).map(|block| block.bytes)
+}
+
+/// Whether a block says that it is a private key, of whatever kind.
+pub(crate) fn is_private_key(block: &Block) -> bool {
+    block.label == "PRIVATE KEY" || block.label.ends_with(" PRIVATE KEY")
+}
+
 /// The next block, and what follows its last line; `None` if there is no more.
 pub fn next(data: &[u8]) -> Option<(Block, &[u8])> {
     let mut from = 0;
@@ -165,6 +181,24 @@ mod tests {
             blocks(format!("-----BEGIN B-----\nk: v\n\neQ==\n-----END B-----\n{good}").as_bytes());
         let shown: Vec<_> = found.iter().map(|b| (&*b.label, b.has_headers, &*b.bytes)).collect();
         assert_eq!(shown, [("B", true, &b"y"[..]), ("A", false, b"x")]);
+    }
+
+    #[test]
+    fn certificates_and_keys_are_found_among_others() {
+        let block = |label: &str, content: &str| {
+            format!("-----BEGIN {label}-----\n{content}\n-----END {label}-----\n")
+        };
+        let text = [
+            block("X", "eA=="),
+            block("CERTIFICATE", "k: v\n\neQ=="),
+            block("EC PRIVATE KEY", "eg=="),
+            block("PRIVATE KEY", "eA=="),
+            block("CERTIFICATE", "eA=="),
+        ];
+        let text = text.concat();
+        assert_eq!(certificates(text.as_bytes()), [b"y".to_vec(), b"x".to_vec()]);
+        assert_eq!(private_key(text.as_bytes()).as_deref(), Some(&b"z"[..]));
+        assert_eq!(private_key(block("PUBLIC KEY", "eA==").as_bytes()), None);
     }
 
     proptest::proptest! {

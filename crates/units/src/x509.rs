@@ -3,7 +3,7 @@
 //!
 //! Deliberately absent: names, keys and extensions; whoever uses a certificate reads those.
 
-use crate::pem::{Block, blocks};
+use crate::pem::{Block, blocks, is_private_key};
 
 /// What Go says of what is no certificate; `None` if its outline is that of one.
 pub fn outline_fault(der: &[u8]) -> Option<&'static str> {
@@ -16,7 +16,6 @@ pub fn outline_fault(der: &[u8]) -> Option<&'static str> {
 
 /// What Go says of PEM texts that are no certificate with its key; `None` if at first sight they are.
 pub fn pair_outline_fault(certificate: &[u8], key: &[u8]) -> Option<String> {
-    let is_key = |label: &str| label == "PRIVATE KEY" || label.ends_with(" PRIVATE KEY");
     let shown = |found: &[Block]| {
         let labels: Vec<&str> = found.iter().map(|block| block.label.as_str()).collect();
         format!("[{}]", labels.join(" "))
@@ -38,7 +37,7 @@ pub fn pair_outline_fault(certificate: &[u8], key: &[u8]) -> Option<String> {
         });
     };
     let found = blocks(key);
-    if !found.iter().any(|block| is_key(&block.label)) {
+    if !found.iter().any(is_private_key) {
         return Some(match found.as_slice() {
             [] => "tls: failed to find any PEM data in key input".to_owned(),
             [only] if only.label == "CERTIFICATE" => {

@@ -5,14 +5,12 @@ use super::request::{self, Request, RequestError};
 use super::rotation::{Asking, CertificateState, Rotation};
 use super::store::{CertStore, StoreError};
 use crate::connection::{
-    ClientIdentity, Connection, ConnectionConfig, ConnectionError, IdentityError, IdentityPair,
-    Kubeconfig, KubeconfigError, Lane, validity,
+    ClientIdentity, Connection, ConnectionConfig, ConnectionError, IdentityPair, Kubeconfig,
+    KubeconfigError, Lane, validity,
 };
 use async_trait::async_trait;
 use ports::Clock;
 use rcgen::KeyPair;
-use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -147,12 +145,9 @@ fn is_valid(path: &Path, clock: &dyn Clock) -> bool {
         }
     };
     let whole = || IdentityPair::from_pem(&pair.certificate, &pair.key).map(drop);
-    let ends = CertificateDer::pem_slice_iter(&pair.certificate)
-        .map(|certificate| {
-            let certificate =
-                certificate.map_err(|e| IdentityError::BadCertificate(e.to_string()))?;
-            validity(&certificate).map(|(_, end)| end)
-        })
+    let ends = units::pem::certificates(&pair.certificate)
+        .into_iter()
+        .map(|certificate| validity(&certificate.into()).map(|(_, end)| end))
         .collect::<Result<Vec<_>, _>>();
     let ends = if files { ends } else { whole().and(ends) };
     match ends {

@@ -4,7 +4,6 @@ use arc_swap::ArcSwapOption;
 use jiff::Timestamp;
 use rustls::client::ResolvesClientCert;
 use rustls::sign::CertifiedKey;
-use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::sync::Arc;
 
@@ -33,13 +32,13 @@ pub struct IdentityPair {
 impl IdentityPair {
     /// Reads a PEM certificate chain and a PEM key (which may be the same text).
     pub fn from_pem(certificate: &[u8], key: &[u8]) -> Result<Self, IdentityError> {
-        let chain = CertificateDer::pem_slice_iter(certificate)
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|e| IdentityError::BadCertificate(e.to_string()))?;
+        let chain = units::pem::certificates(certificate).into_iter();
+        let chain: Vec<CertificateDer<'static>> = chain.map(Into::into).collect();
         let leaf = chain.first().ok_or(IdentityError::NoCertificate)?;
         let (not_before, not_after) = validity(leaf)?;
-        let key =
-            PrivateKeyDer::from_pem_slice(key).map_err(|e| IdentityError::BadKey(e.to_string()))?;
+        let bad_key = |why: &str| IdentityError::BadKey(why.to_owned());
+        let key = units::pem::private_key(key).ok_or_else(|| bad_key("there is none"))?;
+        let key = PrivateKeyDer::try_from(key).map_err(bad_key)?;
         let key = rustls::crypto::ring::sign::any_supported_type(&key)
             .map_err(|e| IdentityError::BadKey(e.to_string()))?;
         let certified = CertifiedKey::new(chain, key);

@@ -6,8 +6,7 @@ use rcgen::{
     KeyUsagePurpose, SanType,
 };
 use rustls::SignatureAlgorithm;
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::PrivateKeyDer;
 use std::net::IpAddr;
 
 /// What is wrong with a PEM pair, as Go says it; `None` for one that can be served with.
@@ -15,13 +14,13 @@ pub fn pair_fault(certificate: &[u8], key: &[u8]) -> Option<String> {
     if let Some(fault) = units::x509::pair_outline_fault(certificate, key) {
         return Some(fault);
     }
-    let leaf = CertificateDer::pem_slice_iter(certificate).next().and_then(Result::ok);
+    let leaf = units::pem::certificates(certificate).into_iter().next();
     let algorithm = leaf.and_then(|leaf| {
         let (_, parsed) = x509_parser::parse_x509_certificate(&leaf).ok()?;
         Some(parsed.public_key().algorithm.algorithm.to_id_string())
     });
     let Some(algorithm) = algorithm else { return Some("x509: malformed certificate".to_owned()) };
-    let parsed = PrivateKeyDer::from_pem_slice(key).ok();
+    let parsed = units::pem::private_key(key).and_then(|key| PrivateKeyDer::try_from(key).ok());
     let parsed = parsed.and_then(|key| provider().key_provider.load_private_key(key).ok());
     let Some(parsed) = parsed else { return Some("tls: failed to parse private key".to_owned()) };
     let wanted = match parsed.algorithm() {
@@ -79,6 +78,8 @@ fn make(hostname: &str, unix_now: i64) -> Result<(String, String), rcgen::Error>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustls_pki_types::CertificateDer;
+    use rustls_pki_types::pem::PemObject;
 
     // As `pki/kubelet.crt` of the Go kubelet reads, but for the kind of key.
     #[test]
@@ -107,6 +108,9 @@ mod tests {
         let ((one, key), (_, other)) = (made(), made());
         let fault = |c: &str, k: &str| pair_fault(c.as_bytes(), k.as_bytes());
         assert_eq!(fault(&one, &key), None);
+        // Go reads what stands behind such lines.
+        let headed = one.replacen("-----\n", "-----\nProc-Type: 4,ENCRYPTED\n\n", 1);
+        assert_eq!(fault(&headed.replace("\r\n", "\n"), &key), None);
         let differs = "tls: private key does not match public key";
         assert_eq!(fault(&one, &other).as_deref(), Some(differs));
         let edward = KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap().serialize_pem();
