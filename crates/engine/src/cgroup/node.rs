@@ -57,15 +57,18 @@ pub fn over_reserved(capacity: &ResourceList, reserved: &[&ResourceList]) -> Opt
         .iter()
         .filter_map(|(name, whole)| {
             let parts = reserved.iter().filter_map(|list| list.get(name));
-            let mut parts = parts.filter(|part| !part.is_zero());
-            let first = *parts.next()?;
-            let sum = parts.fold(first, |sum, part| sum.saturating_add(*part));
+            let parts: Vec<Quantity> = parts.copied().filter(|part| !part.is_zero()).collect();
+            let sum = parts.iter().copied().reduce(Quantity::saturating_add)?;
+            // Processors are counted in thousandths, what is kept of them as it was written.
+            let held = if parts.iter().all(is_whole) { Held::Whole } else { Held::Thousandths };
+            let had =
+                if name == "cpu" || !is_whole(whole) { Held::Thousandths } else { Held::Whole };
             (sum > *whole).then(|| {
                 format!(
                     "Resource {name:?} has a reservation of {} but capacity of {}. Expected \
                      capacity >= reservation.",
-                    dump(sum, name),
-                    dump(*whole, name)
+                    dump(sum, held),
+                    dump(*whole, had)
                 )
             })
         })
@@ -74,13 +77,22 @@ pub fn over_reserved(capacity: &ResourceList, reserved: &[&ResourceList]) -> Opt
     (!faults.is_empty()).then(|| format!("invalid Node Allocatable configuration. {all}"))
 }
 
+fn is_whole(quantity: &Quantity) -> bool {
+    quantity.value().saturating_mul(1000) == quantity.milli_value()
+}
+
+/// In what an amount is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Held {
+    Whole,
+    Thousandths,
+}
+
 /// A quantity as Go prints the structure: amount and scale, no big number, no text kept.
-fn dump(quantity: Quantity, resource: &str) -> String {
-    let whole = quantity.value().saturating_mul(1000) == quantity.milli_value();
-    let (amount, scale) = if resource == "cpu" || !whole {
-        (quantity.milli_value(), -3)
-    } else {
-        (quantity.value(), 0)
+fn dump(quantity: Quantity, held: Held) -> String {
+    let (amount, scale) = match held {
+        Held::Whole => (quantity.value(), 0),
+        Held::Thousandths => (quantity.milli_value(), -3),
     };
     let format = match quantity.format() {
         Format::DecimalExponent => "DecimalExponent",
@@ -131,5 +143,15 @@ mod tests {
              {{1178599424 0} {<nil>}  BinarySI} but capacity of {{1073741824 0} {<nil>}  BinarySI}. \
              Expected capacity >= reservation."
         );
+        for (system, kube, amount) in
+            [("999", "0", "999 0"), ("1500m", "1", "2500 -3"), ("2", "3", "5 0")]
+        {
+            let text =
+                over_reserved(&capacity, &[&list(&[("cpu", system)]), &list(&[("cpu", kube)])]);
+            let told = format!(
+                "reservation of {{{{{amount}}} {{<nil>}}  DecimalSI}} but capacity of {{{{2000 -3}} "
+            );
+            assert!(text.as_ref().unwrap().contains(&told), "{text:?}");
+        }
     }
 }
