@@ -127,11 +127,7 @@ pub fn decode(data: &[u8]) -> Result<CredentialProviderConfig, String> {
         return Err(format!("failed to decode {} (wrong Kind)", quote(&found.kind)));
     }
     if !known {
-        return Err(format!(
-            "no kind {} is registered for version {} in scheme \"pkg/runtime/scheme.go:111\"",
-            quote(&found.kind),
-            quote(found.version())
-        ));
+        return Err(found.unregistered());
     }
     let (config, objections) = read(&document, version.unwrap_or_default())?;
     strict(&objections)?;

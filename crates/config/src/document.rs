@@ -7,6 +7,7 @@ mod json;
 use crate::value::kind_of;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use units::strconv::quote;
 
 /// A file's content as a value.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,6 +46,24 @@ impl DocumentType {
     /// Group and version as Go joins them: no slash without a group.
     pub(crate) fn version(&self) -> &str {
         self.api_version.strip_prefix('/').unwrap_or(&self.api_version)
+    }
+
+    /// What Go says of a type that nobody knows.
+    pub(crate) fn unregistered(&self) -> String {
+        let scheme = "in scheme \"pkg/runtime/scheme.go:111\"";
+        let kind = quote(&self.kind);
+        match self.api_version.rsplit_once('/').unwrap_or(("", &self.api_version)) {
+            (group, "__internal") => {
+                let group = quote(group);
+                format!(
+                    "no kind {kind} is registered for the internal version of group {group} {scheme}"
+                )
+            }
+            _ => format!(
+                "no kind {kind} is registered for version {} {scheme}",
+                quote(self.version())
+            ),
+        }
     }
 }
 

@@ -226,11 +226,7 @@ fn decode(data: &[u8]) -> Result<File, String> {
         "v1".clone_into(&mut found.api_version);
     }
     if found.kind != "Config" || found.version() != "v1" {
-        return Err(format!(
-            "no kind {} is registered for version {} in scheme \"pkg/runtime/scheme.go:111\"",
-            quote(&found.kind),
-            quote(found.version())
-        ));
+        return Err(found.unregistered());
     }
     let reading = if document.json { Reading::Json } else { Reading::Yaml };
     let mut decoder = Decoder::new(reading);

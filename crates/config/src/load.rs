@@ -474,11 +474,7 @@ fn other_kind(found: &DocumentType, data: &[u8]) -> Result<Option<OtherKind>, St
     let other = OTHER_KINDS.iter().find(|(kind, of, _)| *kind == found.kind && *of == version);
     match other {
         Some((_, version, fields)) => Ok(Some(OtherKind { version, fields })),
-        None => Err(format!(
-            "no kind {} is registered for version {} in scheme \"pkg/runtime/scheme.go:111\"",
-            quote(&found.kind),
-            quote(found.version())
-        )),
+        None => Err(found.unregistered()),
     }
 }
 

@@ -211,6 +211,10 @@ fn only_versions_that_have_a_configuration_are_known() {
         "no kind \"CredentialProviderConfig\" is registered for version \
          \"kubelet.config.k8s.io/v1alpha1\" in scheme \"pkg/runtime/scheme.go:111\""
     ));
+    assert!(of("__internal").ends_with(
+        "no kind \"CredentialProviderConfig\" is registered for the internal version of group \
+         \"kubelet.config.k8s.io\" in scheme \"pkg/runtime/scheme.go:111\""
+    ));
     assert!(of("v1").contains("failed to cast object to KubeletConfiguration"));
 }
 
