@@ -1,15 +1,41 @@
 //! The folders that must be there before anything runs (spec: initializeModules).
 
 use ports::Roots;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// Makes the folders with upstream's modes. Existing ones are left as they are. A fault is upstream's
-/// text (kubelet: `setupDataDirs`).
-pub(crate) fn make(roots: &Roots, checkpoints: bool) -> Result<(), String> {
-    for (what, path, mode) in folders(roots, checkpoints) {
-        make_all(&path, mode).map_err(|fault| format!("{what}: {fault}"))?;
+/// text (kubelet: `setupDataDirs`); `given` is the root directory as the flag has it.
+pub(crate) fn make(given: &str, roots: &Roots, checkpoints: bool) -> Result<(), String> {
+    let make = |(what, path, mode): &(String, PathBuf, u32)| {
+        make_all(path, *mode).map_err(|fault| format!("{what}: {fault}"))
+    };
+    let folders = folders(roots, checkpoints);
+    let (first, rest) = folders.split_at_checked(BEFORE_SHARING).unwrap_or((&folders, &[]));
+    first.iter().try_for_each(make)?;
+    unmounted(given).map_or(Ok(()), Err)?;
+    rest.iter().try_for_each(make)
+}
+
+/// The root directory and that of logs are made before the first is shared.
+const BEFORE_SHARING: usize = 2;
+
+/// Upstream looks for the mount of the root directory by its name as it was given, and finds none for one
+/// that depends on the working directory (kubelet: `findMountInfo`).
+fn unmounted(given: &str) -> Option<String> {
+    let given = Path::new(given);
+    let mut clean = PathBuf::new();
+    for part in given.components().filter(|part| *part != Component::CurDir) {
+        match part {
+            Component::ParentDir if clean.file_name().is_some() => {
+                clean.pop();
+            }
+            part => clean.push(part),
+        }
     }
-    Ok(())
+    let shown = if clean.as_os_str().is_empty() { Path::new(".") } else { &clean };
+    let shown = units::strconv::quote(&shown.to_string_lossy());
+    let fault = || format!("error configuring root directory: cannot find mount point for {shown}");
+    given.is_relative().then(fault)
 }
 
 /// Makes a folder and those above it; what stands in the way is named as Go names it.
@@ -59,6 +85,16 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
+    fn a_root_that_depends_on_the_working_directory_is_on_no_mount() {
+        assert_eq!(unmounted("/var/lib/kubelet"), None);
+        for (given, shown) in [(".", "."), ("rel/", "rel"), ("./a/../b", "b"), ("../x", "../x")] {
+            let fault = unmounted(given).unwrap();
+            let end = format!("cannot find mount point for \"{shown}\"");
+            assert_eq!(fault, format!("error configuring root directory: {end}"), "{given}");
+        }
+    }
+
+    #[test]
     fn makes_every_folder_with_its_mode_and_again_without_complaint() {
         let base = std::env::temp_dir().join(format!("rubelet-layout-{}", std::process::id()));
         let roots = Roots {
@@ -67,8 +103,8 @@ mod tests {
             container_logs: base.join("containers-log"),
             ..Roots::default()
         };
-        make(&roots, true).unwrap();
-        make(&roots, true).unwrap();
+        make("/given", &roots, true).unwrap();
+        make("/given", &roots, true).unwrap();
         let mode = |path: PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(roots.kubelet.join("plugins_registry")), 0o750);
         assert_eq!(mode(roots.kubelet.join("checkpoints")), 0o700);

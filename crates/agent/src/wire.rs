@@ -90,7 +90,7 @@ async fn start_all(
         && runtime::user_namespaces_on_host_network(&client).await;
     host.declared_features = settings::declared_features(config, host_network_users);
     let checkpoints = config.gates.enabled("ContainerCheckpoint");
-    let folders = layout::make(&roots, checkpoints);
+    let folders = layout::make(&config.flags.root_dir, &roots, checkpoints);
     if folders.is_ok() {
         share_root(&roots);
     }
