@@ -252,8 +252,9 @@ async fn start_all(
         Some((crt, key)) if *crt != config.dirs.certs.join("kubelet.crt") => {
             certificate.read(crt, key).map_err(server::ServerError::from)?;
         }
-        None if config.server.server_tls_bootstrap => {}
-        _ => {
+        // It is yet to be given, or one file of the pair is not named: then there never is one.
+        None => {}
+        Some(_) => {
             let now = clock.now().as_second();
             let pair = self_signed(&certificate, &config.dirs.certs, &host.hostname, now);
             server_settings.certificate_files = Some(pair.map_err(server::ServerError::from)?);
