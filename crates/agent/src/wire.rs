@@ -352,7 +352,8 @@ async fn start_all(
         metrics: registry,
         probe_metrics: probe_registry,
         configz: configz(config, driver),
-        flags: config.flag_values.clone(),
+        version: shown_version(config),
+        flags: config.flagz(),
         logs,
         roots,
         checks: started.checks(),
@@ -427,6 +428,14 @@ fn own_metrics(registry: &Registry, config: &Config, roots: &Roots) {
     register_features(registry, gates.map(|(gate, on)| (gate.name, gate.stage.as_str(), on)));
     register_own_counts(registry);
     idle_metrics::register(registry);
+}
+
+/// The version that `--version` has set, or the one that this kubelet stands in for.
+fn shown_version(config: &Config) -> String {
+    match config.version.as_str() {
+        units::release::REPORTED_VERSION => units::release::KUBERNETES_VERSION.to_owned(),
+        set => set.to_owned(),
+    }
 }
 
 /// The configuration in force: with the driver that the runtime named.

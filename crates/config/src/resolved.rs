@@ -198,12 +198,32 @@ impl Config {
     }
 
     /// The text served at `/configz`: the configuration under its key, its fields in Go's order, with
-    /// the driver that the runtime named.
+    /// the driver that the runtime named and what has become of reservations.
     pub fn configz(&self, cgroup_driver: &str) -> String {
         let mut kubelet = self.kubelet.typed();
         cgroup_driver.clone_into(&mut kubelet.cgroup_driver);
+        parse::show_reserved_cpus(&self.resources.reservations.cpus, &mut kubelet);
         let document = BTreeMap::from([("kubeletconfig", kubelet)]);
         units::gojson::to_string(&document).unwrap_or_default()
+    }
+
+    /// Every flag with its value at `/flagz`. Without a configuration file flags are bound to what is in
+    /// force, and show what has become of reservations.
+    pub fn flagz(&self) -> BTreeMap<&'static str, String> {
+        let mut values = self.flag_values.clone();
+        let cpus = &self.resources.reservations.cpus;
+        if self.flags.config.is_empty() && !cpus.is_empty() {
+            let mut kubelet = self.kubelet.clone();
+            parse::show_reserved_cpus(cpus, &mut kubelet);
+            for (name, map) in [
+                ("kube-reserved", &kubelet.kube_reserved),
+                ("system-reserved", &kubelet.system_reserved),
+            ] {
+                let pairs: Vec<String> = map.iter().map(|(k, v)| format!("{k}={v}")).collect();
+                values.insert(name, pairs.join(","));
+            }
+        }
+        values
     }
 
     /// Whether there is no API server: only static pods run.

@@ -45,6 +45,8 @@ pub struct ServerDeps {
     pub probe_metrics: Registry,
     /// The text of `/configz`.
     pub configz: String,
+    /// The version that this process says it is, for `/statusz`.
+    pub version: String,
     /// Every flag with its value, for `/flagz`.
     pub flags: BTreeMap<&'static str, String>,
     /// Verbosity that can be set.

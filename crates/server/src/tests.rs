@@ -89,6 +89,7 @@ pub(crate) fn service(switches: Switches, guard: Option<Guard>, tasks: &Tasks) -
         metrics,
         probe_metrics: Registry::new(),
         configz: "{}".to_owned(),
+        version: "v1.36.4".to_owned(),
         flags: [("v", "2".to_owned())].into(),
         logs: logs(),
         roots: Roots {

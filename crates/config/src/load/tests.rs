@@ -543,6 +543,31 @@ fn the_golden_configz_comes_out_of_the_flags_that_made_it() {
     assert!(text.contains(r#""memoryThrottlingFactor":0.9,"#), "{text}");
 }
 
+#[test]
+fn reserved_processors_take_the_place_of_shares_in_what_is_shown() {
+    let shares = "--kube-reserved=cpu=1,memory=1Gi";
+    let shown = |args: &[&str], files: &[(&str, &str)]| {
+        let found = config(args, files);
+        let document: Value = serde_json::from_str(&found.configz("cgroupfs")).unwrap();
+        let (document, flags) = (&document["kubeletconfig"], found.flagz());
+        let flags = ["kube-reserved", "system-reserved"].map(|name| flags[name].clone());
+        (document["kubeReserved"].clone(), document["systemReserved"].clone(), flags)
+    };
+    let (kube, system, flags) = shown(&["--reserved-cpus=0-1", shares], &[]);
+    assert_eq!((kube, system), (serde_json::json!({"memory": "1Gi"}), Value::Null));
+    assert_eq!(flags, ["memory=1Gi", ""]);
+    let (_, system, flags) = shown(&["--reserved-cpus=0-1", "--system-reserved=pid=9"], &[]);
+    assert_eq!(system, serde_json::json!({"cpu": "2", "pid": "9"}));
+    assert_eq!(flags, ["", "cpu=2,pid=9"]);
+    let body = file("reservedSystemCPUs: 0-1\nsystemReserved: {cpu: 500m}\n");
+    let (kube, system, flags) = shown(&["--config=c", shares], &[("c", &body)]);
+    assert_eq!(
+        (kube, system),
+        (serde_json::json!({"memory": "1Gi"}), serde_json::json!({"cpu": "2"}))
+    );
+    assert_eq!(flags, ["cpu=1,memory=1Gi", ""]);
+}
+
 mod any_input {
     use super::*;
     use crate::testing::MemoryFiles;

@@ -315,10 +315,7 @@ pub(super) fn reservations(k: &KubeletConfiguration) -> (Shares, Option<String>)
         }
     };
     let (mut kube_map, mut system_map) = (k.kube_reserved.clone(), k.system_reserved.clone());
-    if !cpus.is_empty() {
-        kube_map.remove("cpu");
-        system_map.insert("cpu".to_owned(), cpus.len().to_string());
-    }
+    reserve_cpus(&cpus, &mut kube_map, &mut system_map);
     let kube =
         reserved(&kube_map).map_err(|e| format!("--kube-reserved value failed to parse: {e}"));
     let system =
@@ -326,6 +323,28 @@ pub(super) fn reservations(k: &KubeletConfiguration) -> (Shares, Option<String>)
     match (kube, system) {
         (Ok(kube), Ok(system)) => ((kube, system), None),
         (Err(fault), _) | (_, Err(fault)) => (Shares::default(), Some(fault)),
+    }
+}
+
+/// Puts whole processors in the place of shares of them.
+fn reserve_cpus(
+    cpus: &CpuSet,
+    kube: &mut BTreeMap<String, String>,
+    system: &mut BTreeMap<String, String>,
+) {
+    if !cpus.is_empty() {
+        kube.remove("cpu");
+        system.insert("cpu".to_owned(), cpus.len().to_string());
+    }
+}
+
+/// The same in a configuration as it is shown: where nothing is kept for the system, upstream changes
+/// a map that nobody gets to see.
+pub(super) fn show_reserved_cpus(cpus: &CpuSet, k: &mut KubeletConfiguration) {
+    let unseen = k.system_reserved.is_empty();
+    reserve_cpus(cpus, &mut k.kube_reserved, &mut k.system_reserved);
+    if unseen {
+        k.system_reserved.clear();
     }
 }
 

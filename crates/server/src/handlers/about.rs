@@ -52,8 +52,7 @@ pub(crate) fn flagz(deps: &ServerDeps, request: &Request<Incoming>) -> Reply {
 pub(crate) fn statusz(deps: &ServerDeps, switches: Switches, request: &Request<Incoming>) -> Reply {
     let up = deps.clock.now().as_second().saturating_sub(deps.started).max(0);
     let started = jiff::Timestamp::from_second(deps.started).unwrap_or_default();
-    let binary = units::release::KUBERNETES_VERSION.trim_start_matches('v');
-    let emulated = binary.rsplit_once('.').map_or(binary, |(minor, _)| minor);
+    let (binary, emulated) = versions(&deps.version);
     let paths = paths(switches);
     let text = || {
         let when = started.strftime("%a %b %e %H:%M:%S UTC %Y");
@@ -74,6 +73,13 @@ pub(crate) fn statusz(deps: &ServerDeps, switches: Switches, request: &Request<I
         ]
     };
     answer(request, "Statusz", text, fields)
+}
+
+/// A version as it is written here, and the release that it is of.
+fn versions(version: &str) -> (&str, String) {
+    let binary = version.trim_start_matches('v');
+    let release: Vec<&str> = binary.splitn(3, '.').take(2).collect();
+    (binary, release.join("."))
 }
 
 /// What is handled outside of upstream's router, which a page that is switched off is too.
@@ -319,6 +325,12 @@ mod tests {
         assert_eq!(full("text/plain", "v1beta1"), Form::None);
         assert_eq!(full("application/json", "v2"), Form::None);
         assert_eq!(ask("application/json;as=Statusz;g=config.k8s.io;v=v1beta1"), Form::None);
+    }
+
+    #[test]
+    fn a_version_may_have_more_than_numbers() {
+        assert_eq!(versions("v1.36.4"), ("1.36.4", "1.36".to_owned()));
+        assert_eq!(versions("v1.36.4-a.1+b.2"), ("1.36.4-a.1+b.2", "1.36".to_owned()));
     }
 
     #[test]
