@@ -21,6 +21,8 @@ pub struct Answer {
     pub flags: Vec<String>,
     /// Settings in force, by lower-case path.
     pub settings: BTreeMap<String, Value>,
+    /// What one that runs shows of its settings.
+    pub pages: Vec<String>,
 }
 
 /// Log lines that tell of something else than the configuration.
@@ -263,6 +265,14 @@ pub fn differences(go: &Answer, ours: &Answer) -> Vec<String> {
         if go != ours {
             let (less, more) = (lacking(go, ours), lacking(ours, go));
             add(what, format!("{less:?}"), format!("{more:?} (of {}, {})", go.len(), ours.len()));
+        }
+    }
+    for (at, (go, ours)) in go.pages.iter().zip(&ours.pages).enumerate() {
+        let same = go.chars().zip(ours.chars()).take_while(|(a, b)| a == b).count();
+        let from =
+            |text: &str| text.chars().skip(same.saturating_sub(60)).take(300).collect::<String>();
+        if go != ours {
+            add(&format!("page {at}"), from(go), from(ours));
         }
     }
     let paths = go.settings.keys().chain(ours.settings.keys());

@@ -90,17 +90,28 @@ impl Bench {
     /// What this program makes of the case.
     pub fn ask(&self, program: &Path, case: &Case) -> anyhow::Result<Answer> {
         let args: Vec<&str> = COMMON.into_iter().collect();
-        let ran = self.run(program, &args, case, &[])?;
+        let ran = self.run(program, &args, case, &Running::default())?;
         Ok(Answer::read(ran.code, &ran.out, &ran.err))
     }
 
-    /// Runs this program until it ends, says one of these words or tries our patience.
+    /// The page at this address, as a client within these namespaces gets it; empty if there is none.
+    fn page(&self, (url, accept): &(String, &str)) -> anyhow::Result<String> {
+        let got = Command::new("nsenter")
+            .arg(format!("--net=/proc/{}/ns/net", self.holder.id()))
+            .args(["--", "curl", "-sgk", "--noproxy", "*", "--max-time", "5"])
+            .args(["-H", &format!("Accept: {accept}"), "-w", "\n%{http_code}", url])
+            .output()
+            .context("curl")?;
+        Ok(String::from_utf8_lossy(&got.stdout).into_owned())
+    }
+
+    /// Runs this program until it ends, says that it runs or tries our patience.
     pub(super) fn run(
         &self,
         program: &Path,
         args: &[&str],
         case: &Case,
-        running: &[&str],
+        running: &Running<'_>,
     ) -> anyhow::Result<Ran> {
         self.lay_out(case)?;
         let mut child = Command::new("nsenter")
@@ -119,23 +130,36 @@ impl Bench {
         let err = Collected::from(child.stderr.take());
         let start = Instant::now();
         let mut said = None;
+        let mut pages = Vec::new();
         let code = loop {
             if let Some(status) = child.try_wait()? {
                 break Some(status.code());
             }
-            if said.is_none() && running.iter().any(|words| err.has(words)) {
+            if said.is_none() && running.words.iter().any(|words| err.has(words)) {
                 said = Some(Instant::now());
             }
             let patience = start.elapsed() > PATIENCE;
             if patience || said.is_some_and(|at: Instant| at.elapsed() > AFTERMATH) {
+                for page in &running.pages {
+                    pages.push(self.page(page)?);
+                }
                 child.kill()?;
                 child.wait()?;
                 break None;
             }
             std::thread::sleep(Duration::from_millis(5));
         };
-        Ok(Ran { code, out: out.whole(), err: err.whole() })
+        Ok(Ran { code, out: out.whole(), err: err.whole(), pages })
     }
+}
+
+/// What there is to do with a kubelet that runs.
+#[derive(Debug, Default)]
+pub(super) struct Running<'a> {
+    /// What it says then.
+    pub(super) words: &'a [&'a str],
+    /// Which pages it is asked for, and in which form.
+    pub(super) pages: Vec<(String, &'static str)>,
 }
 
 /// How a run ended.
@@ -145,6 +169,8 @@ pub(super) struct Ran {
     pub(super) code: Option<Option<i32>>,
     pub(super) out: String,
     pub(super) err: String,
+    /// The pages of one that was still running.
+    pub(super) pages: Vec<String>,
 }
 
 impl Drop for Bench {

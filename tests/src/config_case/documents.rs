@@ -110,6 +110,8 @@ const TYPES: &[&str] = &[
     "apiVersion: v1\nkind: KubeletConfiguration\n",
     "apiVersion: kubelet.config.k8s.io/v1\nkind: KubeletConfiguration\n",
     "apiVersion: kubelet.config.k8s.io/v1alpha1\nkind: KubeletConfiguration\n",
+    "apiVersion: kubelet.config.k8s.io/__internal\nkind: Bogus\n",
+    "apiVersion: __internal\nkind: KubeletConfiguration\n",
     "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: Bogus\n",
     "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: CredentialProviderConfig\n",
     "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: SerializedNodeConfigSource\n",

@@ -220,6 +220,7 @@ const FIELDS: &[Field] = &[
     ("tlsCertFile", &["none.crt", "bad.crt", "good.crt", "''"]),
     ("tlsPrivateKeyFile", &["none.key", "bad.crt", "good.key", "''"]),
     ("tlsMinVersion", &["VersionTLS10", "VersionTLS13"]),
+    ("tlsCurvePreferences", &["[]", "[23]", "[25]", "[29, 23]", "[24, 4588]", "[4587, 25]"]),
     ("serverTLSBootstrap", &["true", "false"]),
     ("rotateCertificates", &["true", "false"]),
     ("maxPods", &["0", "1", "2147483647"]),
@@ -422,7 +423,10 @@ fn flag(dice: &mut Dice) -> String {
 
 /// A configuration with these lines over the common ones.
 fn document(lines: &[(String, String)]) -> Case {
-    let mut text = format!("{}{}", documents::HEAD, documents::ALONE);
+    // Anybody may ask for the settings in force.
+    let anybody = "authentication:\n  anonymous:\n    enabled: true\n";
+    let alone = documents::ALONE.replace("authentication:\n", anybody);
+    let mut text = format!("{}{alone}", documents::HEAD);
     let drawn = |line: &&str| {
         let name = line.split(':').next().unwrap_or_default();
         !lines.iter().any(|(field, _)| field == name)

@@ -1,7 +1,7 @@
 //! A place to run kubelets with a container runtime, so that they find what is wrong only then:
 //! reservations, thresholds, placement, credential providers, listeners.
 
-use super::bench::Bench;
+use super::bench::{Bench, Running};
 use super::{Answer, COMMON, Case};
 use anyhow::Context;
 use ports::SystemClock;
@@ -82,13 +82,48 @@ impl Stage {
         let root = format!("--cgroup-root=/{}", self.slot.cgroup());
         let mut args: Vec<&str> = COMMON[..4].to_vec();
         args.extend([endpoint.as_str(), root.as_str()]);
-        let running: &[&str] =
-            if program.ends_with("kubelet-go") { &RUNNING[..1] } else { &RUNNING[1..] };
-        let ran = bench.run(program, &args, case, running)?;
+        let running = Running {
+            words: if program.ends_with("kubelet-go") { &RUNNING[..1] } else { &RUNNING[1..] },
+            pages: PAGES
+                .iter()
+                .map(|(page, accept)| (format!("https://{}/{page}", address(case)), *accept))
+                .collect(),
+        };
+        let ran = bench.run(program, &args, case, &running)?;
         let own = |text: &str| {
             text.replace(&*self.slot.dir().to_string_lossy(), "SLOT")
                 .replace(&self.slot.cgroup(), "CGROUP")
         };
-        Ok(Answer::read_end(ran.code, &own(&ran.out), &own(&ran.err)))
+        let mut answer = Answer::read_end(ran.code, &own(&ran.out), &own(&ran.err));
+        answer.pages = ran.pages.iter().map(|page| masked(&own(page))).collect();
+        Ok(answer)
+    }
+}
+
+/// What a kubelet that runs says of its settings.
+const PAGES: [(&str, &str); 2] =
+    [("configz", "*/*"), ("flagz", "application/json;as=Flagz;g=config.k8s.io;v=v1beta1")];
+
+/// Where the API of a case listens.
+fn address(case: &Case) -> String {
+    let text = case.files.get("c.yaml").map(|text| String::from_utf8_lossy(text).into_owned());
+    let text = text.unwrap_or_default();
+    let field = |name: &str| {
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix(name));
+        lines.next().map(|value| value.trim_matches([' ', '\'']).to_owned())
+    };
+    let host = field("address:").filter(|host| host.contains('.') && !host.starts_with("0.0"));
+    let port = field("port:").unwrap_or_else(|| "10250".to_owned());
+    format!("{}:{port}", host.unwrap_or_else(|| "127.0.0.1".to_owned()))
+}
+
+/// Headers may be secret: ours shows none.
+fn masked(page: &str) -> String {
+    let name = "\"manifest-url-header\":\"";
+    match page.split_once(name).and_then(|(a, b)| Some((a, b.split_once('"')?))) {
+        Some((before, (value, after))) if !value.is_empty() => {
+            format!("{before}{name}<masked>\"{after}")
+        }
+        _ => page.to_owned(),
     }
 }
