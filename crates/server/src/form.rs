@@ -85,14 +85,14 @@ impl Form {
     }
 
     fn of(request: &Request<()>) -> Form {
-        Form { query: Query::parse(target::query(request)), ..Form::default() }
+        Form { query: Query::parse(&target::query(request)), ..Form::default() }
     }
 
     /// Notes what is wrong with the media type or, if nothing else is, with the query.
     fn check(&mut self, request: &Request<()>) {
         let unread = self.fault.take();
         let media = kind(request).2.filter(|_| has_form(request.method()));
-        let query = || Query::strict(target::query(request)).err();
+        let query = || Query::strict(&target::query(request)).err();
         self.fault = media.map(str::to_owned).or(unread).or_else(query);
     }
 

@@ -159,9 +159,9 @@ fn any_query_is_read_or_refused() {
         let strict = Query::strict(&text).is_ok();
         let logs = handlers::logs::parse(&text).map_err(|refused| refused.status().as_u16());
         let node = handlers::log_query::outcome(&query, &root);
-        let path = Target::from_parts(&format!("/{text}"), &text);
+        let path = Target::from_parts(format!("/{text}").as_bytes(), &text);
         if let Ok(target) = &path {
-            let again = Target::from_parts(&target.escaped, "").unwrap();
+            let again = Target::from_parts(target.escaped.as_bytes(), "").unwrap();
             assert_eq!(again.path, target.path, "an escaped path is the same path");
         }
         let accepted = accept::parse(&text).len().min(4);

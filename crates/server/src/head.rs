@@ -21,6 +21,43 @@ const MOST: usize = (1 << 20) + 4096;
 /// Longer targets do not fit into a URI of hyper's.
 const LONGEST_URI: usize = 60_000;
 const DEADLINE: Duration = Duration::from_secs(32);
+/// More header lines than this are not handed to hyper. Go bounds only their size.
+pub(crate) const MOST_FIELDS: usize = 1000;
+/// The headers that anybody here looks at.
+const READ: [&str; 32] = [
+    "accept",
+    "accept-encoding",
+    "authorization",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "expect",
+    "host",
+    "if-match",
+    "if-modified-since",
+    "if-none-match",
+    "if-range",
+    "if-unmodified-since",
+    "keep-alive",
+    "origin",
+    "range",
+    "sec-websocket-extensions",
+    "sec-websocket-key",
+    "sec-websocket-protocol",
+    "sec-websocket-version",
+    "te",
+    "traceparent",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "user-agent",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "x-forwarded-uri",
+    "x-stream-protocol-version",
+];
 /// HTTP/2 that nobody agreed on is a request like any other.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0";
 const GO_ON: &str = "HTTP/1.1";
@@ -29,7 +66,7 @@ const LINGER: Duration = Duration::from_millis(500);
 
 /// Path and query of a request whose URI cannot hold them as they are; travels beside the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct LongTarget(pub(crate) String);
+pub(crate) struct LongTarget(pub(crate) Vec<u8>);
 
 /// What a request says that hyper would not take from it, or would act upon by itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -194,11 +231,11 @@ fn judge(head: &[u8]) -> Judgement {
         // To a tunnel a target is a host, which may have a path.
         let scheme = if connect { "http://" } else { "" };
         match absolute(&format!("{scheme}{}", String::from_utf8_lossy(target))) {
-            Some(path) => Some(path),
+            Some(path) => Some(path.into_bytes()),
             None => return BAD,
         }
     };
-    let fields = match headers(lines.clone()) {
+    let mut fields = match headers(lines.clone()) {
         Ok(fields) => fields,
         Err(refused) => return refused,
     };
@@ -210,6 +247,7 @@ fn judge(head: &[u8]) -> Judgement {
     if let Some(text) = fields.fault(may_lack_host) {
         return Judgement::Refuse(text, text);
     }
+    fields.shorten();
     let old = version == b"HTTP/1.0" && fields.ask_for_an_upgrade();
     let version = if version == b"HTTP/1.0" && !old { "HTTP/1.0" } else { GO_ON };
     let mut passed = Vec::with_capacity(head.len() + 64);
@@ -219,14 +257,14 @@ fn judge(head: &[u8]) -> Judgement {
         // A number sign means nothing to Go and the end to hyper.
         let refused =
             target.len() > LONGEST_URI || target.contains(&b'#') || Uri::try_from(target).is_err();
-        refused.then(|| String::from_utf8_lossy(target).into_owned())
+        refused.then(|| target.to_vec())
     });
     passed.extend_from_slice(if other.is_some() { b"/" } else { target });
     passed.extend_from_slice(format!(" {version}\r\n").as_bytes());
     let after = head.get(first.len()..).unwrap_or_default();
     let after = after.strip_prefix(b"\r").unwrap_or(after);
-    match fields.unfolded() {
-        Some(unfolded) => passed.extend_from_slice(&unfolded),
+    match fields.rewritten() {
+        Some(rewritten) => passed.extend_from_slice(&rewritten),
         None => passed.extend_from_slice(after.strip_prefix(b"\n").unwrap_or(after)),
     }
     Judgement::Pass(passed, Beside { target: other.map(LongTarget), connect, old })
@@ -250,7 +288,8 @@ fn absolute(target: &str) -> Option<String> {
 /// Header lines, those that went on in the next one put together.
 struct Fields<'a> {
     all: Vec<(&'a [u8], Vec<u8>)>,
-    folded: bool,
+    /// Whether they are other lines than those that came.
+    changed: bool,
 }
 
 impl Fields<'_> {
@@ -261,7 +300,7 @@ impl Fields<'_> {
 
     fn ask_for_an_upgrade(&self) -> bool {
         let lists = |value: &[u8]| value.to_ascii_lowercase().windows(7).any(|w| w == b"upgrade");
-        self.named(b"connection").any(lists) && self.named(b"upgrade").next().is_some()
+        self.named(b"connection").any(lists)
     }
 
     /// What Go says to a name with a space in it, after it has looked at the host.
@@ -280,23 +319,34 @@ impl Fields<'_> {
         })
     }
 
-    /// The lines anew if some went on in the next one, which hyper does not take.
-    fn unfolded(&self) -> Option<Vec<u8>> {
+    /// Leaves out what nobody looks at if there is more than hyper takes.
+    fn shorten(&mut self) {
+        if self.all.len() > MOST_FIELDS {
+            let read =
+                |name: &[u8]| READ.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()));
+            self.all.retain(|(name, _)| read(name));
+            self.all.truncate(MOST_FIELDS);
+            self.changed = true;
+        }
+    }
+
+    /// The lines anew if hyper would not take them as they came.
+    fn rewritten(&self) -> Option<Vec<u8>> {
         let lines = self.all.iter().flat_map(|(name, value)| [name, &b": "[..], value, b"\r\n"]);
-        self.folded.then(|| lines.chain([&b"\r\n"[..]]).collect::<Vec<_>>().concat())
+        self.changed.then(|| lines.chain([&b"\r\n"[..]]).collect::<Vec<_>>().concat())
     }
 }
 
 /// The header lines, or what Go says to lines that are none.
 fn headers<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Result<Fields<'a>, Judgement> {
     let odd = |byte: &u8| (*byte < b' ' && *byte != b'\t') || *byte == 0x7f;
-    let mut fields = Fields { all: Vec::new(), folded: false };
+    let mut fields = Fields { all: Vec::new(), changed: false };
     for line in lines.take_while(|line| !line.is_empty()) {
         if line.starts_with(b" ") || line.starts_with(b"\t") {
             let Some((_, value)) = fields.all.last_mut() else { return Err(BAD) };
             value.push(b' ');
             value.extend_from_slice(line.trim_ascii());
-            fields.folded = true;
+            fields.changed = true;
             continue;
         }
         let Some((name, value)) = cut(line, b':') else { return Err(BAD) };
@@ -389,7 +439,7 @@ mod tests {
                 panic!("{target} is refused");
             };
             assert_eq!(bytes, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", "{target}");
-            assert_eq!(other.target, Some(LongTarget(path.to_owned())), "{target}");
+            assert_eq!(other.target, Some(LongTarget(path.into())), "{target}");
         }
         let folded = "GET / HTTP/1.1\r\nHost: a\r\nX: y\r\n z\r\n\r\n";
         assert_eq!(passed(folded), "GET / HTTP/1.1\r\nHost: a\r\nX: y z\r\n\r\n");
@@ -397,8 +447,29 @@ mod tests {
         let long = format!("/exec?command={}", "x".repeat(100_000));
         let head = format!("GET {long} HTTP/1.1\r\nHost: a\r\n\r\n");
         let want = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec();
-        let beside = Beside { target: Some(LongTarget(long)), ..Beside::default() };
+        let beside = Beside { target: Some(LongTarget(long.into())), ..Beside::default() };
         assert_eq!(judge(head.as_bytes()), Judgement::Pass(want, beside));
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_kept() {
+        let Judgement::Pass(_, beside) = judge(b"GET /a\xff HTTP/1.1\r\nHost: a\r\n\r\n") else {
+            panic!("it is refused");
+        };
+        assert_eq!(beside.target, Some(LongTarget(b"/a\xff".to_vec())));
+    }
+
+    #[test]
+    fn of_too_many_headers_those_are_passed_on_that_somebody_reads() {
+        let many = |count: usize| "X: y\r\n".repeat(count);
+        let head = |count| format!("GET / HTTP/1.1\r\n{}host: a\r\n\r\n", many(count));
+        assert_eq!(passed(&head(MOST_FIELDS - 1)), head(MOST_FIELDS - 1));
+        assert_eq!(passed(&head(MOST_FIELDS)), head(0));
+        let spaced = format!("GET / HTTP/1.1\r\nHost: a\r\n{}X Y: z\r\n\r\n", many(2000));
+        assert_eq!(refused(&spaced), "400 Bad Request: invalid header name");
+        let known = "Accept: a\r\n".repeat(3000);
+        let known = passed(&format!("GET / HTTP/1.1\r\nHost: a\r\n{known}\r\n"));
+        assert_eq!(known.matches("Accept").count(), MOST_FIELDS - 1);
     }
 
     #[test]
@@ -412,15 +483,11 @@ mod tests {
             (
                 "CONNECT a:1 HTTP/1.1\r\n\r\n",
                 "POST / HTTP/1.1\r\n\r\n",
-                Beside {
-                    target: Some(LongTarget(String::new())),
-                    connect: true,
-                    ..Beside::default()
-                },
+                Beside { target: Some(LongTarget(Vec::new())), connect: true, ..Beside::default() },
             ),
             (
-                "GET / HTTP/1.0\r\nconnection: x, UPGRADE\r\nUpgrade: y\r\n\r\n",
-                "GET / HTTP/1.1\r\nconnection: x, UPGRADE\r\nUpgrade: y\r\n\r\n",
+                "GET / HTTP/1.0\r\nconnection: x, UPGRADE\r\n\r\n",
+                "GET / HTTP/1.1\r\nconnection: x, UPGRADE\r\n\r\n",
                 Beside { old: true, ..Beside::default() },
             ),
         ] {

@@ -29,8 +29,6 @@ const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 /// From one request of a connection to the end of the next one's head: Go's idle timeout.
 const IDLE_DEADLINE: Duration = Duration::from_secs(90);
 const MAX_HEADER_BYTES: usize = 1 << 20;
-/// Go bounds only their size.
-const MAX_HEADERS: usize = 1000;
 const MAX_H2_STREAMS: u32 = 250;
 /// Go: `bufferBeforeChunkingSize`.
 const GO_BUFFER: u64 = 2048;
@@ -224,7 +222,7 @@ where
                 .timer(TokioTimer::new())
                 .header_read_timeout(IDLE_DEADLINE)
                 .max_buf_size(MAX_HEADER_BYTES)
-                .max_headers(MAX_HEADERS)
+                .max_headers(head::MOST_FIELDS)
                 .title_case_headers(true)
                 .keep_alive(true);
             let builder = builder.http1_only();

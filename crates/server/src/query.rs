@@ -1,18 +1,39 @@
 //! Query strings, decoded as Go decodes them.
 
+/// Of more pairs than this Go reads none.
+const MOST: usize = 10_000;
+
 /// Pairs in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Query(Vec<(String, String)>);
+pub(crate) struct Query(Vec<Pair>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Pair {
+    key: String,
+    value: String,
+    /// The value's bytes, which may be no text.
+    bytes: Vec<u8>,
+}
+
+impl Pair {
+    fn new(key: &[u8], value: Vec<u8>) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self { key: text(key), value: text(&value), bytes: value }
+    }
+}
 
 impl Query {
     /// Decodes; pairs that cannot be decoded are left out.
     pub(crate) fn parse(text: &str) -> Self {
+        if has_too_many(text) {
+            return Self::default();
+        }
         let pairs = text.split('&').filter(|pair| !pair.is_empty() && !pair.contains(';'));
         Self(
             pairs
                 .filter_map(|pair| {
                     let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-                    Some((decode(key)?, decode(value)?))
+                    Some(Pair::new(&decode(key)?, decode(value)?))
                 })
                 .collect(),
         )
@@ -20,6 +41,9 @@ impl Query {
 
     /// Decodes; the first pair that cannot be decoded is an error in Go's words.
     pub(crate) fn strict(text: &str) -> Result<Self, String> {
+        if has_too_many(text) {
+            return Err("number of URL query parameters exceeded limit".to_owned());
+        }
         // Of several faults Go tells of this one.
         if text.contains(';') {
             return Err("invalid semicolon separator in query".to_owned());
@@ -37,23 +61,32 @@ impl Query {
 
     /// Whether a key was given.
     pub(crate) fn has(&self, key: &str) -> bool {
-        self.0.iter().any(|(k, _)| k == key)
+        self.0.iter().any(|pair| pair.key == key)
     }
 
     /// The first value of a key.
     pub(crate) fn first(&self, key: &str) -> Option<&str> {
-        self.0.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
+        self.0.iter().find(|pair| pair.key == key).map(|pair| pair.value.as_str())
     }
 
     /// Every value of a key.
     pub(crate) fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
-        self.0.iter().filter(move |(k, _)| k == key).map(|(_, v)| v.as_str())
+        self.0.iter().filter(move |pair| pair.key == key).map(|pair| pair.value.as_str())
+    }
+
+    /// The bytes of every value of a key.
+    pub(crate) fn all_bytes<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a [u8]> {
+        self.0.iter().filter(move |pair| pair.key == key).map(|pair| pair.bytes.as_slice())
     }
 
     /// Kubernetes' boolean: absent, `0` and `false` are false.
     pub(crate) fn flag(&self, key: &str) -> bool {
         self.first(key).is_some_and(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
     }
+}
+
+fn has_too_many(text: &str) -> bool {
+    text.bytes().filter(|byte| *byte == b'&').count() >= MOST
 }
 
 /// The first escape that is none.
@@ -65,7 +98,7 @@ fn bad_escape(text: &str) -> Option<&str> {
     })
 }
 
-fn decode(text: &str) -> Option<String> {
+fn decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -79,7 +112,7 @@ fn decode(text: &str) -> Option<String> {
             other => other,
         });
     }
-    Some(String::from_utf8_lossy(&bytes).into_owned())
+    Some(bytes)
 }
 
 #[cfg(test)]
@@ -91,10 +124,23 @@ mod tests {
         let query = Query::parse("command=ls&command=-l%20a+b&x=%zz&tty=1&follow=true&p=false");
         assert_eq!(query.all("command").collect::<Vec<_>>(), ["ls", "-l a b"]);
         assert_eq!(query.first("x"), None);
+        let odd = Query::parse("a=%ff");
+        assert_eq!(odd.all("a").zip(odd.all_bytes("a")).next(), Some(("\u{fffd}", &b"\xff"[..])));
         assert_eq!(Query::strict("a=%zz1").unwrap_err(), "invalid URL escape \"%zz\"");
         assert_eq!(Query::strict("%4").unwrap_err(), "invalid URL escape \"%4\"");
         assert!(Query::strict("%zz&a;b").unwrap_err().starts_with("invalid semicolon"));
         assert!(Query::strict("a;b").is_err() && Query::strict("a=b&&c").is_ok());
         assert!(query.flag("follow") && !query.flag("p"));
+    }
+
+    #[test]
+    fn of_too_many_pairs_none_is_read() {
+        let most = format!("a=b{}", "&".repeat(MOST - 1));
+        assert_eq!(Query::parse(&most).first("a"), Some("b"));
+        assert!(Query::strict(&most).is_ok());
+        let more = format!("{most}&x;y");
+        assert_eq!(Query::parse(&more), Query::default());
+        let limit = "number of URL query parameters exceeded limit";
+        assert_eq!(Query::strict(&more).unwrap_err(), limit);
     }
 }

@@ -442,7 +442,7 @@ mod tests {
 
     fn ask(method: &Method, path: &str, accept: &str, switches: Switches) -> Decision {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
-        let target = Target::from_parts(path, query).unwrap();
+        let target = Target::from_parts(path.as_bytes(), query).unwrap();
         decide(Asked { method, target: &target, accept }, switches)
     }
 

@@ -6,6 +6,7 @@
 
 use crate::head::LongTarget;
 use http::{Method, Request, Uri};
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use units::strconv::quote_bytes;
 
@@ -30,8 +31,10 @@ impl Target {
     pub(crate) fn of<B>(request: &Request<B>) -> Result<Self, BadTarget> {
         match request.extensions().get::<LongTarget>() {
             Some(LongTarget(long)) => {
-                let (path, query) = long.split_once('?').unwrap_or((long, ""));
-                Self::from_parts(path, query)
+                let mut parts = long.splitn(2, |byte| *byte == b'?');
+                let path = parts.next().unwrap_or_default();
+                let query = as_text(parts.next().unwrap_or_default());
+                Self::from_parts(path, &query)
             }
             None => Self::parse(request.method(), request.uri()),
         }
@@ -44,24 +47,29 @@ impl Target {
         if authority_alone && method != Method::CONNECT {
             return Err(BadTarget);
         }
-        Self::from_parts(raw, uri.query().unwrap_or_default())
+        Self::from_parts(raw.as_bytes(), uri.query().unwrap_or_default())
     }
 
     /// From a raw path and query.
-    pub fn from_parts(raw: &str, query: &str) -> Result<Self, BadTarget> {
+    pub fn from_parts(raw: &[u8], query: &str) -> Result<Self, BadTarget> {
         let path = unescape(raw).ok_or(BadTarget)?;
         let default = escape(path.as_bytes());
-        let escaped =
-            if raw == default || is_valid_encoding(raw) { raw.to_owned() } else { default };
+        let kept = std::str::from_utf8(raw).ok().filter(|_| is_valid_encoding(raw));
+        let escaped = kept.map_or(default, str::to_owned);
         let path = String::from_utf8_lossy(path.as_bytes()).into_owned();
         Ok(Self { path, escaped, query: query.to_owned() })
     }
 
     /// A part of the decoded path in Go's quotes, which show bytes that are no text.
     pub(crate) fn quoted(&self, part: usize) -> String {
-        let decoded = unescape(&self.escaped).unwrap_or(Decoded(Vec::new()));
+        let decoded = unescape(self.escaped.as_bytes()).unwrap_or(Decoded(Vec::new()));
         let mut parts = decoded.as_bytes().split(|byte| *byte == b'/');
         quote_bytes(parts.by_ref().skip_while(|part| part.is_empty()).nth(part).unwrap_or_default())
+    }
+
+    /// The bytes of the decoded path, which may be no text.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        unescape(self.escaped.as_bytes()).map(|decoded| decoded.0).unwrap_or_default()
     }
 
     /// A URL with this decoded path and the same query, as Go writes it.
@@ -77,11 +85,27 @@ impl Target {
 }
 
 /// The raw query of a request.
-pub(crate) fn query<B>(request: &Request<B>) -> &str {
+pub(crate) fn query<B>(request: &Request<B>) -> Cow<'_, str> {
     match request.extensions().get::<LongTarget>() {
-        Some(LongTarget(long)) => long.split_once('?').map_or("", |(_, query)| query),
-        None => request.uri().query().unwrap_or_default(),
+        Some(LongTarget(long)) => {
+            let query = long.splitn(2, |byte| *byte == b'?').nth(1);
+            as_text(query.unwrap_or_default()).into()
+        }
+        None => request.uri().query().unwrap_or_default().into(),
     }
+}
+
+/// A query with escapes for bytes that are no text; they mean the same.
+fn as_text(query: &[u8]) -> String {
+    let mut text = String::with_capacity(query.len());
+    for chunk in query.utf8_chunks() {
+        text.push_str(chunk.valid());
+        for byte in chunk.invalid() {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "%{byte:02x}");
+        }
+    }
+    text
 }
 
 /// Bytes that may not be UTF-8.
@@ -94,9 +118,9 @@ impl Decoded {
     }
 }
 
-fn unescape(text: &str) -> Option<Decoded> {
+fn unescape(text: &[u8]) -> Option<Decoded> {
     let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
+    let mut rest = text.iter().copied();
     while let Some(byte) = rest.next() {
         if byte == b'%' {
             let high = char::from(rest.next()?).to_digit(16)?;
@@ -111,7 +135,7 @@ fn unescape(text: &str) -> Option<Decoded> {
 
 /// One segment of a path decoded; as it is if it cannot be.
 pub(crate) fn unescape_segment(segment: &str) -> String {
-    let decoded = unescape(segment).and_then(|bytes| String::from_utf8(bytes.0).ok());
+    let decoded = unescape(segment.as_bytes()).and_then(|bytes| String::from_utf8(bytes.0).ok());
     decoded.unwrap_or_else(|| segment.to_owned())
 }
 
@@ -132,8 +156,8 @@ fn escape(bytes: &[u8]) -> String {
     out
 }
 
-fn is_valid_encoding(raw: &str) -> bool {
-    raw.bytes().all(|byte| stays(byte) || b"!'()*[]%".contains(&byte))
+fn is_valid_encoding(raw: &[u8]) -> bool {
+    raw.iter().all(|byte| stays(*byte) || b"!'()*[]%".contains(byte))
 }
 
 /// Go's `path.Clean` as its mux uses it: no `.`, `..` or empty parts, the trailing slash kept.
@@ -170,14 +194,26 @@ mod tests {
             ("/a b%2F", "/a b/", "/a%20b/"),
             ("/a!b", "/a!b", "/a!b"),
         ] {
-            let target = Target::from_parts(raw, "").unwrap();
+            let target = Target::from_parts(raw.as_bytes(), "").unwrap();
             assert_eq!((target.path.as_str(), target.escaped.as_str()), (path, escaped), "{raw}");
         }
-        let odd = Target::from_parts("/logs/a%ff%22b/c", "").unwrap();
-        assert_eq!((odd.quoted(1).as_str(), odd.quoted(2).as_str()), (r#""a\xff\"b""#, "\"c\""));
-        for bad in ["/%", "/%z", "/%zz", "/a%2"] {
-            assert_eq!(Target::from_parts(bad, ""), Err(BadTarget), "{bad}");
+        for raw in [&b"/logs/a%ff%22b/c"[..], b"/logs/a\xff%22b%2fc"] {
+            let odd = Target::from_parts(raw, "").unwrap();
+            assert_eq!(odd.quoted(1), r#""a\xff\"b""#);
+            assert_eq!(odd.quoted(2), "\"c\"");
+            assert_eq!(odd.bytes(), b"/logs/a\xff\"b/c");
         }
+        for bad in ["/%", "/%z", "/%zz", "/a%2"] {
+            assert_eq!(Target::from_parts(bad.as_bytes(), ""), Err(BadTarget), "{bad}");
+        }
+    }
+
+    #[test]
+    fn queries_keep_their_bytes() {
+        let mut request = Request::new(());
+        request.extensions_mut().insert(LongTarget(b"/a?b=\xff\xc3\xbc?\xc3".to_vec()));
+        assert_eq!(query(&request), "b=%ffü?%c3");
+        assert_eq!(Target::of(&request).unwrap().query, "b=%ffü?%c3");
     }
 
     #[test]

@@ -198,7 +198,7 @@ fn form(accept: &str, clauses: &[Clause], kind: &str) -> Form {
 
 /// Apiserver: `isPrettyPrint`.
 fn is_pretty(request: &Request<Incoming>) -> bool {
-    let query = Query::parse(target::query(request));
+    let query = Query::parse(&target::query(request));
     if let Some(pretty) = query.first("pretty").filter(|value| !value.is_empty()) {
         return parse_bool(pretty).unwrap_or(false);
     }

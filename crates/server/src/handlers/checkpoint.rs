@@ -30,7 +30,7 @@ pub(crate) async fn answer(
     if !has_container(&entry.pod, &path.container) {
         return not_found(&format!("container {} does not exist", path.container));
     }
-    let query = Query::parse(target::query(request));
+    let query = Query::parse(&target::query(request));
     let Some(timeout) = query.all("timeout").last().map_or(Some(0), |t| t.parse::<i64>().ok())
     else {
         return not_found("cannot parse value of timeout parameter");

@@ -10,6 +10,7 @@ use http::header::{
     IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, LAST_MODIFIED, RANGE,
 };
 use http::{HeaderMap, StatusCode};
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::time::SystemTime;
@@ -25,36 +26,38 @@ pub(super) struct Conditions<'a> {
 }
 
 impl Conditions<'_> {
-    fn header(&self, name: HeaderName) -> Option<&str> {
-        self.headers.get(name).and_then(|v| v.to_str().ok()).filter(|v| !v.is_empty())
+    /// A header that says something, be it no text.
+    fn header(&self, name: HeaderName) -> Option<Cow<'_, str>> {
+        let value = self.headers.get(name).filter(|value| !value.is_empty());
+        value.map(|value| String::from_utf8_lossy(value.as_bytes()))
     }
 
     fn time(&self, name: HeaderName) -> Option<i64> {
-        self.header(name).and_then(http_time)
+        self.header(name).and_then(|text| http_time(&text))
     }
 
     /// The answer if the file itself is not wanted (Go: `checkPreconditions`). Files have no tag.
     fn refusal(&self) -> Option<StatusCode> {
         let changed = seconds(self.changed);
         let failed = match self.header(IF_MATCH) {
-            Some(tags) => !any_tag(tags),
+            Some(tags) => !any_tag(&tags),
             None => self.time(IF_UNMODIFIED_SINCE).is_some_and(|since| changed > since),
         };
         if failed {
             return Some(StatusCode::PRECONDITION_FAILED);
         }
         let unchanged = match self.header(IF_NONE_MATCH) {
-            Some(tags) => any_tag(tags),
+            Some(tags) => any_tag(&tags),
             None => self.time(IF_MODIFIED_SINCE).is_some_and(|since| changed <= since),
         };
         unchanged.then_some(StatusCode::NOT_MODIFIED)
     }
 
-    fn range(&self) -> &str {
-        let stale = self
-            .header(IF_RANGE)
-            .is_some_and(|text| http_time(text).is_none_or(|since| since != seconds(self.changed)));
-        if stale { "" } else { self.header(RANGE).unwrap_or_default() }
+    fn range(&self) -> Cow<'_, str> {
+        let changed = seconds(self.changed);
+        let other = |text: Cow<'_, str>| http_time(&text).is_none_or(|since| since != changed);
+        let stale = self.header(IF_RANGE).is_some_and(other);
+        if stale { Cow::default() } else { self.header(RANGE).unwrap_or_default() }
     }
 }
 
@@ -127,7 +130,7 @@ pub(super) async fn content(
             kinds::by_content(&head).to_owned()
         }
     };
-    let parts = match ranges(conditions.range(), length) {
+    let parts = match ranges(&conditions.range(), length) {
         Ok(parts) => parts,
         Err(Refused::Invalid) => return unsatisfiable("invalid range", None),
         Err(Refused::Outside) if length == 0 => Vec::new(),
@@ -313,6 +316,10 @@ mod tests {
         assert_eq!(ask(IF_MATCH, "\"x\", W/\"y\" , *"), None);
         assert_eq!(ask(IF_MATCH, "\"x y\", *"), Some(StatusCode::PRECONDITION_FAILED));
         assert_eq!(ask(IF_NONE_MATCH, "x, *"), None);
+        let odd = HeaderValue::from_bytes(b"bytes=0-\xc3").unwrap();
+        let headers = HeaderMap::from_iter([(RANGE, odd)]);
+        let range = Conditions { headers: &headers, changed }.range().into_owned();
+        assert_eq!(ranges(&range, 10), Err(Refused::Invalid));
         assert_eq!(http_date(changed).as_deref(), Some("Sun, 09 Sep 2001 01:46:40 GMT"));
     }
 }

@@ -7,7 +7,7 @@ use crate::serve::{ServerDeps, Service};
 use http::StatusCode;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use units::strconv::quote;
+use units::strconv::quote_bytes;
 
 const ORDER: [&str; 4] = ["ping", "log", "syncloop", "device-plugin"];
 
@@ -51,12 +51,12 @@ pub(crate) struct Check<'a> {
 /// Runs the checks and says how they went (apiserver: `healthz.handleRootHealth`).
 pub(crate) fn respond(checks: &[Check<'_>], query: &str, metrics: &HealthMetrics) -> Reply {
     let query = Query::parse(query);
-    let mut excluded: BTreeSet<&str> = query.all("exclude").collect();
+    let mut excluded: BTreeSet<&[u8]> = query.all_bytes("exclude").collect();
     let mut text = String::new();
     let mut failed = false;
     for Check { name, result } in checks {
         // Writing to a string cannot fail.
-        let _ = if excluded.remove(*name) {
+        let _ = if excluded.remove(name.as_bytes()) {
             writeln!(text, "[+]{name} excluded: ok")
         } else if let Err(error) = result() {
             tracing::info!(check = name, err = error, "healthz check failed");
@@ -69,7 +69,7 @@ pub(crate) fn respond(checks: &[Check<'_>], query: &str, metrics: &HealthMetrics
         };
     }
     if !excluded.is_empty() {
-        let names: Vec<String> = excluded.iter().map(|name| quote(name)).collect();
+        let names: Vec<String> = excluded.iter().map(|name| quote_bytes(name)).collect();
         let _ = writeln!(
             text,
             "warn: some health checks cannot be excluded: no matches for {}",

@@ -47,8 +47,8 @@ pub(crate) async fn answer(
         MetricsPage::Cadvisor => deps.stats.container_metrics().await,
         MetricsPage::Resource => whole(deps.stats.resource_metrics().await),
     };
-    let accept = headers.get(ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
-    let (kind, format) = exposition::negotiate(accept);
+    let accept = headers.get(ACCEPT).map(|value| value.as_bytes()).unwrap_or_default();
+    let (kind, format) = exposition::negotiate(&String::from_utf8_lossy(accept));
     let mut pieces: Box<dyn Iterator<Item = Bytes> + Send> = match format {
         Format::Text => Box::new(text.map(Bytes::from)),
         other => {

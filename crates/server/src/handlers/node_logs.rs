@@ -10,18 +10,20 @@ use crate::query::Query;
 use crate::reply::{self, Reply};
 use crate::route::Switches;
 use crate::serve::ServerDeps;
-use crate::target::{Target, clean};
+use crate::target::Target;
 use http::header::{HeaderValue, LOCATION};
 use http::{HeaderMap, StatusCode};
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs::File;
-use std::path::{Component, Path, PathBuf};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use sys::beneath::{Dir, EntryKind};
 
 /// What lies at a path.
 enum Found {
-    Listing(Vec<(String, bool)>, SystemTime),
+    Listing(Vec<(Vec<u8>, bool)>, SystemTime),
     /// The page that stands for a folder.
     Index(File, u64, SystemTime),
     File(File, u64, SystemTime),
@@ -44,32 +46,34 @@ pub(crate) async fn answer(
     if !target.escaped.starts_with("/logs/") {
         return missing();
     }
+    let bytes = target.bytes();
+    let bytes = bytes.strip_prefix(b"/logs/").unwrap_or_default();
     if switches.log_query {
         let query = Query::parse(&target.query);
         match log_query::decide(&query, path, &root) {
             log_query::Mode::Files => {}
-            log_query::Mode::File(path) => return file(root, &path, "", headers).await,
+            log_query::Mode::File(path) => return file(root, path.as_bytes(), "", headers).await,
             log_query::Mode::Refused(refused) => return *refused,
             log_query::Mode::Services(asked) => return log_query::run(root, asked, headers).await,
         }
     }
-    file(root, path, &target.query, headers).await
+    file(root, bytes, &target.query, headers).await
 }
 
-async fn file(root: PathBuf, path: &str, query: &str, headers: &HeaderMap) -> Reply {
-    let url = format!("/{}", path.trim_start_matches('/'));
-    if url.ends_with("/index.html") {
-        return moved("./", query);
+async fn file(root: PathBuf, path: &[u8], query: &str, headers: &HeaderMap) -> Reply {
+    let start = path.iter().position(|byte| *byte != b'/').unwrap_or(path.len());
+    let url = [b"/", path.get(start..).unwrap_or_default()].concat();
+    if url.ends_with(b"/index.html") {
+        return moved(b"./", query);
     }
     let Some(wanted) = relative(&url) else { return missing() };
+    let own = wanted.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let found = sys::blocking::run(move || look(&root, &wanted)).await;
-    let as_folder = url.ends_with('/');
-    let clean = clean(&url);
-    let last = |path: &str| path.trim_end_matches('/').rsplit('/').next().map(str::to_owned);
-    let name = last(&url).unwrap_or_default();
+    let as_folder = url.ends_with(b"/");
+    let name = url.split(|byte| *byte == b'/').rfind(|part| !part.is_empty()).unwrap_or_default();
     match found {
         Ok(Some(Found::Listing(..) | Found::Index(..))) if !as_folder => {
-            moved(&format!("{name}/"), query)
+            moved(&[name, b"/"].concat(), query)
         }
         Ok(Some(Found::Listing(entries, changed))) => {
             if not_modified_since(headers, changed) {
@@ -77,9 +81,8 @@ async fn file(root: PathBuf, path: &str, query: &str, headers: &HeaderMap) -> Re
             }
             with_time(listing(&entries), changed)
         }
-        Ok(Some(Found::File(..))) if as_folder => moved(&format!("../{name}"), query),
+        Ok(Some(Found::File(..))) if as_folder => moved(&[b"../", name].concat(), query),
         Ok(Some(Found::File(file, length, changed))) => {
-            let own = last(&clean).unwrap_or_default();
             content(file, length, &own, &Conditions { headers, changed }).await
         }
         Ok(Some(Found::Index(file, length, changed))) => {
@@ -98,23 +101,32 @@ fn missing() -> Reply {
     reply::error(StatusCode::NOT_FOUND, "404 page not found")
 }
 
-fn moved(to: &str, query: &str) -> Reply {
-    let to = if query.is_empty() { to.to_owned() } else { format!("{to}?{query}") };
+fn moved(to: &[u8], query: &str) -> Reply {
+    let mark = if query.is_empty() { "" } else { "?" };
+    let to = [to, mark.as_bytes(), query.as_bytes()].concat();
     let mut reply = reply::bare(StatusCode::MOVED_PERMANENTLY, axum::body::Body::empty());
-    if let Ok(value) = HeaderValue::from_str(&to) {
+    if let Ok(value) = HeaderValue::from_bytes(&to) {
         reply.headers_mut().insert(LOCATION, value);
     }
     reply
 }
 
 /// The path below the folder.
-fn relative(url: &str) -> Option<PathBuf> {
-    if url.contains('\0') {
+fn relative(url: &[u8]) -> Option<PathBuf> {
+    if url.contains(&0) {
         return None;
     }
-    let path = PathBuf::from(clean(url).trim_matches('/'));
-    let down = path.components().all(|part| matches!(part, Component::Normal(_)));
-    down.then_some(if path.as_os_str().is_empty() { PathBuf::from(".") } else { path })
+    let mut path = PathBuf::new();
+    for part in url.split(|byte| *byte == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." => {
+                path.pop();
+            }
+            name => path.push(OsStr::from_bytes(name)),
+        }
+    }
+    Some(if path.as_os_str().is_empty() { PathBuf::from(".") } else { path })
 }
 
 /// Opens a file or folder below `root`; links are followed as long as they stay inside.
@@ -152,9 +164,9 @@ fn look(root: &Path, wanted: &Path) -> Option<Found> {
             return Some(Found::Index(page, meta.len(), meta.modified().ok()?));
         }
         let entries = Dir::from_file(file, root.join(wanted)).entries().ok()?;
-        let mut entries: Vec<(String, bool)> = entries
+        let mut entries: Vec<(Vec<u8>, bool)> = entries
             .into_iter()
-            .filter_map(|(name, kind)| Some((name.into_string().ok()?, kind == EntryKind::Dir)))
+            .map(|(name, kind)| (name.into_vec(), kind == EntryKind::Dir))
             .collect();
         entries.sort();
         return Some(Found::Listing(entries, changed));
@@ -162,44 +174,45 @@ fn look(root: &Path, wanted: &Path) -> Option<Found> {
     meta.is_file().then_some(Found::File(file, meta.len(), changed))
 }
 
-fn listing(entries: &[(String, bool)]) -> Reply {
-    let mut page = String::from(
+fn listing(entries: &[(Vec<u8>, bool)]) -> Reply {
+    let mut page = Vec::from(
         "<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n",
     );
     for (name, folder) in entries {
-        let name = if *folder { format!("{name}/") } else { name.clone() };
-        // Writing to a string cannot fail.
-        let _ = writeln!(page, "<a href=\"{}\">{}</a>", link(&name), escape(&name));
+        let name = [name.as_slice(), if *folder { b"/" } else { b"" }].concat();
+        let link = link(&name);
+        page.extend([b"<a href=\"", link.as_bytes(), b"\">", &escape(&name), b"</a>\n"].concat());
     }
-    page.push_str("</pre>\n");
+    page.extend(b"</pre>\n");
     reply::with_type(StatusCode::OK, "text/html; charset=utf-8", page)
 }
 
-fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&#34;"),
-            '\'' => out.push_str("&#39;"),
-            other => out.push(other),
+fn escape(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    for byte in text {
+        match byte {
+            b'&' => out.extend(b"&amp;"),
+            b'<' => out.extend(b"&lt;"),
+            b'>' => out.extend(b"&gt;"),
+            b'"' => out.extend(b"&#34;"),
+            b'\'' => out.extend(b"&#39;"),
+            other => out.push(*other),
         }
     }
     out
 }
 
 /// A relative link to a name.
-fn link(name: &str) -> String {
+fn link(name: &[u8]) -> String {
     let mut out = String::with_capacity(name.len());
-    if name.split('/').next().is_some_and(|first| first.contains(':')) {
+    if name.split(|byte| *byte == b'/').next().is_some_and(|first| first.contains(&b':')) {
         out.push_str("./");
     }
-    for byte in name.bytes() {
+    for &byte in name {
         if byte.is_ascii_alphanumeric() || b"-_.~/$&+,:;=@".contains(&byte) {
             out.push(char::from(byte));
         } else {
+            // Writing to a string cannot fail.
             let _ = write!(out, "%{byte:02X}");
         }
     }
@@ -212,10 +225,11 @@ mod tests {
 
     #[test]
     fn paths_only_go_down() {
-        assert_eq!(relative("/pods/a b"), Some(PathBuf::from("pods/a b")));
-        assert_eq!(relative("/"), Some(PathBuf::from(".")));
-        assert_eq!(relative("/../../etc/passwd"), Some(PathBuf::from("etc/passwd")));
-        assert_eq!(relative("/a\0b"), None);
+        assert_eq!(relative(b"/pods/a b"), Some(PathBuf::from("pods/a b")));
+        assert_eq!(relative(b"/"), Some(PathBuf::from(".")));
+        assert_eq!(relative(b"/../../etc/passwd"), Some(PathBuf::from("etc/passwd")));
+        assert_eq!(relative(b"/a/b/.././/c/"), Some(PathBuf::from("a/c")));
+        assert_eq!(relative(b"/a\0b"), None);
     }
 
     #[test]
@@ -246,10 +260,34 @@ mod tests {
         sys::fs::remove_dir(&root).unwrap();
     }
 
+    #[tokio::test]
+    async fn names_that_are_no_text_are_listed_and_served() {
+        use http_body_util::BodyExt as _;
+        let root = std::env::temp_dir().join(format!("rubelet-oddlogs-{}", std::process::id()));
+        let odd = OsStr::from_bytes(b"a\xff.log");
+        sys::fs::create_dir_all(root.join(OsStr::from_bytes(b"\xfe")), 0o755).unwrap();
+        sys::fs::write(root.join(odd), "x\n").unwrap();
+        let none = HeaderMap::new();
+        let body = async |path: &[u8]| {
+            let reply = file(root.clone(), path, "", &none).await;
+            assert_eq!(reply.status(), StatusCode::OK);
+            reply.into_body().collect().await.unwrap().to_bytes().to_vec()
+        };
+        let page = body(b"").await;
+        let line = b"<a href=\"a%FF.log\">a\xff.log</a>\n<a href=\"%FE/\">\xfe/</a>\n";
+        assert!(page.windows(line.len()).any(|part| part == line));
+        assert_eq!(body(b"a\xff.log").await, b"x\n");
+        let moved = file(root.clone(), b"\xfe", "q", &none).await;
+        assert_eq!(moved.headers()[LOCATION].as_bytes(), b"\xfe/?q");
+        sys::fs::remove_file(root.join(odd)).unwrap();
+        sys::fs::remove_dir(root.join(OsStr::from_bytes(b"\xfe"))).unwrap();
+        sys::fs::remove_dir(&root).unwrap();
+    }
+
     #[test]
     fn names_cannot_break_out_of_the_page() {
-        assert_eq!(escape("<a>\"&'"), "&lt;a&gt;&#34;&amp;&#39;");
-        assert_eq!(link("a b\"<"), "a%20b%22%3C");
-        assert_eq!(link("x:y"), "./x:y");
+        assert_eq!(escape(b"<a>\"&'"), b"&lt;a&gt;&#34;&amp;&#39;");
+        assert_eq!(link(b"a b\"<"), "a%20b%22%3C");
+        assert_eq!(link(b"x:y"), "./x:y");
     }
 }

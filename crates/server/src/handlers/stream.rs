@@ -57,7 +57,7 @@ pub(crate) async fn run(
     path: &ContainerPath,
     request: &Request<Incoming>,
 ) -> Reply {
-    let query = Query::parse(target::query(request));
+    let query = Query::parse(&target::query(request));
     let command: Vec<String> =
         query.first("cmd").unwrap_or_default().split(' ').map(str::to_owned).collect();
     let id = match running_container(deps, path).await {
@@ -118,7 +118,7 @@ pub(crate) async fn exec(
         Err(refused) => return *refused,
     };
     // The command is none of the form's.
-    let query = Query::parse(target::query(&apart.request));
+    let query = Query::parse(&target::query(&apart.request));
     let id = match running_container(deps, path).await {
         Ok(id) => id,
         Err(refused) => return *refused,
@@ -208,7 +208,7 @@ pub(crate) async fn port_forward(
     caller: &Caller,
     websockets: WebSockets,
 ) -> Reply {
-    let query = Query::parse(target::query(&request));
+    let query = Query::parse(&target::query(&request));
     let tunnel = websockets.are_ours() && translate::is_tunnel(request.headers());
     let ports = match wanted_ports(request.headers(), &query, tunnel) {
         Ok(ports) => ports,

@@ -362,7 +362,7 @@ mod tests {
     }
 
     fn beside(target: &str) -> Aside {
-        let target = Some(LongTarget(target.to_owned()));
+        let target = Some(LongTarget(target.into()));
         Aside::Request(Beside { target, ..Beside::default() })
     }
 
