@@ -32,6 +32,8 @@ const MAX_HEADER_BYTES: usize = 1 << 20;
 const MAX_H2_STREAMS: u32 = 250;
 /// Go: `bufferBeforeChunkingSize`.
 const GO_BUFFER: u64 = 2048;
+/// Go: `http2handlerChunkWriteSize`.
+const GO_BUFFER_2: u64 = 4096;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const CLEAR: &[u8] =
     b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n";
@@ -165,13 +167,22 @@ fn in_chunks(reply: Reply) -> Reply {
     reply.map(|body| Body::from_stream(body.into_data_stream()))
 }
 
-/// An answer to `HEAD`: hyper leaves its body out of HTTP/1 alone.
-fn without_body(reply: Reply) -> Reply {
-    let (mut head, body) = reply.into_parts();
-    if let Some(length) = body.size_hint().exact() {
-        head.headers.entry(CONTENT_LENGTH).or_insert(length.into());
+/// An answer as Go's server sends it over HTTP/2: with a length if that was known before anything had to
+/// be sent, and without its body if only the head was asked for, which hyper leaves out of HTTP/1 alone.
+fn over_http2(reply: Reply, method: &Method) -> Reply {
+    let (mut head, mut body) = reply.into_parts();
+    let asked_for_head = method == Method::HEAD;
+    let has_body = !head.status.is_informational()
+        && ![StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&head.status);
+    let told = head.headers.contains_key(CONTENT_LENGTH);
+    if let Some(length) = body.size_hint().exact().filter(|_| !told && has_body) {
+        if length > GO_BUFFER_2 {
+            body = Body::from_stream(body.into_data_stream());
+        } else if length > 0 || !asked_for_head {
+            head.headers.insert(CONTENT_LENGTH, length.into());
+        }
     }
-    Reply::from_parts(head, Body::empty())
+    Reply::from_parts(head, if asked_for_head { Body::empty() } else { body })
 }
 
 /// What was agreed on in the handshake; nobody gets to speak HTTP/2 without that.
@@ -231,12 +242,9 @@ where
         Protocol::Http2 => {
             let handler = service_fn(move |request: Request<Incoming>| {
                 // What Go's parser refuses gets no answer here: its stream is reset.
-                let head = request.method() == Method::HEAD;
+                let method = request.method().clone();
                 let reply = Target::of(&request).map(|_| answers(request));
-                async move {
-                    let reply = reply?.await;
-                    Ok::<_, BadTarget>(if head { without_body(reply) } else { reply })
-                }
+                async move { Ok::<_, BadTarget>(over_http2(reply?.await, &method)) }
             });
             builder
                 .http2()
@@ -298,6 +306,26 @@ mod tests {
         assert_eq!(length(2048, false), Some(2048));
         assert_eq!(length(2049, false), None);
         assert_eq!(length(2049, true), Some(2049));
+    }
+
+    #[test]
+    fn over_http2_the_length_of_a_short_answer_is_said() {
+        let length = |bytes: usize, status: StatusCode, method: &Method| {
+            let mut reply = Reply::new(Body::from(vec![b'x'; bytes]));
+            *reply.status_mut() = status;
+            let reply = over_http2(reply, method);
+            let said = reply.headers().get(CONTENT_LENGTH).map(|said| said.to_str().unwrap());
+            (said.map(str::to_owned), reply.body().size_hint().exact())
+        };
+        let said = |text: &str| Some(text.to_owned());
+        let ok = StatusCode::OK;
+        assert_eq!(length(4096, ok, &Method::GET), (said("4096"), Some(4096)));
+        assert_eq!(length(4097, ok, &Method::GET), (None, None));
+        assert_eq!(length(0, ok, &Method::GET), (said("0"), Some(0)));
+        assert_eq!(length(0, StatusCode::NOT_MODIFIED, &Method::GET), (None, Some(0)));
+        assert_eq!(length(5, ok, &Method::HEAD), (said("5"), Some(0)));
+        assert_eq!(length(0, ok, &Method::HEAD), (None, Some(0)));
+        assert_eq!(length(4097, ok, &Method::HEAD), (None, Some(0)));
     }
 
     #[tokio::test]

@@ -9,8 +9,8 @@ use crate::reply::{self, Reply};
 use crate::request_metrics::RequestMetrics;
 use crate::route::{self, Asked, Decision, Route, Switches};
 use crate::target::Target;
-use http::header::{ACCEPT, EXPECT, HOST};
-use http::{Method, Request, StatusCode, Version};
+use http::header::{ACCEPT, CONNECTION, EXPECT, HOST};
+use http::{HeaderValue, Method, Request, StatusCode, Version};
 use hyper::body::Incoming;
 use ports::{Clock, Pods, Roots, Stats, Tasks};
 use rustls_pki_types::CertificateDer;
@@ -93,13 +93,20 @@ pub(crate) struct Counts {
 impl Service {
     /// Answers; never fails.
     pub(crate) async fn answer(&self, mut request: Request<Incoming>, caller: &Caller) -> Reply {
-        if let Some(refused) = strange(&request) {
+        if let Some(refused) = strange_request(&request) {
             return refused;
+        }
+        let (requests, read_only) = (&self.counts.requests, self.guard.is_none());
+        if let Some(reply) = about_nothing(&request) {
+            // What may be asked of a server as a whole reaches no handler.
+            if request.method() != Method::OPTIONS {
+                requests.begin(request.method(), EVERYTHING, self.switches, read_only);
+            }
+            return reply;
         }
         let Ok(target) = Target::of(&request) else {
             return reply::bad_request("400 Bad Request");
         };
-        let (requests, read_only) = (&self.counts.requests, self.guard.is_none());
         let running = requests.begin(request.method(), &target.path, self.switches, read_only);
         // A stream that the handler leaves behind goes on counting.
         request.extensions_mut().insert(running.clone());
@@ -223,21 +230,33 @@ fn closing(reply: &Reply) -> Closing {
     }
 }
 
-/// Requests that Go's server answers before anybody handles them (Go: `conn.readRequest`).
+/// Requests that Go's server answers before anybody handles them, or whose path is none.
 pub(crate) fn strange(request: &Request<Incoming>) -> Option<Reply> {
+    strange_request(request).or_else(|| about_nothing(request))
+}
+
+/// Requests that Go's server answers before anybody handles them (Go: `conn.readRequest`).
+fn strange_request(request: &Request<Incoming>) -> Option<Reply> {
     // With HTTP/2 the URI names the host, and nothing else is looked at.
-    let refused = if request.version() == Version::HTTP_2 { None } else { strange_head(request) };
-    if refused.is_some() {
-        return refused;
+    if request.version() == Version::HTTP_2 { None } else { strange_head(request) }
+}
+
+/// A target that is no path, which only `OPTIONS` may have.
+const EVERYTHING: &str = "*";
+
+/// The answer to a request for that target (Go: `ServeMux.ServeHTTP`).
+fn about_nothing<B>(request: &Request<B>) -> Option<Reply> {
+    if request.uri().path() != EVERYTHING {
+        return None;
     }
-    if request.uri().path() == "*" {
-        let mut reply = Reply::new(axum::body::Body::empty());
-        if request.method() != Method::OPTIONS {
-            *reply.status_mut() = StatusCode::BAD_REQUEST;
+    let mut reply = Reply::new(axum::body::Body::empty());
+    if request.method() != Method::OPTIONS {
+        *reply.status_mut() = StatusCode::BAD_REQUEST;
+        if request.version() == Version::HTTP_11 {
+            reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        return Some(reply);
     }
-    None
+    Some(reply)
 }
 
 fn strange_head(request: &Request<Incoming>) -> Option<Reply> {
@@ -257,6 +276,7 @@ fn strange_head(request: &Request<Incoming>) -> Option<Reply> {
     if !expected.is_empty() && !expected.eq_ignore_ascii_case(b"100-continue") {
         let mut reply = Reply::new(axum::body::Body::empty());
         *reply.status_mut() = StatusCode::EXPECTATION_FAILED;
+        reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         return Some(reply);
     }
     None
@@ -270,6 +290,20 @@ pub(crate) fn is_host_byte(byte: u8) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_options_are_of_everything() {
+        let ask = |method: Method, target: &'static str| {
+            let mut request = Request::new(());
+            *request.method_mut() = method;
+            *request.uri_mut() = http::Uri::from_static(target);
+            let reply = about_nothing(&request)?;
+            Some((reply.status().as_u16(), reply.headers().contains_key(CONNECTION)))
+        };
+        assert_eq!(ask(Method::OPTIONS, "*"), Some((200, false)));
+        assert_eq!(ask(Method::CONNECT, "*"), Some((400, true)));
+        assert_eq!(ask(Method::GET, "/*"), None);
+    }
 
     #[test]
     fn a_host_has_no_bytes_of_other_parts_of_a_url() {

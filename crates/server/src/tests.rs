@@ -264,6 +264,31 @@ async fn wrong_methods_and_unacceptable_kinds_are_refused_in_words() {
 }
 
 #[tokio::test]
+async fn a_connection_ends_with_an_expectation_that_nobody_meets() {
+    let tasks = Tasks::new();
+    let address = serve(ALL, Some(guard(true)), &tasks).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: n\r\nexpect: x\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    let read = stream.read_to_string(&mut answer);
+    tokio::time::timeout(std::time::Duration::from_secs(20), read).await.unwrap().unwrap();
+    assert!(answer.starts_with("HTTP/1.1 417 Expectation Failed\r\n"), "{answer}");
+    assert!(answer.contains("Connection: close\r\n"), "{answer}");
+    tasks.shutdown().await;
+}
+
+#[tokio::test]
+async fn more_headers_than_anybody_reads_are_no_fault() {
+    let tasks = Tasks::new();
+    let address = serve(ALL, Some(guard(true)), &tasks).await;
+    for count in [990, 1100, 20_000] {
+        let (status, text) = ask(address, "GET", "/healthz", &"X-A: b\r\n".repeat(count)).await;
+        assert_eq!(status, 200, "{count}: {text}");
+    }
+    tasks.shutdown().await;
+}
+
+#[tokio::test]
 async fn metrics_pages_carry_their_headers_and_count_requests() {
     let tasks = Tasks::new();
     let address = serve(ALL, Some(guard(true)), &tasks).await;

@@ -18,7 +18,8 @@ use axum::body::{Body, Bytes};
 use cri::CriError;
 use cri::api::{AttachRequest, ExecRequest};
 use http::header::{
-    CONTENT_LENGTH, HOST, HeaderName, HeaderValue, RETRY_AFTER, TRANSFER_ENCODING, USER_AGENT,
+    CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, RETRY_AFTER, TRANSFER_ENCODING,
+    USER_AGENT,
 };
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
@@ -394,6 +395,7 @@ async fn refusal(answer: Response<Incoming>) -> Reply {
         // It has said no; why is not worth more patience.
         Ok(Err(_)) | Err(_) => Bytes::new(),
     };
+    head.headers.insert(CONNECTION, HeaderValue::from_static("close"));
     Response::from_parts(head, Body::from(told))
 }
 
