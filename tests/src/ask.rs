@@ -147,8 +147,14 @@ impl Ask {
     /// As it goes over the wire.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
+        encode(&self.text())
+    }
+
+    /// The same in common names, with [stand-ins](byte) for bytes that are no text.
+    #[must_use]
+    pub fn text(&self) -> String {
         if let Some(raw) = &self.raw {
-            return raw.clone().into_bytes();
+            return raw.clone();
         }
         let mut text = format!("{} {} {}\r\n", self.method, self.target, self.version);
         let has = |name: &str| self.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
@@ -169,8 +175,31 @@ impl Ask {
         }
         text.push_str("\r\n");
         text.push_str(self.body.as_deref().unwrap_or_default());
-        text.into_bytes()
+        text
     }
+}
+
+/// Stand-ins for the bytes from 128 on, of characters that nobody uses.
+const FIRST: u32 = 0xf700;
+
+/// The character that stands for a byte from 128 on.
+#[must_use]
+pub fn byte(byte: u8) -> char {
+    char::from_u32(FIRST + u32::from(byte)).unwrap_or('?')
+}
+
+/// The bytes of a text, with those that its stand-ins mean.
+#[must_use]
+pub fn encode(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    for c in text.chars() {
+        let stands_for = u32::from(c).checked_sub(FIRST).and_then(|byte| u8::try_from(byte).ok());
+        match stands_for.filter(|byte| *byte >= 128) {
+            Some(byte) => bytes.push(byte),
+            None => bytes.extend(c.encode_utf8(&mut [0; 4]).bytes()),
+        }
+    }
+    bytes
 }
 
 impl std::fmt::Display for Ask {

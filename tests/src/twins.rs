@@ -233,6 +233,17 @@ impl Twin {
         text.replace(&format!("aa{digit}"), "aa1").replace(&format!("node{digit}"), "node1")
     }
 
+    /// A page about the kubelet itself, with a word for each place and port that is this twin's own.
+    #[must_use]
+    pub fn placeless(&self, text: &str) -> String {
+        let slot = self.node.slot();
+        let mut text = self.common(text).replace(&slot.dir().display().to_string(), "DIR");
+        for port in [self.port(), self.health(), self.read_only] {
+            text = text.replace(&port.to_string(), "PORT");
+        }
+        text.replace(slot.cgroup().trim_matches('/'), "CGROUP")
+    }
+
     /// Whether every running container is on the statistics pages with all that is measured of it:
     /// upstream finds a new cgroup within a minute, and until then has only the runtime's word.
     fn is_measured(&self) -> anyhow::Result<bool> {

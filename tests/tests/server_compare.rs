@@ -15,7 +15,7 @@ use anyhow::Context as _;
 use serde_json::json;
 use testkit::real::run;
 use tests::answers::difference;
-use tests::ask::{Ask, Chance, Who, access, odd, table};
+use tests::ask::{Ask, Chance, Who, access, encode, odd, table};
 use tests::exposition;
 use tests::twins::Twins;
 use tests::wire::{Answer, Wire, connect_http2, http2};
@@ -67,19 +67,23 @@ fn compare_metrics(twins: &Twins, callers: &Callers) -> Vec<String> {
 }
 
 /// Label values that do not depend on whose cgroup it is: what is there once, and what all share.
-const VALUES: [(&str, &[&str]); 5] = [
-    ("container_memory_usage_bytes", &["container", "image", "namespace", "pod"]),
-    ("container_network_receive_bytes_total", &["image", "interface", "pod"]),
-    ("container_fs_limit_bytes", &["device"]),
-    ("container_fs_reads_total", &["container", "device"]),
-    ("container_ulimits_soft", &["container", "image", "pod", "ulimit"]),
+const VALUES: [(&str, &str, &[&str]); 9] = [
+    ("/cadvisor", "container_memory_usage_bytes", &["container", "image", "namespace", "pod"]),
+    ("/cadvisor", "container_network_receive_bytes_total", &["image", "interface", "pod"]),
+    ("/cadvisor", "container_fs_limit_bytes", &["device"]),
+    ("/cadvisor", "container_fs_reads_total", &["container", "device"]),
+    ("/cadvisor", "container_ulimits_soft", &["container", "image", "pod", "ulimit"]),
+    ("", "kubelet_http_requests_total", &["long_running", "method", "path", "server_type"]),
+    ("", "kubelet_websocket_streaming_requests_total", &["subresource"]),
+    ("", "kubernetes_feature_enabled", &["name", "stage"]),
+    ("/slis", "kubernetes_healthcheck", &["name", "type"]),
 ];
 
 /// What containers, pods and the machine are called on the page of containers. A crashing pod is in
 /// another state every few seconds, and the machine's interfaces come and go with other tests.
 fn compare_values(twins: &Twins, callers: &Callers) -> Vec<String> {
-    let values = |twin: &tests::twins::Twin, family: &str, names: &[&str]| {
-        let ask = Ask::new("GET", "/metrics/cadvisor").bytes();
+    let values = |twin: &tests::twins::Twin, page: &str, family: &str, names: &[&str]| {
+        let ask = Ask::new("GET", &format!("/metrics{page}")).bytes();
         let page = twin.common(&callers.plain.send(twin.port(), &ask, false).unwrap().text());
         let lines = page.lines().filter_map(|line| line.strip_prefix(family)?.strip_prefix('{'));
         let of = |line: &str, name: &str| {
@@ -99,8 +103,9 @@ fn compare_values(twins: &Twins, callers: &Callers) -> Vec<String> {
         all.filter(steady).collect::<BTreeSet<Vec<String>>>()
     };
     let mut found = Vec::new();
-    for (family, names) in VALUES {
-        let (want, got) = (values(&twins.go, family, names), values(&twins.ours, family, names));
+    for (page, family, names) in VALUES {
+        let (want, got) =
+            (values(&twins.go, page, family, names), values(&twins.ours, page, family, names));
         let lacking: Vec<_> = want.difference(&got).collect();
         let more: Vec<_> = got.difference(&want).collect();
         if !lacking.is_empty() || !more.is_empty() {
@@ -220,7 +225,7 @@ enum Listener {
 /// Asks both and says what is different.
 fn compare(twins: &Twins, callers: &Callers, ask: &Ask, listener: Listener) -> Option<String> {
     let send = |twin: &tests::twins::Twin| -> anyhow::Result<Answer> {
-        let text = String::from_utf8(ask.bytes()).unwrap();
+        let text = ask.text();
         let (wire, port) = match listener {
             Listener::Http2 => {
                 let request = http2::request(ask, |text| twin.own(text)).unwrap();
@@ -228,7 +233,7 @@ fn compare(twins: &Twins, callers: &Callers, ask: &Ask, listener: Listener) -> O
             }
             Listener::Kept => {
                 let first = Ask::new("GET", "/healthz").with("Connection", "keep-alive").bytes();
-                let requests = [&*first, &*twin.own(&text).into_bytes()].map(<[u8]>::to_vec);
+                let requests = [&*first, &*encode(&twin.own(&text))].map(<[u8]>::to_vec);
                 let requests = requests.each_ref().map(Vec::as_slice);
                 let answers = callers.of(ask.who).converse(twin.port(), &requests)?;
                 return answers.into_iter().nth(1).context("there is no second answer");
@@ -238,7 +243,7 @@ fn compare(twins: &Twins, callers: &Callers, ask: &Ask, listener: Listener) -> O
             Listener::ReadOnly => (&callers.clear, twin.read_only),
             Listener::Health => (&callers.clear, twin.health()),
         };
-        wire.send(port, twin.own(&text).as_bytes(), ask.method == "HEAD")
+        wire.send(port, &encode(&twin.own(&text)), ask.method == "HEAD")
     };
     match (send(&twins.go), send(&twins.ours)) {
         (Ok(go), Ok(ours)) => difference(ask, (&twins.go, &go), (&twins.ours, &ours)),

@@ -12,6 +12,7 @@ pub fn odd() -> Vec<Ask> {
     let mut asks = Vec::new();
     request_lines(&mut asks);
     headers(&mut asks);
+    long_queries(&mut asks);
     spellings(&mut asks);
     bodies(&mut asks);
     forms(&mut asks);
@@ -157,7 +158,7 @@ fn headers(asks: &mut Vec<Ask>) {
         let lines = if lines.is_empty() { String::new() } else { format!("{lines}\r\n") };
         asks.push(raw(&format!("{first}{lines}\r\n")));
     }
-    for count in [50, 99, 101, 150, 900] {
+    for count in [50, 99, 101, 150, 900, 1_100, 3_000, 20_000] {
         let mut ask = Ask::new("GET", "/healthz");
         for n in 0..count {
             ask = ask.with(&format!("X-{n}"), "y");
@@ -175,6 +176,27 @@ fn headers(asks: &mut Vec<Ask>) {
         for path in ["/pods", "/healthz", "/metrics", "/none"] {
             asks.push(Ask::new("GET", path).by(Who::Anonymous).with("Authorization", value));
         }
+    }
+}
+
+/// More of a query than anybody reads.
+fn long_queries(asks: &mut Vec<Ask>) {
+    for count in [9_998, 9_999, 10_000, 20_000] {
+        let many = "&".repeat(count);
+        for (method, path) in [
+            ("GET", "/healthz?verbose"),
+            ("GET", "/stats/summary?only_cpu_and_memory=true"),
+            ("GET", "/containerLogs/aa1/done/c?tailLines=x"),
+            ("GET", "/exec/aa1/run/c?output=1"),
+            ("POST", "/run/aa1/run/c?cmd=true"),
+            ("GET", "/flagz?pretty=1"),
+            ("GET", "/logs/?query=x"),
+        ] {
+            asks.push(Ask::new(method, &format!("{path}{many}")));
+        }
+        let form = "application/x-www-form-urlencoded";
+        let ask = Ask::new("POST", "/stats/summary").with("Content-Type", form);
+        asks.push(ask.body(&format!("only_cpu_and_memory=true{many}")));
     }
 }
 

@@ -14,7 +14,7 @@ use super::{Ask, EVERYBODY};
 impl Chance {
     /// A request of one of these kinds.
     pub(super) fn wild(&mut self) -> Ask {
-        let mut ask = match self.below(11) {
+        let mut ask = match self.below(12) {
             0 | 1 => self.container_log(),
             2 => self.media(),
             3 => self.credentials(),
@@ -24,6 +24,7 @@ impl Chance {
             7 => self.file(),
             8 => self.bodies(),
             9 => self.log_query(),
+            10 => self.no_text(),
             _ => return self.mistyped(),
         };
         if self.once_in(8) {

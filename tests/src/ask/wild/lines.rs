@@ -266,8 +266,7 @@ impl Chance {
                 0 => "0\r\n\r\n".to_owned(),
                 size => format!("{size:x}\r\n{body}\r\n0\r\n\r\n"),
             };
-            let head = String::from_utf8(ask.with("Transfer-Encoding", "chunked").bytes());
-            let head = head.unwrap_or_default();
+            let head = ask.with("Transfer-Encoding", "chunked").text();
             let mut raw = Ask::new(method, path);
             raw.raw = Some(format!("{head}{chunked}"));
             return raw;
@@ -280,6 +279,62 @@ impl Chance {
         ask.body(body)
     }
 
+    /// Bytes that are no text, anywhere in a target or in a header.
+    pub(super) fn no_text(&mut self) -> Ask {
+        let path = self.of(&[
+            "/pods",
+            "/healthz",
+            "/none",
+            "/stats/summary",
+            "/metrics",
+            "/logs/none",
+            "/logs/dpkg.log",
+            "/containerLogs/aa1/none/c",
+            "/containerLogs/aa1/run/none",
+            "/exec/aa1/none/c?output=1",
+            "/attach/aa1/none/c?output=1",
+            "/portForward/aa1/none",
+            "/checkpoint/aa1/none/c",
+            "/run/aa1/none/c?cmd=true",
+            "/flagz",
+            "/debug/pprof/none",
+            "/healthz?exclude=ping&verbose",
+            "/containerLogs/aa1/done/c?tailLines=1",
+        ]);
+        let odd =
+            self.of(&["\u{f7ff}", "\u{f780}", "\u{f7c3}\u{f7bc}", "\u{f7c3}%28", "ü\u{f7fe}"]);
+        let method = if path.starts_with("/run") || path.starts_with("/checkpoint") {
+            "POST"
+        } else {
+            "GET"
+        };
+        if self.once_in(2) {
+            // Behind what each twin has its own of.
+            let least = path.find("aa1").map_or(1, |at| at + 3);
+            let at = least + self.below(path.len() - least + 1);
+            let (head, tail) = path.split_at(at);
+            return Ask::new(method, &format!("{head}{odd}{tail}"));
+        }
+        let name = self.of(&[
+            "Accept",
+            "Accept-Encoding",
+            "Authorization",
+            "Content-Type",
+            "Host",
+            "Range",
+            "Connection",
+            "Upgrade",
+            "Sec-WebSocket-Protocol",
+            "User-Agent",
+            "Expect",
+            "Transfer-Encoding",
+            "If-Modified-Since",
+            "X-Other",
+        ]);
+        let value = self.of(&["", "a", "*/*, ", "text/plain;x=", "bytes=0-", "Bearer ", "gzip, "]);
+        Ask::new(method, path).with(name, &format!("{value}{odd}"))
+    }
+
     /// A good request with a few characters changed, none of which makes a server wait for more.
     pub(super) fn mistyped(&mut self) -> Ask {
         let path =
@@ -288,8 +343,7 @@ impl Chance {
         if self.once_in(2) {
             ask = ask.with("Accept-Encoding", "identity");
         }
-        let mut text: Vec<char> =
-            String::from_utf8(ask.bytes()).unwrap_or_default().chars().collect();
+        let mut text: Vec<char> = ask.text().chars().collect();
         let end = text.len() - 4;
         for _ in 0..=self.below(2) {
             let at = self.below(end - 1);
