@@ -1,7 +1,7 @@
 //! The folders that must be there before anything runs (spec: initializeModules).
 
 use ports::Roots;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 /// Makes the folders with upstream's modes. Existing ones are left as they are. A fault is upstream's
 /// text (kubelet: `setupDataDirs`); `given` is the root directory as the flag has it.
@@ -22,20 +22,11 @@ const BEFORE_SHARING: usize = 2;
 /// Upstream looks for the mount of the root directory by its name as it was given, and finds none for one
 /// that depends on the working directory (kubelet: `findMountInfo`).
 fn unmounted(given: &str) -> Option<String> {
-    let given = Path::new(given);
-    let mut clean = PathBuf::new();
-    for part in given.components().filter(|part| *part != Component::CurDir) {
-        match part {
-            Component::ParentDir if clean.file_name().is_some() => {
-                clean.pop();
-            }
-            part => clean.push(part),
-        }
-    }
-    let shown = if clean.as_os_str().is_empty() { Path::new(".") } else { &clean };
-    let shown = units::strconv::quote(&shown.to_string_lossy());
-    let fault = || format!("error configuring root directory: cannot find mount point for {shown}");
-    given.is_relative().then(fault)
+    let fault = || {
+        let shown = units::strconv::quote(&config::clean_path(given));
+        format!("error configuring root directory: cannot find mount point for {shown}")
+    };
+    (!given.starts_with('/')).then(fault)
 }
 
 /// Makes a folder and those above it; what stands in the way is named as Go names it.

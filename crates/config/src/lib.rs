@@ -35,7 +35,7 @@ pub use load::{Effective, LoadError, Loaded, Request, load};
 pub use log::{LogLine, LogValue, Severity};
 pub use origin::Origin;
 pub use resolved::Config;
-pub use text::aggregate;
+pub use text::{aggregate, clean_path};
 pub use validate::{CgroupVersion, faults};
 
 /// A certificate and its key.

@@ -27,7 +27,7 @@ pub(crate) fn list<T: AsRef<str>>(items: &[T]) -> String {
 }
 
 /// A path without `.`, `..` and doubled slashes (Go: `filepath.Clean`).
-pub(crate) fn clean_path(path: &str) -> String {
+pub fn clean_path(path: &str) -> String {
     let rooted = path.starts_with('/');
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
