@@ -131,7 +131,7 @@ impl ImageGc {
     /// One pass; `running_since` is when the collecting loop began.
     pub async fn collect(&self, running_since: Timestamp) -> Result<(), ImageGcError> {
         let now = self.clock.now();
-        let (candidates, held) = self.candidates(now).await?;
+        let (candidates, holders) = self.candidates(now).await?;
         let (old, rest): (Vec<_>, Vec<_>) =
             candidates.into_iter().partition(|c| c.too_old(&self.policy, now, running_since));
         self.remove_old(old).await?;
@@ -145,8 +145,7 @@ impl ImageGc {
         let wanted = u64::try_from(wanted).unwrap_or(0);
         let freed = self.free(wanted, now, rest).await?;
         if freed < wanted {
-            let Held { images, bytes, by } = held;
-            tracing::warn!(images, bytes, by, "images that containers hold cannot be removed");
+            self.tell_held(&holders);
             let message = insufficient_text(full.used_percent, space.capacity, freed);
             self.warn("FreeDiskSpaceFailed", message.clone());
             return Err(ImageGcError::Insufficient(message));
@@ -161,18 +160,25 @@ impl ImageGc {
         self.free(u64::MAX, now, candidates).await
     }
 
-    /// What may go, and what is held. Images that have no id are told of and left alone.
-    async fn candidates(&self, now: Timestamp) -> Result<(Vec<Candidate>, Held), ImageGcError> {
-        let (candidates, held) = self.look(now).await?;
+    /// Names the containers for whose sake too little could be freed.
+    fn tell_held(&self, holders: &Holders) {
+        let Ok(memory) = self.memory.lock() else { return };
+        let Held { images, bytes, by } = memory.held(holders);
+        tracing::warn!(images, bytes, by, "images that containers hold cannot be removed");
+    }
+
+    /// What may go, and who holds the rest. Images that have no id are told of and left alone.
+    async fn candidates(&self, now: Timestamp) -> Result<(Vec<Candidate>, Holders), ImageGcError> {
+        let (candidates, holders) = self.look(now).await?;
         let (named, nameless): (Vec<_>, Vec<_>) =
             candidates.into_iter().partition(|c| !self.by_handler || !c.key.id.is_empty());
         for image in nameless {
             self.warn("InvalidImageID", image.key.invalid_text());
         }
-        Ok((named, held))
+        Ok((named, holders))
     }
 
-    async fn look(&self, now: Timestamp) -> Result<(Vec<Candidate>, Held), ImageGcError> {
+    async fn look(&self, now: Timestamp) -> Result<(Vec<Candidate>, Holders), ImageGcError> {
         let images = self.calls.list().await.map_err(ImageGcError::Unknown)?;
         let in_use = self.calls.in_use(&images).await.map_err(ImageGcError::Unknown)?;
         let mut holders = Holders::new();
@@ -185,7 +191,7 @@ impl ImageGc {
             .collect();
         let mut memory = self.memory.lock().map_err(|e| ImageGcError::Unknown(e.to_string()))?;
         memory.observe(&listed, &holders, now);
-        Ok((memory.candidates(&holders), memory.held(&holders)))
+        Ok((memory.candidates(&holders), holders))
     }
 
     /// The key under which an image is remembered: handlers count only where image calls name them.
