@@ -196,10 +196,11 @@ pub struct FileWrite {
     pub optional: bool,
 }
 
-/// CPU shares for a CPU amount, within the kernel's bounds.
+/// CPU shares for a CPU amount, within the kernel's bounds. Beyond all machines the product overflows, as upstream's
+/// does (kubelet: `MilliCPUToShares`).
 pub fn shares(milli_cpu: i64) -> u64 {
-    let raw = u64::try_from(milli_cpu.max(0)).unwrap_or(0).saturating_mul(1024) / 1000;
-    raw.clamp(MIN_SHARES, MAX_SHARES)
+    let raw = milli_cpu.wrapping_mul(1024) / 1000;
+    u64::try_from(raw).unwrap_or(0).clamp(MIN_SHARES, MAX_SHARES)
 }
 
 /// The version 2 weight that stands for these shares.
@@ -213,13 +214,13 @@ pub fn shares_of_weight(weight: u64) -> u64 {
     weight.saturating_sub(1).saturating_mul(262_142) / 9_999 + 2
 }
 
-/// CFS quota for a CPU limit; 0 (no limit) gives -1.
+/// CFS quota for a CPU limit; 0 (no limit) gives -1. It overflows as upstream's does (kubelet: `MilliCPUToQuota`).
 pub fn quota_us(milli_cpu: i64, period_us: u64) -> i64 {
     if milli_cpu <= 0 {
         return -1;
     }
     let period = i64::try_from(period_us).unwrap_or(i64::MAX);
-    (milli_cpu.saturating_mul(period) / 1000).max(MIN_QUOTA_US)
+    (milli_cpu.wrapping_mul(period) / 1000).max(MIN_QUOTA_US)
 }
 
 /// The quota as the systemd driver writes it: rounded up to a hundredth of a CPU.
@@ -344,6 +345,13 @@ mod tests {
         for (milli, expected) in [(0, -1), (1, 1000), (15, 1500), (500, 50_000), (2000, 200_000)] {
             assert_eq!(quota_us(milli, 100_000), expected, "{milli}m");
         }
+        // Limits of 1e12, 1e13 and 1e14 CPUs, as the Go code has them.
+        let huge = [1_000_000_000_000_000_i64, 10_000_000_000_000_000, 100_000_000_000_000_000];
+        assert_eq!(huge.map(shares), [262_144, 2, 2]);
+        assert_eq!(
+            huge.map(|m| quota_us(m, 100_000)),
+            [7_766_279_631_452_241, 3_875_820_019_684_212, 1_864_712_049_423_024]
+        );
         assert_eq!(systemd_quota_us(1500, 100_000), 2000);
         assert_eq!(systemd_quota_us(50_000, 100_000), 50_000);
         assert_eq!(systemd_quota_us(-1, 100_000), -1);

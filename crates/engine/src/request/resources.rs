@@ -106,7 +106,7 @@ impl ResourceSettings {
         resources.oom_score_adj =
             oom_score_adj(pod, container, self.memory_capacity, self.pod_level_resources);
         resources.hugepage_limits = self.hugepages(pod, container);
-        self.add_swap(&mut resources, pod, requests, limits);
+        self.add_swap(&mut resources, pod, container);
         if let Some(settings) = &self.memory_qos {
             let guaranteed = qos_class(pod, self.pod_level_resources) == QosClass::Guaranteed;
             settings.add(&mut resources.unified, guaranteed, requests, limits);
@@ -213,13 +213,7 @@ impl ResourceSettings {
         self.hugepage_sizes.iter().map(limit).collect()
     }
 
-    fn add_swap(
-        &self,
-        resources: &mut LinuxContainerResources,
-        pod: &Pod,
-        requests: Amounts,
-        limits: Amounts,
-    ) {
+    fn add_swap(&self, resources: &mut LinuxContainerResources, pod: &Pod, container: &Container) {
         if !self.swap_controller {
             return;
         }
@@ -227,12 +221,17 @@ impl ResourceSettings {
             resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes;
             return;
         }
-        let (request, limit) = (requests.memory.unwrap_or(0), limits.memory.unwrap_or(0));
+        // Quantities, not bytes: half a byte differs from a whole one.
+        let memory = |side| {
+            let own = side_of(container.resources.as_ref(), side);
+            own.get("memory").copied().unwrap_or(units::Quantity::ZERO)
+        };
+        let request = memory(Side::Requests);
         let may_swap = self.limited_swap
             && !is_critical(pod)
             && qos_class(pod, self.pod_level_resources) == QosClass::Burstable
-            && request != limit;
-        let amount = if may_swap { self.swap_share(request) } else { 0 };
+            && request != memory(Side::Limits);
+        let amount = if may_swap { self.swap_share(request.value()) } else { 0 };
         resources.unified.insert("memory.swap.max".into(), amount.to_string());
     }
 

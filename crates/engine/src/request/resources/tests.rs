@@ -114,6 +114,10 @@ fn swap_is_forbidden_or_shared_by_request() {
     assert_eq!(v2.unified["memory.oom.group"], "1");
     let equal = pod(vec![container("c", resources(&[("memory", "1Gi")], &[("memory", "1Gi")]))]);
     assert_eq!(of(&settings(CgroupVersion::V2), &equal).unified["memory.swap.max"], "0");
+    let half = [("memory", "1073741823500m")];
+    let half = pod(vec![container("c", resources(&half, &[("memory", "1Gi")]))]);
+    let half = of(&settings(CgroupVersion::V2), &half);
+    assert_eq!(half.unified["memory.swap.max"], (GI / 2).to_string(), "half a byte less");
     let mut critical = burstable.clone();
     critical.spec.as_mut().unwrap().priority = Some(2_000_000_000);
     assert_eq!(of(&settings(CgroupVersion::V2), &critical).unified["memory.swap.max"], "0");
