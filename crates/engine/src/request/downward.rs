@@ -161,14 +161,16 @@ fn extract(
     Ok(divided.to_string())
 }
 
-fn divide_up(amount: i64, divisor: i64) -> i64 {
-    match divisor {
-        0 => amount,
-        _ => {
-            let (quotient, rest) = (amount / divisor, amount % divisor);
-            if rest > 0 { quotient.saturating_add(1) } else { quotient }
-        }
-    }
+/// An amount in units of a divisor, rounded up. Upstream divides in floating point, so that amounts beyond 2^53 lose their
+/// last digits, and one beyond all integers becomes the smallest (`convertResourceMemoryToString`).
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    reason = "upstream divides in floating point"
+)]
+pub(crate) fn divide_up(amount: i64, divisor: i64) -> i64 {
+    let quotient = (amount as f64 / divisor.max(1) as f64).ceil();
+    if quotient >= i64::MAX as f64 { i64::MIN } else { quotient as i64 }
 }
 
 /// At most one address per family, the node's family first.
@@ -213,6 +215,16 @@ mod tests {
         let (allocatable, host_ips) = (BTreeMap::new(), ["10.0.0.5".into(), "fd00::5".into()]);
         let ips = ["fd00::1".into(), "10.1.0.1".into(), "10.1.0.2".into()];
         field_value(&selector, &pod(), &ips, &node(&allocatable, &host_ips))
+    }
+
+    /// The answers are those of the Go code.
+    #[test]
+    fn amounts_are_divided_as_floating_point_does_it() {
+        assert_eq!(divide_up(1501, 1000), 2);
+        assert_eq!(divide_up(0, 3), 0);
+        assert_eq!(divide_up((1 << 53) + 1, 1), 1 << 53);
+        assert_eq!(divide_up(i64::MAX, 1), i64::MIN);
+        assert_eq!(divide_up(i64::MAX, 1 << 20), 1 << 43);
     }
 
     #[test]

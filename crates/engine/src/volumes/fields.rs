@@ -1,6 +1,7 @@
 //! Values of a pod's own fields, as downward API files show them.
 
 use super::content::SourceError;
+use crate::request::downward::divide_up;
 use api::core::v1::{Container, Pod, ResourceFieldSelector};
 use api::machinery::api::resource::Quantity as ApiQuantity;
 use std::collections::BTreeMap;
@@ -81,18 +82,15 @@ pub fn resource_value(
     Ok(divide(resource, value, divisor).to_string())
 }
 
-fn divide(resource: &str, value: Quantity, divisor: Option<Quantity>) -> i128 {
-    // CPU is divided in thousandths, the rest in whole units; both round up.
-    let in_units = |q: Quantity| -> i128 {
-        if resource == "cpu" { q.milli_value().into() } else { q.value().into() }
-    };
+fn divide(resource: &str, value: Quantity, divisor: Option<Quantity>) -> i64 {
+    // CPU is divided in thousandths, the rest in whole units.
+    let in_units = |q: Quantity| if resource == "cpu" { q.milli_value() } else { q.value() };
     let by = match divisor {
-        Some(divisor) => in_units(divisor).max(1),
+        Some(divisor) => in_units(divisor),
         None if resource == "cpu" => 1000,
         None => 1,
     };
-    let value = in_units(value);
-    value.div_euclid(by) + i128::from(value.rem_euclid(by) > 0)
+    divide_up(in_units(value), by)
 }
 
 fn find_container<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
@@ -141,14 +139,16 @@ mod tests {
 
     #[test]
     fn resources_are_divided_rounding_up_and_fall_back_to_the_node() {
+        let of_node = [("memory", "3Gi"), ("ephemeral-storage", "9007199254740993")];
         let allocatable: AllocatableResources =
-            [("memory".to_owned(), ApiQuantity("3Gi".into()))].into();
+            of_node.map(|(name, amount)| (name.to_owned(), ApiQuantity(amount.into()))).into();
         let cases = [
             ("limits.cpu", None, "2"),
             ("limits.cpu", Some("1m"), "1500"),
             ("limits.memory", Some("1Mi"), "3072"),
             ("requests.memory", Some("1Mi"), "100"),
             ("requests.cpu", None, "0"),
+            ("limits.ephemeral-storage", None, "9007199254740992"),
             ("limits.hugepages-2Mi", Some("1Mi"), "4"),
         ];
         for (resource, divisor, expected) in cases {
