@@ -14,6 +14,7 @@ mod dial;
 mod hpack;
 mod limit;
 mod serve;
+mod unknown;
 mod watched;
 
 pub use authority::LocalAuthority;

@@ -1,6 +1,7 @@
 //! Serving on a socket of ours.
 
 use crate::authority::LocalAuthority;
+use crate::unknown;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -80,6 +81,7 @@ impl Listening {
         let connections = UnixListenerStream::new(self.listener)
             .map(|accepted| accepted.map(|stream| Connection(LocalAuthority::new(stream))));
         let ended = async move { token.cancelled().await };
+        let routes = unknown::told(routes);
         Server::builder().add_routes(routes).serve_with_incoming_shutdown(connections, ended).await
     }
 }
