@@ -24,6 +24,7 @@ mod exec;
 mod identity;
 mod kubeconfig;
 mod limit;
+mod measured;
 mod reload;
 mod tls;
 mod transport;

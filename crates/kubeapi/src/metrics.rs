@@ -84,23 +84,25 @@ impl RequestMetrics {
         self.throttled.observe_duration(&[verb, host], waited);
     }
 
-    /// `answer` is the status code and, if the server said it, the length of the answer.
+    /// A request ended with that status, if with any.
     pub(crate) fn answered(
         &self,
         (verb, host): (&str, &str),
         sent_bytes: Option<u64>,
-        answer: Option<(u16, Option<u64>)>,
+        status: Option<u16>,
         took: Duration,
     ) {
-        let code = answer.map_or("<error>".to_owned(), |(code, _)| code.to_string());
+        let code = status.map_or("<error>".to_owned(), |code| code.to_string());
         self.requests.inc(&[&code, verb, host]);
         self.duration.observe_duration(&[verb, host], took);
         if let Some(bytes) = sent_bytes {
             self.request_size.observe(&[verb, host], size(bytes));
         }
-        if let Some(bytes) = answer.and_then(|(_, bytes)| bytes) {
-            self.response_size.observe(&[verb, host], size(bytes));
-        }
+    }
+
+    /// An answer of so many bytes was read.
+    pub(crate) fn read(&self, verb: &str, host: &str, bytes: u64) {
+        self.response_size.observe(&[verb, host], size(bytes));
     }
 }
 

@@ -7,6 +7,7 @@ use super::dial::{Dial, proxy_authorization};
 use super::identity::ClientIdentity;
 use super::kubeconfig::Kubeconfig;
 use super::limit::{TokenBucket, Urgency};
+use super::measured::Measured;
 use super::tls;
 use crate::error::ApiError;
 use crate::metrics::RequestMetrics;
@@ -16,7 +17,6 @@ use http::header::{AUTHORIZATION, HeaderMap, HeaderValue, PROXY_AUTHORIZATION, U
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{Request, Response, StatusCode};
 use http_body::Body as _;
-use hyper::body::Incoming;
 use hyper_rustls::{
     DefaultServerNameResolver, FixedServerNameResolver, HttpsConnector, ResolveServerName,
 };
@@ -183,7 +183,7 @@ pub(crate) struct Transport {
 }
 
 impl Transport {
-    async fn send(self, mut request: Request<Body>) -> Result<Response<Incoming>, BoxError> {
+    async fn send(self, mut request: Request<Body>) -> Result<Response<Measured>, BoxError> {
         let method = request.method().clone();
         if let Some(turns) = &self.turns {
             let waited = turns.bucket.acquire(turns.urgency).await;
@@ -212,13 +212,14 @@ impl Transport {
         let path = request.uri().path().to_owned();
         let client = self.wire.current.load_full();
         let sent_bytes = request.body().size_hint().exact();
+        let watches = request.uri().query().is_some_and(|query| query.contains("watch="));
         let started = Instant::now();
         let outcome = tokio::time::timeout(self.deadline, client.request(request)).await;
         let took = started.elapsed();
         if let Some(metrics) = &self.metrics {
             let answer = outcome.as_ref().ok().and_then(|r| r.as_ref().ok());
-            let answer = answer.map(|r| (r.status().as_u16(), r.body().size_hint().exact()));
-            metrics.answered((method.as_str(), self.peer.host()), sent_bytes, answer, took);
+            let status = answer.map(|r| r.status().as_u16());
+            metrics.answered((method.as_str(), self.peer.host()), sent_bytes, status, took);
         }
         match outcome {
             Ok(Ok(response)) => {
@@ -235,7 +236,14 @@ impl Transport {
                 if status == StatusCode::UNAUTHORIZED {
                     self.peer.bearer.rejected();
                 }
-                Ok(response)
+                // A watch has no length (client-go: `Request.Do`).
+                let metrics = self.metrics.filter(|_| !watches);
+                let host = self.peer.host();
+                let counted = metrics.map(|metrics| {
+                    let (verb, host) = (method.to_string(), host.to_owned());
+                    move |bytes| metrics.read(&verb, &host, bytes)
+                });
+                Ok(response.map(|body| Measured::new(body, counted)))
             }
             Ok(Err(err)) => {
                 let text = crate::error::chain(&err);
@@ -252,7 +260,7 @@ impl Transport {
 }
 
 impl Service<Request<Body>> for Transport {
-    type Response = Response<Incoming>;
+    type Response = Response<Measured>;
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 
