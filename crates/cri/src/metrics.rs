@@ -54,13 +54,53 @@ impl RuntimeOperations {
     }
 }
 
+/// Whether upstream makes a call past the client that counts: statistics, log rotation, events and the
+/// question for the cgroup driver have the bare one (kubelet: `Dependencies.RemoteRuntimeService`).
+fn is_counted(call: Call) -> bool {
+    !matches!(
+        call,
+        Call::ContainerStats
+            | Call::ListContainerStats
+            | Call::StreamContainerStats
+            | Call::PodSandboxStats
+            | Call::ListPodSandboxStats
+            | Call::StreamPodSandboxStats
+            | Call::ImageFsInfo
+            | Call::ReopenContainerLog
+            | Call::GetContainerEvents
+            | Call::RuntimeConfig
+    )
+}
+
 impl CallObserver for RuntimeOperations {
     fn ended(&self, call: Call, elapsed: Duration, outcome: Result<(), &CriError>) {
+        if !is_counted(call) {
+            return;
+        }
         let labels = [call.operation()];
         self.total.inc(&labels);
         self.duration.observe_duration(&labels, elapsed);
         if outcome.is_err() {
             self.errors.inc(&labels);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_past_the_counting_client_are_not_counted() {
+        let registry = Registry::new();
+        let operations = RuntimeOperations::new(&registry);
+        let calls = [Call::ListContainers, Call::RuntimeConfig, Call::ImageFsInfo, Call::Version];
+        calls.iter().for_each(|call| operations.ended(*call, Duration::ZERO, Ok(())));
+        let page = registry.render();
+        let total = "kubelet_runtime_operations_total{operation_type=";
+        let mut counted = page.lines().filter_map(|line| line.strip_prefix(total));
+        assert_eq!(counted.next(), Some("\"list_containers\"} 1"));
+        assert_eq!(counted.next(), Some("\"version\"} 1"));
+        assert_eq!(counted.next(), None);
     }
 }
