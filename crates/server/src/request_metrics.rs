@@ -8,9 +8,7 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use telemetry::metrics::{
-    CounterFamily, Desc, Gauge, GaugeFamily, Histogram, HistogramFamily, Registry,
-};
+use telemetry::metrics::{CounterFamily, Desc, Gauge, GaugeFamily, HistogramFamily, Registry};
 use tokio::time::Instant;
 
 const LABELS: &[&str] = &["method", "path", "server_type", "long_running"];
@@ -79,8 +77,8 @@ impl RequestMetrics {
         self.requests.inc(&labels);
         let inflight = self.inflight.with(&labels);
         inflight.add(1.0);
-        let duration = self.duration.with(&labels);
-        let counted = Counted { inflight, duration, since: Instant::now() };
+        let duration = self.duration.clone();
+        let counted = Counted { inflight, duration, labels, since: Instant::now() };
         Running { _counted: Arc::new(counted) }
     }
 }
@@ -132,14 +130,16 @@ impl HttpBody for Sent {
 #[derive(Debug)]
 struct Counted {
     inflight: Gauge,
-    duration: Histogram,
+    duration: HistogramFamily,
+    labels: [&'static str; 4],
     since: Instant,
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
         self.inflight.add(-1.0);
-        self.duration.observe_duration(self.since.elapsed());
+        // The series begins with the first request that ended (component-base: `ObserveSince`).
+        self.duration.observe_duration(&self.labels, self.since.elapsed());
     }
 }
 
@@ -244,6 +244,8 @@ mod tests {
         assert!(registry.render().contains(&format!("kubelet_http_inflight_requests{labels} 1\n")));
         let stream = Running::of(&request);
         drop((request, reply));
+        let text = registry.render();
+        assert!(!text.contains("kubelet_http_requests_duration_seconds"), "{text}");
         assert!(registry.render().contains(&format!("kubelet_http_inflight_requests{labels} 1\n")));
         drop(stream);
         let text = registry.render();
