@@ -460,6 +460,10 @@ impl Workers {
                 answer.completed.append(&mut record.completions);
                 record.status_override = None;
                 record.requeue();
+                // The last of its containers is gone, of which upstream's runtime view tells meanwhile.
+                if let Some(pending) = &mut record.pending {
+                    pending.seen_at.get_or_insert(now);
+                }
                 answer.again_in = Some(Duration::ZERO);
             }
             (Call::Sync, Outcome::Done { terminal: true }) => {

@@ -340,7 +340,7 @@ fn work_is_named_by_its_cause_and_only_if_one_was_seen() {
     assert_eq!(named(1), (Call::Sync, Some("create")));
     assert_eq!(named(2), (Call::Sync, Some("sync")), "something changed in the runtime");
     assert_eq!(named(3), (Call::Terminating, Some("update")), "a deletion is an update");
-    assert_eq!(named(4), (Call::Terminated, None), "it follows from the call before");
+    assert_eq!(named(4), (Call::Terminated, Some("terminated")), "its containers are gone");
     let mut late = Workers::default();
     late.update(seen(UpdateKind::Create, with_phase("u", "Failed")), false, at(0));
     let work = run(late.next(&uid, 0.0, at(1)));
