@@ -34,10 +34,12 @@ const LIMIT: Duration = Duration::from_secs(900);
 /// Programs that keep the whole machine busy by themselves; they start before the others.
 const ALONE: [&str; 1] = ["tests/goldens"];
 /// Long programs about what others show in part; they run with `ALL=1`, or when they are named.
-const LATER: [&str; 10] = [
+const LATER: [&str; 12] = [
     "tests/access",
     "tests/churn",
     "tests/claims",
+    "tests/content_changes",
+    "tests/csi_faults",
     "tests/disturbance",
     "tests/garbage",
     "tests/pressure",

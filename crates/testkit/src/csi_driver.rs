@@ -3,11 +3,12 @@
 //! A volume is a folder or an image below the driver's data folder, made when it is first staged or
 //! published. The driver keeps no state but the disk, so it can be killed and started again at any
 //! time. What it is asked is appended to `calls.log` and, with all fields but the values of secrets, to
-//! `requests.jsonl`; `faults/<Method>` makes it fail:
+//! `requests.jsonl`; `faults/<Method>` makes it fail, `faults/<Method>.<volume id>` for one volume:
 //!
 //! ```text
 //!  before Internal          refuse without doing anything
 //!  after DeadlineExceeded   do it, then answer with this code
+//!  before Unavailable 2     so often, then no more
 //!  hang                     never answer
 //! ```
 

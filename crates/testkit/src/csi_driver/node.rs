@@ -78,7 +78,8 @@ impl NodeService {
         work: impl FnOnce() -> Result<T, Status>,
     ) -> Result<Response<T>, Status> {
         self.note(method, request)?;
-        match self.fault(method) {
+        let record = request.record();
+        match self.fault(method, record["volume_id"].as_str().unwrap_or_default()) {
             Fault::Hang => std::future::pending().await,
             Fault::Before(status) => Err(status),
             Fault::After(status) => work().and(Err(status)),
@@ -86,14 +87,28 @@ impl NodeService {
         }
     }
 
-    fn fault(&self, method: &str) -> Fault {
-        let path = self.config.data.join("faults").join(method);
-        let text = std::fs::read_to_string(path).unwrap_or_default();
+    fn fault(&self, method: &str, volume: &str) -> Fault {
+        let faults = self.config.data.join("faults");
+        let own = faults.join(format!("{method}.{volume}"));
+        let path = if own.is_file() { own } else { faults.join(method) };
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
         let status = |name: &str| Status::new(code(name), format!("{method} told to fail"));
-        match text.trim().split_once(' ') {
-            Some(("before", name)) => Fault::Before(status(name)),
-            Some(("after", name)) => Fault::After(status(name)),
-            _ if text.trim() == "hang" => Fault::Hang,
+        let words: Vec<&str> = text.split_whitespace().collect();
+        if let [when, name, times] = words.as_slice() {
+            // Whoever asks for one volume waits for the answer: nobody else counts meanwhile.
+            let left = times.parse::<u32>().unwrap_or_default().saturating_sub(1);
+            let counted = match left {
+                0 => std::fs::remove_file(&path),
+                _ => std::fs::write(&path, format!("{when} {name} {left}")),
+            };
+            if let Err(error) = counted {
+                tracing::warn!(%error, method, "fault not counted");
+            }
+        }
+        match words.as_slice() {
+            ["before", name, ..] => Fault::Before(status(name)),
+            ["after", name, ..] => Fault::After(status(name)),
+            ["hang"] => Fault::Hang,
             _ => Fault::None,
         }
     }
