@@ -80,6 +80,12 @@ hung-test: parts
 	@cargo build --profile $(PROFILE) -p rubelet
 	RUBELET_BIN=$(profile_dir)/rubelet cargo test --package tests --test hung_volumes -- --nocapture
 
+## make userns-test  pods with users of their own under both kubelets
+.PHONY: userns-test
+userns-test: parts
+	@parts/prepare runc >/dev/null
+	cargo test --package tests --test userns -- --nocapture
+
 ## make probe-load  500 probes a second on one node; PODS=n (ten probes a second each), SECONDS=n; KUBELET=go
 .PHONY: probe-load
 probe-load: parts

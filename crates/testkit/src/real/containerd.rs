@@ -20,6 +20,8 @@ pub enum RuntimeLine {
     V1,
     /// The pinned 2.x: events, `RuntimeConfig`.
     V2,
+    /// The same with a runc that can map the users of mounts, for pods with users of their own.
+    Users,
 }
 
 /// A running containerd.
@@ -51,7 +53,8 @@ impl Containerd {
         )?;
         let text = match line {
             RuntimeLine::V1 => config_v1(slot),
-            RuntimeLine::V2 => config_v2(slot),
+            RuntimeLine::V2 => config_v2(slot, &slot.path("containerd/state"), Path::new("runc")),
+            RuntimeLine::Users => config_v2(slot, &slot.open_dir()?, &parts.bin("runc-users")?),
         };
         let config = slot.write("etc/containerd.toml", text)?;
         slot.write("etc/crictl.yaml", "{}\n")?;
@@ -66,7 +69,7 @@ impl Containerd {
     pub fn launch(&mut self, slot: &Slot) -> anyhow::Result<()> {
         let mut command = match self.line {
             RuntimeLine::V1 => Command::new("/usr/bin/containerd"),
-            RuntimeLine::V2 => {
+            RuntimeLine::V2 | RuntimeLine::Users => {
                 let mut command = Command::new(self.parts.bin("containerd")?);
                 let path = std::env::var("PATH").unwrap_or_default();
                 command.env("PATH", format!("{}:{path}", self.parts.bin_dir().display()));
@@ -164,11 +167,11 @@ fn write_network(slot: &Slot) -> anyhow::Result<()> {
     run("sysctl", ["-q", "-w", "net.ipv4.ip_forward=1"]).map(drop)
 }
 
-fn config_v2(slot: &Slot) -> String {
+fn config_v2(slot: &Slot, state: &Path, runc: &Path) -> String {
     format!(
         r#"version = 3
 root = "{dir}/containerd/root"
-state = "{dir}/containerd/state"
+state = "{state}"
 [grpc]
 address = "{dir}/run/containerd.sock"
 [plugins.'io.containerd.nri.v1.nri']
@@ -191,9 +194,11 @@ default_runtime_name = "runc"
 runtime_type = "io.containerd.runc.v2"
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
 SystemdCgroup = false
-BinaryName = "runc"
+BinaryName = "{runc}"
 "#,
-        dir = slot.dir().display()
+        dir = slot.dir().display(),
+        state = state.display(),
+        runc = runc.display()
     )
 }
 

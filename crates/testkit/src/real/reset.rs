@@ -19,11 +19,14 @@ pub(super) fn remove_all(index: u8, dir: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     end_processes(index, dir)?;
+    let open = slot::open_folder(index);
     unmount_below(dir)?;
+    unmount_below(&open)?;
     remove_network(index, dir);
     remove_cgroups(index)?;
     remove_log_links(dir);
-    let removed = Command::new("rm").args(["-rf", "--one-file-system"]).arg(dir).status()?;
+    let removed =
+        Command::new("rm").args(["-rf", "--one-file-system"]).args([dir, &open]).status()?;
     anyhow::ensure!(removed.success(), "cannot remove {}", dir.display());
     Ok(())
 }

@@ -99,6 +99,14 @@ impl Slot {
         removed
     }
 
+    /// A folder of its own that everybody may enter, whatever holds for the one of the tests: pods with users of
+    /// their own must reach their root filesystem.
+    pub fn open_dir(&self) -> anyhow::Result<PathBuf> {
+        let dir = open_folder(self.index);
+        std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        Ok(dir)
+    }
+
     /// Its folder.
     #[must_use]
     pub fn dir(&self) -> &Path {
@@ -235,6 +243,11 @@ pub(super) fn bridge(index: u8) -> String {
 
 pub(super) fn cgroup(index: u8) -> String {
     format!("rubelet-test-{index}")
+}
+
+/// Where [`Slot::open_dir`] is.
+pub(super) fn open_folder(index: u8) -> PathBuf {
+    Path::new("/run/rubelet-tests").join(index.to_string())
 }
 
 fn folder(index: u8) -> anyhow::Result<PathBuf> {
