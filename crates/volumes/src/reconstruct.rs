@@ -82,7 +82,7 @@ fn scan_staged(paths: &Paths, remains: &mut Remains) -> Result<(), StepError> {
     let devices = block::all_devices(paths);
     for name in list(&devices)? {
         let notes = match VolumeNotes::load(&devices.join(&name).join("data")) {
-            Ok(Some(notes)) => notes,
+            Ok(Some(notes)) if notes.are_whole() => notes,
             Ok(None) if !["staging", "publish"].contains(&name.as_str()) => {
                 if let Err(err) = block::remove_unused(paths, &name) {
                     tracing::debug!(volume = name, %err, "device folder without notes kept");
@@ -119,13 +119,13 @@ fn scan_staged(paths: &Paths, remains: &mut Remains) -> Result<(), StepError> {
         for hash in list(&top.join(&driver))? {
             let folder = top.join(&driver).join(hash);
             let notes = match VolumeNotes::load(&folder) {
-                Ok(Some(notes)) => notes,
+                Ok(Some(notes)) if notes.are_whole() => notes,
                 Ok(None) => {
                     // The driver was not asked yet: nothing but an empty folder can be here.
                     remove_unused(&folder);
                     continue;
                 }
-                Err(_) => continue,
+                _ => continue,
             };
             let id = format!("{}^{}", notes.driver(), notes.handle());
             let spec = Arc::new(VolumeSpec {
@@ -184,7 +184,9 @@ fn spec_of(
             } else {
                 path.to_owned()
             };
-            let notes = VolumeNotes::load(&dir).ok().flatten()?;
+            // A volume without a name is nobody's: taken for one that is not wanted, it would be taken from a pod
+            // that runs once its notes are written again.
+            let notes = VolumeNotes::load(&dir).ok().flatten().filter(VolumeNotes::are_whole)?;
             let persistent = notes.get("volumeLifecycleMode") != "Ephemeral";
             persistent.then(|| format!("{}^{}", notes.driver(), notes.handle()))
         }
@@ -269,4 +271,34 @@ pub(crate) fn force_clean(path: &Path) -> Result<(), StepError> {
         sys::fs::remove_dir(&candidate)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ports::Roots;
+
+    #[test]
+    fn notes_that_name_no_volume_explain_nothing() {
+        let kubelet =
+            std::env::temp_dir().join(format!("rubelet-reconstruct-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&kubelet);
+        let paths = Paths::new(Roots { kubelet: kubelet.clone(), ..Roots::default() });
+        let staged = kubelet.join("plugins/kubernetes.io/csi/d/hash");
+        let own = paths.volumes("u").join("kubernetes.io~csi/pv");
+        std::fs::create_dir_all(&staged).unwrap();
+        std::fs::create_dir_all(&own).unwrap();
+        let whole = r#"{"driverName":"d","volumeHandle":"h"}"#;
+        for (text, found) in
+            [("{}", 0), (r#"{"driverName":"d"}"#, 0), (r#"{"volumeHandle":"h"}"#, 0), (whole, 1)]
+        {
+            std::fs::write(own.join("vol_data.json"), text).unwrap();
+            std::fs::write(staged.join("vol_data.json"), text).unwrap();
+            let remains = scan(&paths).unwrap();
+            assert_eq!((remains.found.len(), remains.devices.len()), (found, found), "{text}");
+            assert_eq!(remains.unexplained.len(), 1 - found, "{text}");
+            assert!(staged.join("vol_data.json").exists(), "{text}");
+        }
+        std::fs::remove_dir_all(&kubelet).unwrap();
+    }
 }

@@ -25,6 +25,11 @@ impl VolumeNotes {
         self.get("volumeHandle")
     }
 
+    /// Whether they name a driver and a volume; without both they tell nothing.
+    pub(crate) fn are_whole(&self) -> bool {
+        !self.driver().is_empty() && !self.handle().is_empty()
+    }
+
     /// The SELinux label of the mount; empty: none.
     pub(crate) fn label(&self) -> &str {
         self.get(LABEL)
