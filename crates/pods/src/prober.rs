@@ -5,7 +5,7 @@
 //!
 //! Promises: the first probe comes at once, also after our own restart, spread by a budget over all
 //! pods rather than by sleeping; probes of one container and kind never overlap; "could not probe" is
-//! never taken for "probe failed".
+//! never taken for "probe failed"; a container that ended for good is judged once.
 
 mod limit;
 mod run;
@@ -58,6 +58,8 @@ pub(crate) struct ProberParts {
 struct ProbeTask {
     cancel: CancellationToken,
     now: Arc<Notify>,
+    /// The container that ended for good: the task is over, and only another one is probed again.
+    over: Option<ContainerId>,
 }
 
 type ProbeTasks = BTreeMap<ProbeKey, ProbeTask>;
@@ -92,12 +94,15 @@ impl ProberHandle {
             let Some(probe) = probe_of(container, kind) else { continue };
             let key = ProbeKey { pod: uid.clone(), container: container.name.clone(), kind };
             let mut probes = self.lock();
-            if probes.contains_key(&key) {
-                continue;
+            if let Some(task) = probes.get(&key) {
+                let shown = |id| self.parts.status.container_name(&uid, id);
+                if task.over.as_ref().is_none_or(|id| shown(id).as_ref() == Some(&key.container)) {
+                    continue;
+                }
             }
             let cancel = self.parts.tasks.token().child_token();
             let now = Arc::new(Notify::new());
-            let task = ProbeTask { cancel: cancel.clone(), now: Arc::clone(&now) };
+            let task = ProbeTask { cancel: cancel.clone(), now: Arc::clone(&now), over: None };
             probes.insert(key.clone(), task);
             drop(probes);
             let run = run::ProbeRun {
@@ -128,16 +133,19 @@ impl ProberHandle {
 
     /// Ends all probes of a pod.
     pub(crate) fn remove_pod(&self, uid: &PodUid) {
-        for (_, task) in self.lock().iter().filter(|(key, _)| key.pod == *uid) {
-            task.cancel.cancel();
-        }
+        self.retain(|pod| pod != uid);
     }
 
     /// Ends the probes of all pods but these.
     pub(crate) fn retain(&self, keep: impl Fn(&PodUid) -> bool) {
-        for (_, task) in self.lock().iter().filter(|(key, _)| !keep(&key.pod)) {
-            task.cancel.cancel();
-        }
+        self.lock().retain(|key, task| {
+            let stays = keep(&key.pod);
+            if !stays {
+                task.cancel.cancel();
+            }
+            // One that runs is taken out by itself.
+            stays || task.over.is_none()
+        });
     }
 
     /// Runs the readiness probe of a container now rather than at its next turn.
@@ -178,8 +186,14 @@ impl ProberHandle {
         self.parts.store.retain(keep);
     }
 
-    fn ended(&self, key: &ProbeKey) {
-        self.lock().remove(key);
+    /// A task is over: for good as far as this container goes, if there is one.
+    fn ended(&self, key: &ProbeKey, over: Option<ContainerId>) {
+        let mut probes = self.lock();
+        match (probes.get_mut(key), over) {
+            (Some(task), Some(id)) if !task.cancel.is_cancelled() => task.over = Some(id),
+            _ => drop(probes.remove(key)),
+        }
+        drop(probes);
         self.parts.store.forget(key);
     }
 

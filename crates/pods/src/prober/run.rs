@@ -65,7 +65,7 @@ impl ProbeRun {
             let labels = [*kind, *container, *pod, *namespace];
             self.parts.metrics.probe_duration.remove(&labels);
         });
-        self.handle.ended(&self.key);
+        self.handle.ended(&self.key, self.worker.watching().cloned());
     }
 
     /// Looks once; `false` ends the probe.

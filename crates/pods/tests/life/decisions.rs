@@ -5,6 +5,7 @@ use proto::cri_v1::{
     CreateContainerRequest, StopContainerRequest, UpdateContainerResourcesRequest,
     UpdatePodSandboxResourcesRequest,
 };
+use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -514,5 +515,40 @@ async fn a_critical_pod_that_grows_gets_the_room_of_a_lesser_one() {
     assert_eq!(world.messages("ResizeDeferred"), [""; 0]);
     world.eventually("small fails", |w| phase(w, "small") == "Failed").await;
     assert_eq!(world.count("kubelet_preemptions{preemption_signal=\"cpu\"}"), 1);
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probed_container_that_ended_for_good_leaves_its_worker_in_peace() {
+    let world = World::new();
+    world.cri.behave("done", Behaviour::exits(0));
+    let probe = json!({ "exec": { "command": ["true"] } });
+    let containers = json!([
+        { "name": "done", "image": "busybox:1", "readinessProbe": probe },
+        { "name": "main", "image": "busybox:1" },
+    ]);
+    world.api.put(pod("job", json!({ "restartPolicy": "Never", "containers": containers })));
+    let agent = world.start(Sources::Api).await;
+    // Turns of the agent, not time: a worker that never rests keeps time from passing.
+    let settled = |world: &World| {
+        let status = world.api.pod("job").and_then(|pod| pod.status).unwrap_or_default();
+        let entries = status.container_statuses.unwrap_or_default();
+        let ended = entries.iter().filter_map(|entry| entry.state.as_ref()?.terminated.as_ref());
+        ended.count() == 1 && world.running("main") == 1
+    };
+    for _ in 0..500_000 {
+        tokio::task::yield_now().await;
+        if settled(&world) {
+            break;
+        }
+    }
+    assert!(settled(&world), "{:?}", world.api.pod("job"));
+    let series = "kubelet_pod_worker_duration_seconds_count{operation_type=\"sync\"}";
+    let before = world.count(series);
+    for _ in 0..50_000 {
+        tokio::task::yield_now().await;
+    }
+    let more = world.count(series) - before;
+    assert!(more < 10, "{more} syncs in no time");
     agent.crash().await;
 }
