@@ -40,17 +40,19 @@ pub(super) fn plan_init(view: &PodView<'_>, spec: &PodSpec, plan: &mut PodPlan) 
     if containers.is_empty() {
         return verdict;
     }
+    // Upstream also counts what is left of an earlier sandbox: an app container that was made and never started, an
+    // init container that could not be removed. After a crash or a reboot it passes over init containers by that.
+    let here = |name: &str| view.runtime.active_containers().find(|c| c.name == name);
     let mut earlier_done = spec.containers.iter().any(|c| {
-        view.runtime.newest(&c.name).is_some_and(|v| {
-            matches!(v.state, ContainerRunState::Created | ContainerRunState::Running)
-        })
+        view.runtime.newest(&c.name).is_some_and(ContainerView::is_running)
+            || here(&c.name).is_some_and(|c| c.state == ContainerRunState::Created)
     });
     verdict.initialised = earlier_done;
 
     let last = containers.len().saturating_sub(1);
     for (index, container) in containers.iter().enumerate().rev() {
         let sidecar = is_sidecar(container);
-        let Some(newest) = view.runtime.newest(&container.name) else {
+        let Some(newest) = here(&container.name) else {
             if earlier_done && sidecar {
                 verdict.start.push(index);
             }

@@ -171,6 +171,30 @@ const CASES: &[(&str, &str, &str, &str)] = &[
     ("init failed, own OnFailure under Never", "Never i:x=OnFailure a", "ready x:exited1", "x"),
     ("init created", "i:x a", "ready x:created", "x(anew)"),
     (
+        "init created, app made in a sandbox that died",
+        "i:x a",
+        "notready x:exited0 a:created ready x:created",
+        "x(anew)",
+    ),
+    (
+        "no init yet in the new sandbox, what was in the old one could not be removed",
+        "i:x i:y a",
+        "notready x:exited0 y:exited0 a:exited1 ready",
+        "x",
+    ),
+    (
+        "first init done in the new sandbox, the second one in the old one",
+        "i:x i:y a",
+        "notready x:exited0 y:exited0 a:exited1 ready x:exited0",
+        "remove(x-1) y",
+    ),
+    (
+        "sidecar of a sandbox that died",
+        "i:x s:y a",
+        "notready x:exited0 y:exited0 a:exited1 ready x:running",
+        "",
+    ),
+    (
         "init unknown",
         "i:x a",
         "ready x:unknown",
