@@ -69,6 +69,8 @@ pub(crate) struct DispatchTask {
     sets: mpsc::Receiver<SourceSet>,
     requests: mpsc::Receiver<Request>,
     published: watch::Sender<PodsSnapshot>,
+    /// What is published next lets containers go.
+    garbage: bool,
     next_housekeeping: Instant,
     pub(crate) housekeeping: crate::housekeeping::Housekeeping,
 }
@@ -117,6 +119,7 @@ impl DispatchTask {
             sets,
             requests,
             published,
+            garbage: false,
             next_housekeeping: Instant::now() + HOUSEKEEPING,
         }
     }
@@ -301,9 +304,7 @@ impl DispatchTask {
             self.push(UpdateKind::Sync, pod);
         }
         // The world knows how its containers ended: they need not stay for that.
-        if is_evicted(pod) {
-            self.shared.garbage.notify_one();
-        }
+        self.garbage |= is_evicted(pod);
     }
 
     fn remove(&mut self, pod: &Arc<Pod>) {

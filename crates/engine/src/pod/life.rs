@@ -458,7 +458,6 @@ impl Workers {
             (Call::Terminating, Outcome::Done { .. }) => {
                 record.terminated_at = Some(now);
                 answer.completed.append(&mut record.completions);
-                record.status_override = None;
                 record.requeue();
                 // The last of its containers is gone, of which upstream's runtime view tells meanwhile.
                 if let Some(pending) = &mut record.pending {
@@ -547,9 +546,10 @@ impl Workers {
         self.ask(uid, self.pods_synced, |r| r.terminated_at.is_some())
     }
 
-    /// Containers and logs of the pod may be removed.
+    /// Containers and logs of the pod may be removed. The Go kubelet removes those of an evicted pod while
+    /// others of it still end; a crash then would forget that they ever ran.
     pub fn content_should_be_removed(&self, uid: &PodUid) -> bool {
-        self.ask(uid, self.pods_synced, |r| r.evicted || (r.deleted && r.terminated_at.is_some()))
+        self.ask(uid, self.pods_synced, |r| (r.evicted || r.deleted) && r.terminated_at.is_some())
     }
 
     /// A static pod of this full name (`name_namespace`) is ending: its mirror must stay.

@@ -25,7 +25,7 @@ impl DispatchTask {
     }
 
     /// Publishes the current moment, if it differs from the last one.
-    pub(super) fn publish(&self) {
+    pub(super) fn publish(&mut self) {
         let mut pods = BTreeMap::new();
         for (uid, pod) in self.desired.iter() {
             pods.insert(uid.clone(), self.entry(uid, pod, Some(pod)));
@@ -49,6 +49,9 @@ impl DispatchTask {
             *known = PodsSnapshot { pods: Arc::new(pods), sources_ready: ready };
             true
         });
+        if std::mem::take(&mut self.garbage) {
+            self.shared.garbage.notify_one();
+        }
     }
 
     fn entry(&self, uid: &PodUid, pod: &Arc<Pod>, given: Option<&Arc<Pod>>) -> PodEntry {

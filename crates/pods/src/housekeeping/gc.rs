@@ -12,7 +12,7 @@ use engine::image::keyring::aggregate;
 use engine::request::paths;
 use engine::runtime::ContainerRunState;
 use jiff::Timestamp;
-use ports::{EventSeverity, EventTarget, NodeEvent, PodsSnapshot};
+use ports::{EventSeverity, EventTarget, NodeEvent, PodSource, PodsSnapshot};
 use proto::cri_v1 as cri;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -127,8 +127,19 @@ impl ContainerGc {
     /// Whether everything of a pod goes.
     fn is_removable(&self, reach: Reach, uid: &PodUid) -> bool {
         self.shared.lives.ask(|w| {
-            w.content_should_be_removed(uid)
+            w.content_should_be_removed(uid) && !self.is_untold(uid)
                 || (reach == Reach::FinishedPods && w.runtime_should_be_removed(uid))
+        })
+    }
+
+    /// Whether a pod was evicted and the API server does not know it yet: the next start of the agent would
+    /// know of its end by its containers alone.
+    fn is_untold(&self, uid: &PodUid) -> bool {
+        let pods = self.pods.borrow();
+        pods.pods.get(uid).is_some_and(|entry| {
+            let from_api = entry.source == PodSource::Api;
+            let shown = entry.given.as_deref().is_none_or(crate::dispatch::api_terminal);
+            entry.evicted && from_api && !shown
         })
     }
 

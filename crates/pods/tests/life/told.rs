@@ -4,7 +4,7 @@ use crate::world::{Sources, World, pod, simple};
 use engine::admission::resize::ResizePolicy;
 use ports::Pods as _;
 use std::time::Duration;
-use testkit::fake_cri::Fault;
+use testkit::fake_cri::{Behaviour, Fault, OnTerm};
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_is_counted_when_its_sandbox_is_asked_for_and_failures_once_each() {
@@ -280,6 +280,16 @@ async fn a_resize_refused_for_good_is_judged_once_and_taken_back() {
     agent.crash().await;
 }
 
+fn eviction(grace_seconds: i64) -> ports::KillRequest {
+    ports::KillRequest {
+        grace_seconds: Some(grace_seconds),
+        evict: true,
+        reason: "Evicted".into(),
+        message: "The node was low on resource: memory. ".into(),
+        condition: None,
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn containers_of_an_evicted_pod_go_once_the_api_shows_how_they_ended() {
     let world = World::new();
@@ -288,18 +298,59 @@ async fn containers_of_an_evicted_pod_go_once_the_api_shows_how_they_ended() {
     world.eventually("running", |w| w.api.phase("web").as_deref() == Some("Running")).await;
     // Well away from the collector's own time.
     tokio::time::sleep(Duration::from_secs(20)).await;
-    let evict = ports::KillRequest {
-        grace_seconds: Some(1),
-        evict: true,
-        reason: "Evicted".into(),
-        message: "The node was low on resource: memory. ".into(),
-        condition: None,
-    };
-    agent.pods.kill(&"uid-web".into(), evict).await.unwrap();
+    agent.pods.kill(&"uid-web".into(), eviction(1)).await.unwrap();
     let evicted = tokio::time::Instant::now();
     world.eventually("failed", |w| w.api.phase("web").as_deref() == Some("Failed")).await;
     world.eventually("removed", |w| w.instances("main") == 0).await;
     assert!(evicted.elapsed() < Duration::from_secs(10), "{:?}", evicted.elapsed());
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn containers_of_an_evicted_pod_stay_while_the_api_does_not_answer() {
+    let world = World::new();
+    let mut two = pod(
+        "web",
+        serde_json::json!({"containers": [
+            {"name": "main", "image": "busybox:1"}, {"name": "slow", "image": "busybox:1"},
+        ]}),
+    );
+    two.spec.as_mut().unwrap().termination_grace_period_seconds = Some(200);
+    world.cri.behave("slow", Behaviour::ignores_term());
+    world.api.put(two);
+    let agent = world.start(Sources::Api).await;
+    world.eventually("running", |w| w.running("slow") == 1).await;
+    world.api.mute(true);
+    agent.pods.kill(&"uid-web".into(), eviction(200)).await.unwrap();
+    // Collected many times meanwhile: while the slow one ends, and after it.
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert_eq!((world.instances("main"), world.instances("slow")), (1, 1));
+    agent.crash().await;
+    // What is known of it now is known from its containers: nothing of it runs for the first time.
+    world.api.mute(false);
+    let agent = world.start(Sources::Api).await;
+    world.eventually("running again", |w| w.running("main") == 1).await;
+    assert_eq!(world.cri.container("main").unwrap().attempt(), 1);
+    agent.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_evicted_pod_has_failed_however_well_its_containers_ended_and_late_it_is_told() {
+    let world = World::new();
+    let mut job = simple("job");
+    job.spec.as_mut().unwrap().restart_policy = Some("OnFailure".into());
+    let on_term = OnTerm::Exit { after: Duration::ZERO, code: 0 };
+    world.cri.behave("main", Behaviour { on_term, ..Behaviour::default() });
+    world.api.put(job);
+    let agent = world.start(Sources::Api).await;
+    world.eventually("running", |w| w.api.phase("job").as_deref() == Some("Running")).await;
+    world.api.mute(true);
+    agent.pods.kill(&"uid-job".into(), eviction(1)).await.unwrap();
+    world.eventually("finished", |_| agent.told("uid-job", "finished") == 1).await;
+    world.api.mute(false);
+    world.eventually("failed", |w| w.api.phase("job").as_deref() == Some("Failed")).await;
+    let status = world.api.pod("job").unwrap().status.unwrap();
+    assert_eq!(status.reason.as_deref(), Some("Evicted"));
     agent.crash().await;
 }
 
@@ -350,13 +401,7 @@ async fn more_time_than_clocks_count_is_only_a_long_time() {
     world.eventually("running", |w| w.running("main") == 2).await;
     world.api.delete("deleted", i64::MAX, world.clock.now());
     world.eventually("deleted", |w| w.api.deleted() == ["deleted"]).await;
-    let evict = ports::KillRequest {
-        grace_seconds: None,
-        evict: true,
-        reason: "Evicted".into(),
-        message: "The node was low on resource: memory. ".into(),
-        condition: None,
-    };
+    let evict = ports::KillRequest { grace_seconds: None, ..eviction(0) };
     agent.pods.kill(&"uid-evicted".into(), evict).await.unwrap();
     let stops = world.cri.requests_of::<proto::cri_v1::StopContainerRequest>();
     let given: Vec<i64> = stops.iter().map(|stop| stop.timeout).collect();

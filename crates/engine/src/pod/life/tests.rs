@@ -288,6 +288,9 @@ fn tokens_come_back_exactly_once_and_the_last_status_wins() {
     run(workers.next(&uid, 0.0, at(5)));
     let done = workers.complete(&uid, Call::Terminating, &DONE, 0.0, at(6));
     assert_eq!(done.completed, [Completion(1), Completion(2)]);
+    let last = run(workers.next(&uid, 0.0, at(6)));
+    assert_eq!(last.call, Call::Terminated);
+    assert_eq!(last.status.map(|s| s.reason), Some("Evicted".to_owned()), "it stays so");
     let late = KillOptions { completion: Some(Completion(3)), ..KillOptions::default() };
     let update =
         PodUpdate { kill: Some(late), ..PodUpdate::of(UpdateKind::Kill, Arc::new(pod("u"))) };
