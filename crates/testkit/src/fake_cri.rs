@@ -263,6 +263,11 @@ impl FakeCri {
         lock(&self.inner.calls).iter().filter(|record| record.call == call).count()
     }
 
+    /// How many calls there were.
+    pub fn total(&self) -> usize {
+        lock(&self.inner.calls).len()
+    }
+
     /// Every request of that type, in order.
     pub fn requests_of<M: Any + Clone>(&self) -> Vec<M> {
         self.calls().iter().filter_map(|record| record.request::<M>().cloned()).collect()

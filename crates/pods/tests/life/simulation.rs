@@ -7,87 +7,25 @@
 //! `SEEDS=n` sets how many nodes (default 40), `SEED=n` begins with that one. A failure names its seed, and so
 //! does a node that hangs.
 
+mod composed;
 mod guard;
 mod kinds;
 mod luck;
+mod seen;
 
 use crate::world::{Agent, Sources, World};
 use guard::Story;
 use kinds::{End, Made};
 pub(crate) use luck::Chance;
 use luck::{Health, commands, disturb};
+use seen::Seen;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// How often is looked while time passes.
 const STEP: Duration = Duration::from_millis(100);
-
-/// What was seen so far and must not be undone.
-#[derive(Default)]
-struct Seen {
-    phases: BTreeMap<String, String>,
-    /// Instances by pod and container.
-    starts: BTreeMap<(String, String), BTreeSet<String>>,
-    /// What was seen of each pod, one line per change.
-    history: BTreeMap<String, Vec<String>>,
-}
-
-impl Seen {
-    /// Another pod has this name from now on.
-    fn forget(&mut self, name: &str) {
-        self.phases.remove(name);
-    }
-
-    /// Looks at what must hold at any moment.
-    fn look(&mut self, world: &World) {
-        let mut alive: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
-        let containers = world.cri.containers();
-        let boxes = world.cri.sandboxes();
-        for container in &containers {
-            let key = (container.pod_uid().to_owned(), container.name().to_owned());
-            if container.started_at != 0 {
-                self.starts.entry(key.clone()).or_default().insert(container.id.clone());
-            }
-            if container.is_running() {
-                alive.entry(key).or_default().push(container.id.clone());
-            }
-        }
-        let deleted = world.api.deleted_uids();
-        let mut statics = BTreeSet::new();
-        for ((uid, name), ids) in &alive {
-            assert_eq!(ids.len(), 1, "{name} runs more than once");
-            assert!(!deleted.contains(uid), "{name} outlived its pod");
-            let of_static = name.starts_with('s');
-            assert!(!of_static || statics.insert(name), "two versions of {name} run");
-        }
-        for (name, pod) in world.api.all() {
-            let uid = pod.metadata.uid.unwrap_or_default();
-            let own = containers.iter().filter(|c| c.pod_uid() == uid);
-            let states: Vec<String> = own
-                .map(|c| format!("{}#{} {:?}({})", c.name(), c.attempt(), c.state, c.exit_code))
-                .collect();
-            let boxes: Vec<bool> =
-                boxes.iter().filter(|s| s.pod_uid() == uid).map(|s| s.ready).collect();
-            let phase = pod.status.as_ref().and_then(|s| s.phase.clone()).unwrap_or_default();
-            let line = format!("{phase} sandboxes {boxes:?} {states:?}");
-            let history = self.history.entry(uid.clone()).or_default();
-            if history.last() != Some(&line) {
-                history.push(line);
-            }
-            if let Some(before) = self.phases.get(&name)
-                && (before == "Succeeded" || before == "Failed")
-            {
-                assert_eq!(&phase, before, "{name} left its final phase");
-            }
-            let over = phase == "Succeeded" || phase == "Failed";
-            let runs = alive.keys().any(|(owner, _)| *owner == uid);
-            let history = &self.history[&uid];
-            assert!(!(over && runs), "{name} is {phase} while a container runs: {history:#?}");
-            self.phases.insert(name, phase);
-        }
-    }
-}
 
 /// One simulated node with its pods.
 struct Node {
@@ -118,19 +56,27 @@ impl Node {
             for _ in 0..time.as_millis() {
                 tokio::task::yield_now().await;
             }
-            return self.seen.look(&self.world);
+            return self.look();
         }
         let end = tokio::time::Instant::now() + time;
         while tokio::time::Instant::now() < end {
             tokio::time::sleep(STEP).await;
-            self.seen.look(&self.world);
+            self.look();
         }
+    }
+
+    fn look(&mut self) {
+        self.seen.look(&self.world, &self.made, &self.leaving);
     }
 
     /// Small troubles around the agent, until the next step.
     fn surround(&mut self) {
         self.world.cri.lose_events(self.chance.below(5) == 0);
         self.world.api.mute(self.chance.below(6) == 0);
+        let luck = (self.chance.below(4) == 0).then(|| self.chance.below(1 << 30));
+        self.world.api.unsteady(luck);
+        self.world.cgroups.broken.store(self.chance.below(12) == 0, Ordering::Relaxed);
+        self.world.volumes.broken.store(self.chance.below(8) == 0, Ordering::Relaxed);
         let problem = (self.chance.below(10) == 0).then(|| "cni plugin not initialized".to_owned());
         self.world.set_node(|view| view.network_error = problem);
         if self.chance.below(3) == 0 {
@@ -176,6 +122,7 @@ impl Node {
                     agent = self.start().await;
                 }
                 3 => self.world.cri.restart(),
+                4 if self.chance.below(2) == 0 => self.evict(&agent).await,
                 _ => {}
             }
             if step > 2 {
@@ -205,7 +152,7 @@ impl Node {
             let late = tokio::time::Instant::now() >= patience;
             assert!(!late, "never {what}: {left:#?}; {:#?}", self.story.waits());
             tokio::time::sleep(Duration::from_secs(1)).await;
-            self.seen.look(&self.world);
+            self.look();
         }
     }
 
@@ -217,10 +164,18 @@ impl Node {
             self.seen.starts.get(&key).map_or(0, BTreeSet::len)
         };
         let main = starts(&format!("{name}-main"));
-        if made.end == End::Fails && made.never || made.once && !made.touched {
+        if made.end == End::Fails && made.never || made.is_steady() {
             assert!(main <= 1, "{name} was started {main} times: {history:#?}");
         }
-        let spec = self.world.api.pod(name).and_then(|pod| pod.spec).unwrap_or_default();
+        let pod = self.world.api.pod(name).unwrap_or_default();
+        let shown = pod.status.and_then(|status| status.container_statuses).unwrap_or_default();
+        let code = shown
+            .first()
+            .and_then(|entry| Some(entry.state.as_ref()?.terminated.as_ref()?.exit_code));
+        if made.code.is_some() && !made.touched && !self.leaving.contains(name) {
+            assert_eq!(code, made.code, "{name} is shown to have ended otherwise: {history:#?}");
+        }
+        let spec = pod.spec.unwrap_or_default();
         for debugger in spec.ephemeral_containers.into_iter().flatten() {
             let starts = starts(&debugger.name);
             assert!(starts <= 1, "{} was started {starts} times: {history:#?}", debugger.name);
@@ -298,13 +253,20 @@ impl Node {
     }
 
     fn is_settled(&self, name: &str, made: &Made, live: usize, phase: &str) -> bool {
+        let over = (phase == "Succeeded" || phase == "Failed") && live == 0;
+        if made.evicted && phase == "Failed" {
+            return live == 0;
+        }
+        // What ended well when it was told to has run, unless its pod restarts everything.
+        let once = made.never || made.evicted;
+        if made.touched && once && made.composed {
+            return over || phase == "Running" && live > 0;
+        }
         match made.end {
             End::Runs(count) => {
                 phase == "Running" && live == count && self.has_its_resources(name, made)
             }
-            End::Succeeds if Self::may_fail(made) => {
-                (phase == "Succeeded" || phase == "Failed" || made.own_policy) && live == 0
-            }
+            End::Succeeds if Self::may_fail(made) => over || made.own_policy && live == 0,
             End::Succeeds => phase == "Succeeded" && live == 0,
             End::Fails => phase == "Failed" && live == 0,
             End::Restarts => {

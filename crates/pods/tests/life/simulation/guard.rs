@@ -18,6 +18,8 @@ const LIMIT: Duration = Duration::from_secs(300);
 const STORY: Duration = Duration::from_secs(10);
 /// Calls that are shown.
 const LAST: usize = 12;
+/// Steps of a pod that are shown.
+const STEPS: usize = 8;
 
 /// What a node is doing. Cheap to clone.
 #[derive(Clone, Default)]
@@ -53,7 +55,9 @@ impl Story {
         let line = |pod: &ports::ExplainedPod| {
             let waits = pod.waits.iter().map(|wait| format!("{}: {}", wait.who, wait.what));
             let waits: Vec<String> = waits.collect();
-            let last = pod.steps.last().map(|step| format!("{} {}", step.what, step.detail));
+            let last = pod.steps.get(pod.steps.len().saturating_sub(STEPS)..).unwrap_or_default();
+            let last = last.iter().map(|step| format!("{} {}", step.what, step.detail));
+            let last: Vec<String> = last.collect();
             format!("{} {}, waits for {waits:?}, last {last:?}", pod.name, pod.life)
         };
         pods.iter().map(line).collect()

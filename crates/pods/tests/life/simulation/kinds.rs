@@ -1,8 +1,9 @@
 //! The pods of a simulated node: one of many kinds each, with what must become of it.
 
-use super::Chance;
+use super::{Chance, composed};
 use crate::world::{World, pod};
 use serde_json::{Value, json};
+use std::time::Duration;
 use testkit::fake_cri::Behaviour;
 
 /// What becomes of a pod that nobody deletes.
@@ -32,6 +33,19 @@ pub(super) struct Made {
     pub(super) own_policy: bool,
     /// Starts all its containers again and again until it is told to stop that.
     pub(super) again: bool,
+    /// Put together by chance.
+    pub(super) composed: bool,
+    /// Was to be evicted; a crash may have come between.
+    pub(super) evicted: bool,
+    /// The code that its container must be seen to end with.
+    pub(super) code: Option<i32>,
+}
+
+impl Made {
+    /// Nothing that happened so far is a reason to start its containers again, or to call it unready.
+    pub(super) fn is_steady(&self) -> bool {
+        self.once && !self.touched && !self.evicted
+    }
 }
 
 /// Ill in one step, well in a later one.
@@ -41,15 +55,15 @@ pub(super) const POST: &str = "post";
 /// Takes some time.
 pub(super) const PRE: &str = "pre";
 
-fn container(name: &str) -> Value {
+pub(super) fn container(name: &str) -> Value {
     json!({ "name": name, "image": "busybox:1" })
 }
 
-fn ends(chance: &mut Chance, code: i32) -> Behaviour {
+pub(super) fn ends(chance: &mut Chance, code: i32) -> Behaviour {
     Behaviour::exits_after(chance.millis(4000), code)
 }
 
-fn exec(command: &str) -> Value {
+pub(super) fn exec(command: &str) -> Value {
     json!({ "exec": { "command": [command] } })
 }
 
@@ -59,11 +73,12 @@ pub(super) fn make(world: &World, chance: &mut Chance, name: &str, uid: &str) ->
     let slow = Behaviour { start_takes: chance.millis(300), ..Behaviour::default() };
     world.cri.behave(&main, slow);
     let mut spec = json!({ "containers": [container(&main)] });
-    let kind = chance.below(20);
+    let kind = chance.below(32);
     let end = match kind {
         0..=7 => plain(world, chance, name, &mut spec, kind),
         8..=11 => with_commands(world, chance, name, &mut spec, kind),
-        _ => with_others(world, chance, name, &mut spec, kind),
+        12..=19 => with_others(world, chance, name, &mut spec, kind),
+        _ => composed::make(world, chance, name, &mut spec),
     };
     let never = spec["restartPolicy"] == "Never";
     let mut made = pod(name, spec);
@@ -77,7 +92,10 @@ pub(super) fn make(world: &World, chance: &mut Chance, name: &str, uid: &str) ->
         touched: false,
         never,
         own_policy: kind == 15,
-        again: kind > 18,
+        again: kind == 19,
+        composed: kind > 19,
+        evicted: false,
+        code: (kind == 2 || kind == 3).then_some(if kind == 2 { 0 } else { 3 }),
     }
 }
 
@@ -220,7 +238,9 @@ fn with_others(world: &World, chance: &mut Chance, name: &str, spec: &mut Value,
         _ => {
             // All are started anew while the first says so.
             let other = format!("{name}-other");
-            world.cri.behave(&main, ends(chance, 42));
+            // Nothing slows such a pod down but its own time.
+            let runs_for = Duration::from_millis(200) + chance.millis(3800);
+            world.cri.behave(&main, Behaviour::exits_after(runs_for, 42));
             let rule = json!({ "action": "RestartAllContainers",
                 "exitCodes": { "operator": "In", "values": [42] } });
             spec["containers"][0]["restartPolicy"] = json!("OnFailure");

@@ -2,9 +2,11 @@
 
 use super::kinds::{End, LIVE, Made, POST, PRE};
 use super::{Node, kinds};
-use crate::world::World;
+use crate::world::{Agent, World};
+use ports::{KillRequest, Pods as _};
 use serde_json::json;
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use testkit::fake_cri::{Behaviour, ExecReply, Fault};
@@ -98,7 +100,7 @@ pub(super) fn disturb(world: &World, chance: &mut Chance) {
 impl Node {
     /// Something happens to one of the pods, or to all.
     pub(super) fn strike(&mut self, step: u64) {
-        match self.chance.below(12) {
+        match self.chance.below(13) {
             0 => self.delete(),
             1 => self.delete(),
             2 => self.forget(),
@@ -108,6 +110,7 @@ impl Node {
             6 => self.resize(),
             7 => self.debug(step),
             8 => self.come_again(),
+            9 => self.retag(step),
             _ => self.static_pods(step),
         }
     }
@@ -234,6 +237,39 @@ impl Node {
         });
     }
 
+    /// Another image for the first container of a pod, which is restarted for it.
+    fn retag(&mut self, step: u64) {
+        let Some(name) = self.one() else { return };
+        if self.made(&name).never || self.made(&name).own_policy {
+            return;
+        }
+        self.made(&name).touched = true;
+        self.world.api.change(&name, |pod| {
+            let image = &mut pod.spec.as_mut().unwrap().containers[0].image;
+            *image = Some(format!("busybox:1.{step}"));
+            pod.metadata.generation = pod.metadata.generation.map(|g| g + 1);
+        });
+    }
+
+    /// Evicts a pod, as the node does when it runs out of something. Nobody waits long for it.
+    pub(super) async fn evict(&mut self, agent: &Agent) {
+        let Some(name) = self.one() else { return };
+        let uid = self.made(&name).uid.clone();
+        self.made(&name).evicted = true;
+        self.made(&name).touched = true;
+        let request = KillRequest {
+            grace_seconds: Some(i64::try_from(self.chance.below(3)).unwrap()),
+            evict: true,
+            reason: "Evicted".into(),
+            message: "The node was low on resource: memory. ".into(),
+            condition: None,
+        };
+        let patience = self.chance.millis(3000);
+        // Whether it was carried out in time is no matter.
+        let _ =
+            tokio::time::timeout(patience, agent.pods.kill(&uid.as_str().into(), request)).await;
+    }
+
     /// Puts an ephemeral container into a pod.
     fn debug(&mut self, step: u64) {
         let Some(name) = self.one() else { return };
@@ -282,6 +318,9 @@ impl Node {
         self.world.cri.clear_faults();
         self.world.cri.lose_events(false);
         self.world.api.mute(false);
+        self.world.api.unsteady(None);
+        self.world.cgroups.broken.store(false, Ordering::Relaxed);
+        self.world.volumes.broken.store(false, Ordering::Relaxed);
         self.world.images.broken.lock().unwrap().clear();
         self.health.lock().unwrap().ill.clear();
         self.world.set_node(|view| view.network_error = None);

@@ -25,6 +25,8 @@ struct ApiState {
     next_uid: u64,
     cut: bool,
     mute: bool,
+    /// Where its bad luck is; 0 while there is none.
+    unsteady: u64,
 }
 
 impl FakeApi {
@@ -44,6 +46,11 @@ impl FakeApi {
         if was && !mute {
             state.announce();
         }
+    }
+
+    /// From now on about every third write fails, before or after it took effect; or none any more.
+    pub(crate) fn unsteady(&self, luck: Option<u64>) {
+        self.state.lock().unwrap().unsteady = luck.map_or(0, |luck| luck | 1);
     }
 
     /// UIDs of the pods that the agent has deleted.
@@ -117,11 +124,43 @@ impl FakeApi {
     }
 }
 
+/// How a write goes.
+#[derive(PartialEq, Eq)]
+enum Luck {
+    Good,
+    /// It takes effect, and its answer is lost.
+    Lost,
+}
+
+impl Luck {
+    /// What a write that took effect answers.
+    fn answer<T>(&self, good: T) -> Result<T, PodApiError> {
+        if *self == Self::Good { Ok(good) } else { Err(overloaded()) }
+    }
+}
+
+fn overloaded() -> PodApiError {
+    PodApiError::Unavailable("the server is overloaded".into())
+}
+
 impl ApiState {
     fn store(&mut self, mut pod: Pod) {
         self.version += 1;
         pod.metadata.resource_version = Some(self.version.to_string());
         self.pods.insert(pod.metadata.name.clone().unwrap(), pod);
+    }
+
+    /// How the next write goes, if it is taken at all.
+    fn luck(&mut self) -> Result<Luck, PodApiError> {
+        if self.unsteady == 0 {
+            return Ok(Luck::Good);
+        }
+        self.unsteady = self.unsteady.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(2);
+        match (self.unsteady >> 33) % 6 {
+            0 => Err(overloaded()),
+            1 => Ok(Luck::Lost),
+            _ => Ok(Luck::Good),
+        }
     }
 
     fn announce(&self) {
@@ -149,6 +188,7 @@ impl PodApi for FakeApi {
     ) -> Result<Arc<Pod>, PodApiError> {
         self.reachable()?;
         let mut state = self.state.lock().unwrap();
+        let luck = state.luck()?;
         let Some(mut pod) = state.pods.get(name).cloned() else {
             return Err(PodApiError::NotFound(name.into()));
         };
@@ -161,12 +201,13 @@ impl PodApi for FakeApi {
         state.patches.push(patch);
         state.store(pod.clone());
         state.announce();
-        Ok(Arc::new(pod))
+        luck.answer(Arc::new(pod))
     }
 
     async fn create(&self, pod: &Pod) -> Result<Arc<Pod>, PodApiError> {
         self.reachable()?;
         let mut state = self.state.lock().unwrap();
+        let luck = state.luck()?;
         let name = pod.metadata.name.clone().unwrap();
         if state.pods.contains_key(&name) {
             return Err(PodApiError::Conflict("exists".into()));
@@ -176,7 +217,7 @@ impl PodApi for FakeApi {
         pod.metadata.uid = Some(format!("api-uid-{}", state.next_uid));
         state.store(pod.clone());
         state.announce();
-        Ok(Arc::new(pod))
+        luck.answer(Arc::new(pod))
     }
 
     async fn delete_now(
@@ -187,6 +228,7 @@ impl PodApi for FakeApi {
     ) -> Result<(), PodApiError> {
         self.reachable()?;
         let mut state = self.state.lock().unwrap();
+        let luck = state.luck()?;
         match state.pods.get(name) {
             None => Err(PodApiError::NotFound(name.into())),
             Some(pod) if pod.metadata.uid.as_deref() != Some(uid.as_str()) => {
@@ -197,7 +239,7 @@ impl PodApi for FakeApi {
                 state.deleted.push(name.to_owned());
                 state.deleted_uids.insert(uid.as_str().to_owned());
                 state.announce();
-                Ok(())
+                luck.answer(())
             }
         }
     }

@@ -15,6 +15,7 @@ use ports::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use testkit::fake_cri::FakeCri;
@@ -66,6 +67,17 @@ impl ImageSource for FakeImages {
 #[derive(Debug, Default)]
 pub(crate) struct FakeCgroups {
     pub(crate) made: Mutex<BTreeSet<String>>,
+    /// Nothing can be made, changed or removed.
+    pub(crate) broken: AtomicBool,
+}
+
+impl FakeCgroups {
+    fn works(&self) -> Result<(), CgroupError> {
+        if self.broken.load(Ordering::Relaxed) {
+            return Err(CgroupError { message: "device or resource busy".into() });
+        }
+        Ok(())
+    }
 }
 
 #[async_trait]
@@ -74,11 +86,12 @@ impl PodCgroups for FakeCgroups {
         self.made.lock().unwrap().contains(pod.metadata.uid.as_deref().unwrap())
     }
     async fn ensure(&self, pod: &Pod) -> Result<(), CgroupError> {
+        self.works()?;
         self.made.lock().unwrap().insert(pod.metadata.uid.clone().unwrap());
         Ok(())
     }
     async fn resize(&self, _pod: &Pod) -> Result<(), CgroupError> {
-        Ok(())
+        self.works()
     }
     async fn values(&self, _pod: &Pod) -> Option<CgroupValues> {
         let (cpu_period, cpu_quota, cpu_shares, memory) = (100_000, -1, 2, i64::MAX);
@@ -88,6 +101,7 @@ impl PodCgroups for FakeCgroups {
         Some(1 << 20)
     }
     async fn remove(&self, uid: &PodUid) -> Result<(), CgroupError> {
+        self.works()?;
         self.made.lock().unwrap().remove(uid.as_str());
         Ok(())
     }
@@ -103,6 +117,18 @@ impl PodCgroups for FakeCgroups {
 pub(crate) struct FakeVolumes {
     /// Pods whose volumes never get ready.
     pub(crate) stuck: Mutex<BTreeSet<String>>,
+    /// Nothing gets mounted or unmounted.
+    pub(crate) broken: AtomicBool,
+}
+
+impl FakeVolumes {
+    async fn works(&self) -> Result<(), VolumeError> {
+        if self.broken.load(Ordering::Relaxed) {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            return Err(VolumeError::NotReady("input/output error".into()));
+        }
+        Ok(())
+    }
 }
 
 #[async_trait]
@@ -112,6 +138,7 @@ impl Volumes for FakeVolumes {
         if stuck {
             std::future::pending::<()>().await;
         }
+        self.works().await?;
         let volumes = pod.spec.as_ref().and_then(|s| s.volumes.clone()).unwrap_or_default();
         Ok(volumes
             .into_iter()
@@ -129,7 +156,7 @@ impl Volumes for FakeVolumes {
             .collect())
     }
     async fn wait_released(&self, _pod: &Arc<Pod>) -> Result<(), VolumeError> {
-        Ok(())
+        self.works().await
     }
     fn in_use(&self, _uid: &PodUid) -> bool {
         false
