@@ -10,6 +10,7 @@ use api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use api::ids::PodUid;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use units::gojson::Shape;
 
 /// Why a checkpoint cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -105,6 +106,11 @@ pub struct AllocationState {
     pods: BTreeMap<PodUid, PodAllocation>,
 }
 
+const CHECKPOINT: Shape<'_> =
+    ("state.Checkpoint", &[("data", "string"), ("checksum", "checksum.Checksum")]);
+const ENTRIES: Shape<'_> =
+    ("state.PodResourceCheckpointInfo", &[("entries", "state.PodResourceInfoMap")]);
+
 #[derive(Serialize, Deserialize)]
 struct Checkpoint {
     #[serde(default)]
@@ -123,15 +129,18 @@ impl AllocationState {
     /// Reads a checkpoint.
     pub fn from_checkpoint(text: &str) -> Result<Self, CheckpointError> {
         let unreadable = |text: &str, error| units::gojson::fault(text, &error);
-        let checkpoint: Checkpoint = serde_json::from_str(text)
+        let checkpoint: Checkpoint = units::gojson::decode(text, CHECKPOINT)
             .map_err(|error| CheckpointError::Unreadable(unreadable(text, error)))?;
         if checkpoint.checksum != u64::from(units::string_checksum(&checkpoint.data)) {
             return Err(CheckpointError::Corrupt);
         }
-        let entries: Entries = serde_json::from_str(&checkpoint.data).map_err(|error| {
-            let why = unreadable(&checkpoint.data, error);
-            CheckpointError::Unreadable(format!("failed to get pod resource information: {why}"))
-        })?;
+        let entries: Entries =
+            units::gojson::decode(&checkpoint.data, ENTRIES).map_err(|error| {
+                let why = unreadable(&checkpoint.data, error);
+                CheckpointError::Unreadable(format!(
+                    "failed to get pod resource information: {why}"
+                ))
+            })?;
         Ok(Self { pods: entries.entries })
     }
 

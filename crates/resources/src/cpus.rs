@@ -96,16 +96,22 @@ impl Cpus {
                 Held::Static(Box::new(StaticCpus::new(*setup).map_err(fault)?))
             }
         };
-        let restored = match file.read()? {
-            Some(text) => checkpoint::decode(&text, held.policy(), known, entries)
-                .map_err(|fault| file.unusable(fault.0))?,
-            None => CpuState::default(),
+        let remembered = match file.read()? {
+            Some(text) => {
+                let decoded = checkpoint::decode(&text, held.policy(), known, entries);
+                Some(decoded.map_err(|fault| file.unusable(fault.0))?)
+            }
+            None => None,
         };
+        let restored = remembered.clone().unwrap_or_default();
         match &mut held {
             Held::None(state) => *state = restored,
             Held::Static(cpus) => cpus.restore(restored).map_err(|e| file.unfit(e.0))?,
         }
-        file.write(&checkpoint::encode(held.policy(), held.state(), entries));
+        // A file that says it all is left as it is.
+        if remembered.as_ref() != Some(held.state()) {
+            file.write(&checkpoint::encode(held.policy(), held.state(), entries));
+        }
         if let Held::Static(cpus) = &held {
             metrics.aligned.with(&["container", "physical_cpu"]).add(0.0);
             metrics.not_aligned.with(&["container", "physical_cpu"]).add(0.0);

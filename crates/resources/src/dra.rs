@@ -134,11 +134,7 @@ impl Claims {
 
     /// Whether what is remembered in this folder can be used; nothing is written.
     pub fn check(dir: &Path) -> Result<(), ClaimsError> {
-        match sys::fs::read_to_string(dir.join(FILE)) {
-            Ok(text) => ClaimBook::restore(&text).map(drop).map_err(ClaimsError::Checkpoint),
-            Err(error) if error.is_not_found() => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        read(&dir.join(FILE)).map(drop)
     }
 
     /// Whether claims of this pod may still have to be unprepared.
@@ -254,14 +250,24 @@ impl Inner {
 }
 
 fn read_book(path: &Path) -> Result<ClaimBook, ClaimsError> {
-    match sys::fs::read_to_string(path) {
-        Ok(text) => ClaimBook::restore(&text).map_err(ClaimsError::Checkpoint),
-        Err(error) if error.is_not_found() => {
-            sys::fs::write_atomic(path, checkpoint::first()?, 0o600)?;
-            Ok(ClaimBook::default())
-        }
-        Err(error) => Err(error.into()),
+    if let Some(book) = read(path)? {
+        return Ok(book);
     }
+    sys::fs::write_atomic(path, checkpoint::first()?, 0o600)?;
+    Ok(ClaimBook::default())
+}
+
+/// What a file remembers, if there is one.
+fn read(path: &Path) -> Result<Option<ClaimBook>, ClaimsError> {
+    let book = match sys::fs::read(path) {
+        Ok(bytes) => match units::gojson::syntax_fault(&bytes) {
+            Some(fault) => Err(CheckpointError::Malformed(fault)),
+            None => ClaimBook::restore(&units::gojson::text(&bytes)).map(Some),
+        },
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(CheckpointError::Malformed(error.in_go())),
+    };
+    book.map_err(ClaimsError::Checkpoint)
 }
 
 fn read_health(path: &Path) -> HealthBook {

@@ -88,13 +88,14 @@ impl Memory {
             MemoryPolicy::None => Held::None(MemoryState::default()),
             MemoryPolicy::Static(setup) => Held::Static(StaticMemory::new(setup).map_err(fault)?),
         };
-        let restored = match file.read()? {
+        let known = match file.read()? {
             Some(text) => {
                 let decoded = checkpoint::decode(&text, held.policy(), entries);
-                decoded.map_err(|fault| file.unusable(fault.0))?
+                Some(decoded.map_err(|fault| file.unusable(fault.0))?)
             }
-            None => MemoryState::default(),
+            None => None,
         };
+        let restored = known.clone().unwrap_or_default();
         let allocatable = match &mut held {
             Held::None(state) => {
                 *state = restored;
@@ -105,7 +106,10 @@ impl Memory {
                 memory.allocatable()
             }
         };
-        file.write(&checkpoint::encode(held.policy(), held.state(), entries));
+        // A file that says it all is left as it is.
+        if known.as_ref() != Some(held.state()) {
+            file.write(&checkpoint::encode(held.policy(), held.state(), entries));
+        }
         let held = Mutex::new(held);
         Ok(Self { inner: Arc::new(Inner { file, entries, held, allocatable, metrics }) })
     }

@@ -3,6 +3,7 @@
 use engine::topology::outdated::holds_nothing;
 use std::path::{Path, PathBuf};
 use sys::fs::FsError;
+use units::gojson;
 
 /// One file below the root directory.
 #[derive(Debug, Clone)]
@@ -69,10 +70,13 @@ impl StateFile {
 
     /// The content; `None` if there is no file.
     pub(crate) fn read(&self) -> Result<Option<String>, StateError> {
-        match sys::fs::read_to_string(&self.path) {
-            Ok(text) => Ok(Some(text)),
+        match sys::fs::read(&self.path) {
+            Ok(bytes) => match gojson::syntax_fault(&bytes) {
+                Some(fault) => Err(self.unusable(fault)),
+                None => Ok(Some(gojson::text(&bytes))),
+            },
             Err(error) if error.is_not_found() => Ok(None),
-            Err(error) => Err(self.unusable(error.source.to_string())),
+            Err(error) => Err(self.unusable(error.in_go())),
         }
     }
 
@@ -110,6 +114,26 @@ impl StateFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_cannot_be_read_is_told_in_upstreams_words() {
+        let dir = std::env::temp_dir().join(format!("rubelet-unread-{}", std::process::id()));
+        let file = StateFile::new(&dir, "cpu");
+        let cause = |error: StateError| error.to_string();
+        sys::fs::create_dir_all(&file.path, 0o755).unwrap();
+        let shown = file.path.display();
+        let (from, way) = ("could not restore state from checkpoint", "please drain this node");
+        let fault = cause(file.read().unwrap_err());
+        let want = format!("start cpu manager error: {from}: read {shown}: is a directory, {way}");
+        assert!(fault.starts_with(&want), "{fault}");
+        sys::fs::remove_dir(&file.path).unwrap();
+        sys::fs::write(&file.path, [0xff, 0xfe]).unwrap();
+        let fault = cause(file.read().unwrap_err());
+        let why = "invalid character 'ÿ' looking for beginning of value";
+        assert!(fault.starts_with(&format!("start cpu manager error: {from}: {why}, ")), "{fault}");
+        sys::fs::remove_file(&file.path).unwrap();
+        sys::fs::remove_dir(&dir).unwrap();
+    }
 
     #[test]
     fn only_where_it_is_asked_for_and_only_a_file_that_holds_nothing_is_given_up() {

@@ -32,6 +32,10 @@ impl FsError {
     /// The whole error as Go's `os` words it: its verb, the path, what the kernel said.
     pub fn in_go(&self) -> String {
         let (verb, path) = match self.operation {
+            // A folder can be opened.
+            "read" if self.source.kind() == io::ErrorKind::IsADirectory => {
+                ("read", self.path.as_path())
+            }
             "read" | "write" | "list" => ("open", self.path.as_path()),
             "create folder" => {
                 let missing = obstacle(&self.path);
@@ -188,6 +192,11 @@ pub fn is_socket(path: impl AsRef<Path>) -> bool {
     fs::metadata(path.as_ref()).is_ok_and(|metadata| metadata.file_type().is_socket())
 }
 
+/// Whether there is a folder of this name; a link to one is none.
+pub fn is_folder(path: impl AsRef<Path>) -> bool {
+    fs::symlink_metadata(path.as_ref()).is_ok_and(|metadata| metadata.is_dir())
+}
+
 /// Links in a folder that lead nowhere, with where they should lead; a missing folder has none.
 pub fn dangling_links(folder: impl AsRef<Path>) -> Result<Vec<(PathBuf, PathBuf)>, FsError> {
     let folder = folder.as_ref();
@@ -236,6 +245,8 @@ mod tests {
             told(read(&none).map(drop)),
             format!("open {}: no such file or directory", none.display())
         );
+        let folder = dir.display();
+        assert_eq!(told(read(&dir).map(drop)), format!("read {folder}: is a directory"));
         assert_eq!(told(create_dir_all(&file, 0o755)), format!("mkdir {at}: not a directory"));
         let below = file.join("a/b");
         assert_eq!(told(create_dir_all(below, 0o755)), format!("mkdir {at}: not a directory"));

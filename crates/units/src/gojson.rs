@@ -9,13 +9,81 @@ mod syntax;
 pub use syntax::syntax_fault;
 
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::ser::{CharEscape, Formatter};
+use serde_json::{Map, Value};
 use std::io;
 
 /// Why a text could not be decoded: Go's words for what is no JSON, the decoder's for what does not
 /// fit.
 pub fn fault(text: &str, error: &serde_json::Error) -> String {
     syntax_fault(text).unwrap_or_else(|| format!("json: {error}"))
+}
+
+/// An object of Go's: its type, and its fields with theirs.
+pub type Shape<'a> = (&'a str, &'a [(&'a str, &'a str)]);
+
+/// Decodes an object as leniently as Go does: its fields are known by their names in any case, what is
+/// null is as good as missing, and of several the last counts. What does not fit is named in Go's words.
+pub fn decode<T: DeserializeOwned>(
+    text: &str,
+    (go_type, fields): Shape<'_>,
+) -> Result<T, serde_json::Error> {
+    let mut given = match serde_json::from_str(text)? {
+        Value::Null => Map::new(),
+        Value::Object(given) => given,
+        // A derived decoder would take a list for the fields in their order.
+        other => {
+            let into = format!("value of type {go_type}");
+            return Err(cannot(kind(&other), &into));
+        }
+    };
+    let structure = go_type.rsplit('.').next().unwrap_or_default();
+    let mut found = Map::new();
+    for (name, wanted) in fields {
+        let keys: Vec<String> =
+            given.keys().filter(|key| key.eq_ignore_ascii_case(name)).cloned().collect();
+        for value in keys.into_iter().filter_map(|key| given.remove(&key)) {
+            let into = format!("struct field {structure}.{name} of type {wanted}");
+            match value {
+                Value::Null => {}
+                value if fits(&value, wanted) => {
+                    found.insert((*name).to_owned(), value);
+                }
+                Value::Number(number) if wanted.starts_with("uint") || wanted.ends_with("sum") => {
+                    return Err(cannot(&format!("number {number}"), &into));
+                }
+                other => return Err(cannot(kind(&other), &into)),
+            }
+        }
+    }
+    serde_json::from_value(Value::Object(found))
+}
+
+fn cannot(what: &str, into: &str) -> serde_json::Error {
+    serde::de::Error::custom(format!("cannot unmarshal {what} into Go {into}"))
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+/// Whether a value can be one of a type of Go's, as far as its outside goes.
+fn fits(value: &Value, go_type: &str) -> bool {
+    match go_type {
+        "string" => value.is_string(),
+        "uint32" => value.as_u64().is_some_and(|number| u32::try_from(number).is_ok()),
+        "checksum.Checksum" => value.is_u64(),
+        list if list.starts_with("[]") || list.ends_with("List") => value.is_array(),
+        _ => value.is_object(),
+    }
 }
 
 /// A string as a JSON string, with its quotes.
@@ -114,6 +182,37 @@ mod tests {
             (b"plain", "plain"),
         ] {
             assert_eq!(text(bytes), want, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn objects_are_decoded_as_leniently_as_in_go() {
+        #[derive(Debug, PartialEq, serde::Deserialize)]
+        struct Two {
+            #[serde(rename = "policyName", default)]
+            name: String,
+            #[serde(default)]
+            sum: u64,
+        }
+        let shape: Shape<'_> = ("a.Two", &[("policyName", "string"), ("sum", "checksum.Checksum")]);
+        let two = |name: &str, sum| Ok(Two { name: name.to_owned(), sum });
+        let field = |kind: &str, rest: &str| {
+            Err(format!("json: cannot unmarshal {kind} into Go struct field Two.{rest}"))
+        };
+        for (text, want) in [
+            (r#"{"policyName":"a","sum":5}"#, two("a", 5)),
+            (r#"{"POLICYNAME":"a","Sum":5,"other":{}}"#, two("a", 5)),
+            (r#"{"policyName":null,"sum":null}"#, two("", 0)),
+            (r#"{"sum":1,"sum":2}"#, two("", 2)),
+            ("null", two("", 0)),
+            ("[]", Err("json: cannot unmarshal array into Go value of type a.Two".to_owned())),
+            ("{", Err("unexpected end of JSON input".to_owned())),
+            (r#"{"sum":"x"}"#, field("string", "sum of type checksum.Checksum")),
+            (r#"{"sum":-1}"#, field("number -1", "sum of type checksum.Checksum")),
+            (r#"{"policyName":5}"#, field("number", "policyName of type string")),
+        ] {
+            let got = decode::<Two>(text, shape).map_err(|error| fault(text, &error));
+            assert_eq!(got, want, "{text}");
         }
     }
 

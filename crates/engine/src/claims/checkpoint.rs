@@ -3,7 +3,7 @@
 use super::book::{ClaimBook, PreparedClaim, PreparedDevice};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use units::gojson;
+use units::gojson::{self, Shape};
 use units::hash::crc32_ieee;
 
 /// Name of the file.
@@ -51,6 +51,16 @@ struct Content {
     #[serde(rename = "ClaimInfoStateList", default)]
     claims: Option<Vec<Claim>>,
 }
+
+const ENVELOPE: Shape<'_> = ("state.Checkpoint", &[("Data", "string"), ("Checksum", "uint32")]);
+const CONTENT: Shape<'_> = (
+    "state.CheckpointData",
+    &[
+        ("kind", "string"),
+        ("apiVersion", "string"),
+        ("ClaimInfoStateList", "state.ClaimInfoStateList"),
+    ],
+);
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Nothing {}
@@ -103,14 +113,14 @@ impl ClaimBook {
     /// The book of a file. Nothing counts as prepared: drivers are asked again.
     pub fn restore(text: &str) -> Result<Self, CheckpointError> {
         let malformed = |text: &str, error| CheckpointError::Malformed(gojson::fault(text, &error));
-        let read: Read = serde_json::from_str(text).map_err(|error| malformed(text, error))?;
+        let read: Read = gojson::decode(text, ENVELOPE).map_err(|error| malformed(text, error))?;
         let first = content(None).map_err(|error| malformed("", error))?;
         let checksum = read.checksum.unwrap_or(crc32_ieee(first.as_bytes()));
         let data = read.data.unwrap_or(first);
         if crc32_ieee(data.as_bytes()) != checksum {
             return Err(CheckpointError::Corrupt);
         }
-        let content: Content = serde_json::from_str(&data)
+        let content: Content = gojson::decode(&data, CONTENT)
             .map_err(|error| CheckpointError::Content(gojson::fault(&data, &error)))?;
         let claims = content.claims.unwrap_or_default().into_iter().map(Claim::into_prepared);
         Ok(Self { claims: claims.map(|claim| (claim.key(), claim)).collect() })

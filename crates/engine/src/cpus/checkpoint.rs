@@ -6,10 +6,12 @@
 use super::CpuState;
 use crate::topology::Entries;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::collections::BTreeMap;
+use units::gojson::{self, Shape};
 use units::hash::fnv1a_32;
 use units::spew::{Dump, Field};
-use units::{CpuSet, gojson, strconv};
+use units::{CpuSet, strconv};
 
 /// Pod UID and container name by container id, of what runs already.
 pub type KnownContainers = BTreeMap<String, (String, String)>;
@@ -21,7 +23,7 @@ type ByPod = BTreeMap<String, BTreeMap<String, String>>;
 #[error("{0}")]
 pub struct CheckpointFault(pub String);
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(bound(deserialize = "E: Deserialize<'de> + Default"))]
 struct Document<E> {
     #[serde(rename = "policyName", default)]
@@ -30,11 +32,19 @@ struct Document<E> {
     shared: String,
     #[serde(default)]
     entries: Option<E>,
-    #[serde(rename = "podEntries", default, skip_serializing_if = "Option::is_none")]
-    pods: Option<PodEntries>,
     #[serde(default)]
     checksum: u64,
 }
+
+const FIELDS: Shape<'_> = (
+    "state.CPUManagerCheckpointV1",
+    &[
+        ("policyName", "string"),
+        ("defaultCpuSet", "string"),
+        ("entries", "map[string]string"),
+        ("checksum", "checksum.Checksum"),
+    ],
+);
 
 /// By pod UID.
 type PodEntries = BTreeMap<String, PodEntry>;
@@ -82,15 +92,11 @@ pub fn decode(
     known: &KnownContainers,
     form: Entries,
 ) -> Result<CpuState, CheckpointFault> {
-    let newest = if form == Entries::Pods { read_pods(text) } else { None };
-    let (document, pods) = match newest {
-        Some((document, pods)) => (Some(document), pods),
-        None => (read_new(text), BTreeMap::new()),
+    let (head, pods) = match read_new(text, form) {
+        Some((head, pods)) => (head, pods),
+        None => (read_old(text, known)?, BTreeMap::new()),
     };
-    let (found, shared, entries) = match document {
-        Some(document) => (document.policy, document.shared, document.entries.unwrap_or_default()),
-        None => read_old(text, known)?,
-    };
+    let (found, shared, entries) = head;
     if found != policy {
         return Err(CheckpointFault(format!(
             "configured policy {} differs from state checkpoint policy {}",
@@ -128,37 +134,48 @@ const NEW_NAME: &str = "*state.CPUManagerCheckpoint";
 /// Some releases hashed the type under this name.
 const OTHER_NAME: &str = "*state.CPUManagerCheckpointV2";
 
-fn read_new(text: &str) -> Option<Document<ByPod>> {
-    let document: Document<ByPod> = serde_json::from_str(text).ok()?;
-    let entries = document.entries.clone().unwrap_or_default();
+/// Policy, shared CPUs, and those of containers.
+type Head = (String, String, ByPod);
+
+/// What may be null, as Go takes it for nothing.
+type Sparse = BTreeMap<String, Option<BTreeMap<String, Option<String>>>>;
+
+/// The form by pod, and the CPUs of pods where they are asked for: they stay even if only the rest is
+/// vouched for (upstream migrates into what it has read of them).
+fn read_new(text: &str, form: Entries) -> Option<(Head, BTreeMap<String, CpuSet>)> {
+    let document: Document<Sparse> = gojson::decode(text, FIELDS).ok()?;
+    let filled = |own: BTreeMap<String, Option<String>>| {
+        own.into_iter().map(|(name, cpus)| (name, cpus.unwrap_or_default())).collect()
+    };
+    let entries: ByPod = document
+        .entries
+        .unwrap_or_default()
+        .into_iter()
+        .map(|(uid, own)| (uid, filled(own.unwrap_or_default())))
+        .collect();
+    let pods = match form {
+        Entries::Pods => pods_of(text),
+        Entries::Containers => BTreeMap::new(),
+    };
     let head = (document.policy.as_str(), document.shared.as_str());
-    let sum = |name| checksum(head, &entries, None, name);
-    let holds = document.checksum == 0
-        || [NEW_NAME, OTHER_NAME].into_iter().any(|name| u64::from(sum(name)) == document.checksum);
-    holds.then_some(document)
+    let holds = |pods, name| u64::from(checksum(head, &entries, pods, name)) == document.checksum;
+    let whole = form == Entries::Pods && holds(Some(&pods), NEW_NAME);
+    let rest = document.checksum == 0 || holds(None, NEW_NAME) || holds(None, OTHER_NAME);
+    (whole || rest).then(|| ((document.policy.clone(), document.shared.clone(), entries), pods))
 }
 
-/// The form with CPUs of pods, and those.
-fn read_pods(text: &str) -> Option<(Document<ByPod>, BTreeMap<String, CpuSet>)> {
-    let document: Document<ByPod> = serde_json::from_str(text).ok()?;
-    let pods = document.pods.iter().flatten();
-    let pods: BTreeMap<String, CpuSet> = pods
-        .map(|(uid, entry)| Some((uid.clone(), entry.cpus.parse().ok()?)))
-        .collect::<Option<_>>()?;
-    let entries = document.entries.clone().unwrap_or_default();
-    let head = (document.policy.as_str(), document.shared.as_str());
-    let holds = u64::from(checksum(head, &entries, Some(&pods), NEW_NAME)) == document.checksum;
-    holds.then_some((document, pods))
+fn pods_of(text: &str) -> BTreeMap<String, CpuSet> {
+    let mut document: Value = serde_json::from_str(text).unwrap_or_default();
+    let entries = document.get_mut("podEntries").map(Value::take).unwrap_or_default();
+    let entries: PodEntries = serde_json::from_value(entries).unwrap_or_default();
+    let read = entries.into_iter().map(|(uid, entry)| Some((uid, entry.cpus.parse().ok()?)));
+    read.collect::<Option<_>>().unwrap_or_default()
 }
 
 /// The old form: CPUs by container id.
-fn read_old(
-    text: &str,
-    known: &KnownContainers,
-) -> Result<(String, String, ByPod), CheckpointFault> {
-    let document: Document<BTreeMap<String, String>> = serde_json::from_str(text).map_err(|e| {
-        CheckpointFault(gojson::syntax_fault(text).unwrap_or_else(|| unfit(text, &e)))
-    })?;
+fn read_old(text: &str, known: &KnownContainers) -> Result<Head, CheckpointFault> {
+    let document: Document<BTreeMap<String, String>> =
+        gojson::decode(text, FIELDS).map_err(|e| CheckpointFault(unfit(text, &e)))?;
     let by_id = document.entries.unwrap_or_default();
     if document.checksum != 0 {
         let flat = by_id.iter().map(|(id, cpus)| (id.clone(), Dump::raw(cpus))).collect();
@@ -183,52 +200,21 @@ fn read_old(
 
 /// Go's words for JSON of another shape.
 fn unfit(text: &str, error: &serde_json::Error) -> String {
-    let value: serde_json::Value = match serde_json::from_str(text) {
-        Ok(value) => value,
-        Err(_) => return error.to_string(),
-    };
-    let kind = |value: &serde_json::Value| match value {
-        serde_json::Value::Object(_) => "object",
-        serde_json::Value::Array(_) => "array",
-        serde_json::Value::String(_) => "string",
-        serde_json::Value::Bool(_) => "bool",
-        serde_json::Value::Number(_) | serde_json::Value::Null => "number",
-    };
-    let Some(document) = value.as_object() else {
-        let what = kind(&value);
-        return format!(
-            "json: cannot unmarshal {what} into Go value of type state.CPUManagerCheckpointV1"
-        );
-    };
-    let field = |name: &str, found: &serde_json::Value, wanted: &str| {
-        format!(
-            "json: cannot unmarshal {} into Go struct field CPUManagerCheckpointV1.{name} of type {wanted}",
-            kind(found)
-        )
-    };
-    for (name, found) in document {
-        let fault = match name.as_str() {
-            "policyName" | "defaultCpuSet" if !found.is_string() && !found.is_null() => {
-                Some(field(name, found, "string"))
-            }
-            "entries" => match found {
-                serde_json::Value::Object(entries) => entries
-                    .values()
-                    .find(|value| !value.is_string() && !value.is_null())
-                    .map(|value| field(name, value, "string")),
-                serde_json::Value::Null => None,
-                other => Some(field(name, other, "map[string]string")),
-            },
-            "checksum" if !found.is_u64() && !found.is_null() => {
-                Some(field(name, found, "checksum.Checksum"))
-            }
-            _ => None,
-        };
-        if let Some(fault) = fault {
-            return fault;
-        }
+    let document: Value = serde_json::from_str(text).unwrap_or_default();
+    let mut own = document["entries"].as_object().into_iter().flat_map(serde_json::Map::values);
+    let kind = own.find_map(|value| match value {
+        Value::Object(_) => Some("object"),
+        Value::Array(_) => Some("array"),
+        Value::Bool(_) => Some("bool"),
+        Value::Number(_) => Some("number"),
+        Value::String(_) | Value::Null => None,
+    });
+    match kind {
+        Some(kind) => format!(
+            "json: cannot unmarshal {kind} into Go struct field CPUManagerCheckpointV1.entries of type string"
+        ),
+        None => gojson::fault(text, error),
     }
-    error.to_string()
 }
 
 fn checksum(

@@ -7,9 +7,10 @@ use super::{Block, MachineMemory, MemoryState, MemoryTable, NodeMemory};
 use crate::topology::Entries;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use units::gojson::{self, Shape};
 use units::hash::fnv1a_32;
 use units::spew::{Dump, Field};
-use units::{gojson, strconv};
+use units::strconv;
 
 /// Why a text cannot be used; the words are upstream's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -32,6 +33,17 @@ struct Document {
     #[serde(default)]
     checksum: u64,
 }
+
+const FIELDS: Shape<'_> = (
+    "state.MemoryManagerCheckpointV1",
+    &[
+        ("policyName", "string"),
+        ("machineState", "state.NUMANodeMap"),
+        ("entries", "state.ContainerMemoryAssignments"),
+        ("podEntries", "state.PodMemoryAssignments"),
+        ("checksum", "checksum.Checksum"),
+    ],
+);
 
 #[derive(Debug, Serialize, Deserialize)]
 struct PodEntry {
@@ -69,7 +81,7 @@ pub fn encode(policy: &str, state: &MemoryState, form: Entries) -> String {
 /// The state in a file written under `policy`.
 pub fn decode(text: &str, policy: &str, form: Entries) -> Result<MemoryState, CheckpointFault> {
     let document: Document =
-        serde_json::from_str(text).map_err(|e| CheckpointFault(gojson::fault(text, &e)))?;
+        gojson::decode(text, FIELDS).map_err(|e| CheckpointFault(gojson::fault(text, &e)))?;
     let blocks = |own: Blocks| {
         own.into_iter().map(|(name, blocks)| (name, blocks.unwrap_or_default())).collect()
     };
@@ -90,7 +102,8 @@ pub fn decode(text: &str, policy: &str, form: Entries) -> Result<MemoryState, Ch
     if !holds {
         return Err(CheckpointFault("checkpoint is corrupted".to_owned()));
     }
-    if !has_pods {
+    // What was read of pods stays where it is asked for, even if only the rest is vouched for.
+    if form == Entries::Containers {
         state.pods.clear();
     }
     if document.policy != policy {

@@ -23,21 +23,15 @@ pub(crate) const ACTUATED: &str = "actuated_pods_state";
 
 /// A state file that cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum CheckpointError {
-    /// It is there but cannot be read.
-    #[error("cannot read checkpoint file {0:?}")]
-    Unreadable(PathBuf, #[source] sys::fs::FsError),
-    /// Its content or checksum is wrong.
-    #[error(
-        "could not restore state from checkpoint: {reason}, please drain this node and delete pod \
-         resource information checkpoint file {path:?} before restarting Kubelet"
-    )]
-    Corrupt {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
+#[error(
+    "could not restore state from checkpoint: {reason}, please drain this node and delete pod \
+     resource information checkpoint file {path:?} before restarting Kubelet"
+)]
+pub struct CheckpointError {
+    /// The file.
+    pub path: PathBuf,
+    /// Why it cannot be read, or what is wrong with its content or checksum.
+    pub reason: String,
 }
 
 /// Whether the file with what was admitted can be used; nothing is written.
@@ -187,15 +181,16 @@ async fn write(path: &Path, text: String) {
 }
 
 fn read(path: &Path) -> Result<AllocationState, CheckpointError> {
-    let text = match sys::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) if error.is_not_found() => return Ok(AllocationState::default()),
-        Err(error) => return Err(CheckpointError::Unreadable(path.to_owned(), error)),
-    };
-    AllocationState::from_checkpoint(&text).map_err(|error| CheckpointError::Corrupt {
-        path: path.to_owned(),
-        reason: error.to_string(),
-    })
+    let unusable = |reason| CheckpointError { path: path.to_owned(), reason };
+    match sys::fs::read(path) {
+        Ok(bytes) => match units::gojson::syntax_fault(&bytes) {
+            Some(fault) => Err(unusable(fault)),
+            None => AllocationState::from_checkpoint(&units::gojson::text(&bytes))
+                .map_err(|error| unusable(error.to_string())),
+        },
+        Err(error) if error.is_not_found() => Ok(AllocationState::default()),
+        Err(error) => Err(unusable(error.in_go())),
+    }
 }
 
 #[cfg(test)]
@@ -238,6 +233,27 @@ mod tests {
             "{text}"
         );
         tasks.shutdown().await;
+        sys::removal::remove_tree(Path::new("/proc"), &dir, sys::removal::Contents::Everything)
+            .unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_in_upstreams_words() {
+        let dir = folder("unread");
+        sys::fs::create_dir_all(dir.join(ALLOCATED), 0o755).unwrap();
+        sys::fs::write(dir.join(ACTUATED), [0xff]).unwrap();
+        let path = dir.join(ALLOCATED);
+        let want = format!(
+            "could not restore state from checkpoint: read {}: is a directory, please drain this ",
+            path.display()
+        );
+        let fault = check_allocated(&dir).unwrap_err().to_string();
+        assert!(fault.starts_with(&want), "{fault}");
+        let fault = check_actuated(&dir).unwrap_err().to_string();
+        assert!(
+            fault.contains(": invalid character 'ÿ' looking for beginning of value, "),
+            "{fault}"
+        );
         sys::removal::remove_tree(Path::new("/proc"), &dir, sys::removal::Contents::Everything)
             .unwrap();
     }

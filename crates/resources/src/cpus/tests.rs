@@ -147,6 +147,19 @@ async fn a_file_of_another_policy_or_machine_stops_the_start_and_stays() {
     );
 }
 
+#[tokio::test]
+async fn a_file_that_says_it_all_is_left_as_it_is() {
+    let (dir, registry) = (Dir::new("left"), Registry::new());
+    let good = r#"{"policyName":"static","defaultCpuSet":"0-3","checksum":0}"#;
+    sys::fs::write(dir.file(), good).unwrap();
+    start(&dir, policy(), &registry).unwrap();
+    assert_eq!(dir.text(), good);
+    let begun = r#"{"policyName":"static"}"#;
+    sys::fs::write(dir.file(), begun).unwrap();
+    start(&dir, policy(), &registry).unwrap();
+    assert!(dir.text().contains(r#""defaultCpuSet":"0-3""#), "{}", dir.text());
+}
+
 /// Remembers what it was told; refuses one container.
 #[derive(Debug, Default)]
 struct Told(Mutex<Vec<(String, String)>>);

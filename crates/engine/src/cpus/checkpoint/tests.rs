@@ -107,3 +107,27 @@ fn the_form_with_pods_has_upstreams_bytes_and_takes_older_ones() {
     assert_eq!(decode(&older, "static", &none, Entries::Pods), Ok(with_pods));
     assert!(decode(text, "static", &none, Entries::Containers).is_err(), "without the gate");
 }
+
+#[test]
+fn what_go_takes_for_nothing_is_nothing() {
+    let none = KnownContainers::new();
+    let read = |text, form| decode(text, "static", &none, form);
+    for text in [
+        r#"{"policyName":"static","defaultCpuSet":"0-1","entries":{"u":null}}"#,
+        r#"{"PolicyName":"static","DEFAULTCPUSET":"0-1","entries":null,"checksum":null}"#,
+        r#"{"policyName":"static","defaultCpuSet":"0-1","podEntries":5}"#,
+    ] {
+        assert_eq!(read(text, Entries::Containers), Ok(state("0-1", &[])), "{text}");
+    }
+}
+
+#[test]
+fn cpus_of_pods_stay_if_the_rest_is_vouched_for() {
+    let none = KnownContainers::new();
+    let text = r#"{"policyName":"static","defaultCpuSet":"0","podEntries":{"u":{"cpuSet":"1"}},"checksum":0}"#;
+    let mut want = state("0", &[]);
+    want.pods.insert("u".to_owned(), "1".parse().unwrap());
+    assert_eq!(decode(text, "static", &none, Entries::Pods), Ok(want));
+    let wrong = text.replace("\"checksum\":0", "\"checksum\":7");
+    assert!(decode(&wrong, "static", &none, Entries::Pods).is_err());
+}
