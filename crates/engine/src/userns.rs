@@ -12,6 +12,8 @@ use crate::request::security::UserNamespaceRange;
 use api::ids::PodUid;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use units::gojson::{self, Shape};
+use units::strconv::{parse_uint, quote};
 
 /// Ranges are multiples of this many ids.
 const UNIT: u32 = 65_536;
@@ -36,16 +38,19 @@ impl HostIds {
         let text = output.trim_matches('\n');
         if text.contains('\n') {
             return Err(UsernsError::SubIds(format!(
-                "error parsing line {output:?}: it must contain only one line"
+                "error parsing line {}: it must contain only one line",
+                quote(output)
             )));
         }
         let parts: Vec<&str> = text.split_whitespace().collect();
         let [_, _, first, length] = parts.as_slice() else {
-            return Err(UsernsError::SubIds(format!("invalid line {output:?}")));
+            return Err(UsernsError::SubIds(format!("invalid line {}", quote(output))));
         };
         let number = |text: &str| {
-            text.parse()
-                .map_err(|e| UsernsError::SubIds(format!("error parsing line {output:?}: {e}")))
+            let number = parse_uint(text, 10, 32).map_err(|e| {
+                UsernsError::SubIds(format!("error parsing line {}: {e}", quote(output)))
+            });
+            number.map(|number| u32::try_from(number).unwrap_or(u32::MAX))
         };
         Ok(Self { first: number(first)?, length: number(length)? })
     }
@@ -201,15 +206,20 @@ impl Slots {
     }
 }
 
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+const FILE: Shape<'_> = (
+    "userns.userNamespace",
+    &[("uidMappings", "[]userns.idMapping"), ("gidMappings", "[]userns.idMapping")],
+);
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 struct File {
     uid_mappings: Vec<Mapping>,
     gid_mappings: Vec<Mapping>,
 }
 
-#[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Default, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 struct Mapping {
     host_id: u32,
     container_id: u32,
@@ -226,8 +236,9 @@ pub fn encode(range: UserNamespaceRange) -> Vec<u8> {
 /// The range in a pod's file.
 pub fn decode(bytes: &[u8]) -> Result<UserNamespaceRange, UsernsError> {
     let bad = |why: &str| UsernsError::File(format!("invalid user namespace {why}"));
-    let file: File =
-        serde_json::from_slice(bytes).map_err(|e| bad(&format!("mappings file: {e}")))?;
+    let text = gojson::text(bytes);
+    let file: File = gojson::decode(&text, FILE)
+        .map_err(|e| bad(&format!("mappings file: {}", gojson::fault(&text, &e))))?;
     let [uid] = file.uid_mappings.as_slice() else {
         return Err(bad("configuration: no more than one mapping allowed."));
     };
@@ -259,8 +270,16 @@ mod tests {
         let slots = Slots::new(default, UNIT, 110).unwrap();
         assert_eq!(slots.count, 65_535);
         assert_eq!(HostIds::parse("0: kubelet 65536 2147483648\n"), Ok(ids(65_536, 1 << 31)));
-        assert!(HostIds::parse("a\nb\n").is_err());
-        assert!(HostIds::parse("0: kubelet x 1").is_err());
+        for (output, fault) in [
+            ("a\nb\n", r#"error parsing line "a\nb\n": it must contain only one line"#),
+            ("", r#"invalid line """#),
+            (
+                "0: kubelet x 1",
+                r#"error parsing line "0: kubelet x 1": strconv.ParseUint: parsing "x": invalid syntax"#,
+            ),
+        ] {
+            assert_eq!(HostIds::parse(output).unwrap_err().to_string(), fault);
+        }
     }
 
     #[test]
@@ -316,6 +335,28 @@ mod tests {
         assert_eq!(decode(text.as_bytes()), Ok(range));
         let other = text.replacen("131072", "65536", 1);
         assert!(decode(other.as_bytes()).is_err());
-        assert!(decode(b"{}").is_err());
+    }
+
+    #[test]
+    fn a_file_that_is_not_as_we_write_it_is_refused_in_upstreams_words() {
+        let one = r#"[{"hostId":65536,"length":65536}]"#;
+        for (text, fault) in [
+            ("{", "mappings file: unexpected end of JSON input"),
+            ("x", "mappings file: invalid character 'x' looking for beginning of value"),
+            ("{}", "configuration: no more than one mapping allowed."),
+            ("null", "configuration: no more than one mapping allowed."),
+            (r#"{"uidMappings":null}"#, "configuration: no more than one mapping allowed."),
+            (r#"{"uidMappings":[{}]}"#, "configuration: GID and UID mappings should be identical."),
+            (
+                r#"{"uidMappings":[{"containerId":1}],"gidMappings":[{"containerId":1}]}"#,
+                "configuration: UID 0 must be mapped",
+            ),
+        ] {
+            let told = decode(text.as_bytes()).unwrap_err().to_string();
+            assert_eq!(told, format!("invalid user namespace {fault}"), "{text}");
+        }
+        let short = format!(r#"{{"UIDMappings":{one},"gidMappings":{one}}}"#);
+        let range = UserNamespaceRange { host_id: 65_536, length: 65_536 };
+        assert_eq!(decode(short.as_bytes()), Ok(range), "{short}");
     }
 }

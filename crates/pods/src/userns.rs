@@ -15,6 +15,8 @@ use std::sync::{Arc, Mutex};
 const FILE: &str = "userns";
 /// The user whose subordinate ids pods get, if there is one.
 const OWNER: &str = "kubelet";
+/// The program that tells them.
+const ASKED: &str = "getsubids";
 
 /// Settings of user namespaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,8 +54,8 @@ pub enum UsernsStartError {
         why: String,
     },
     /// The pods' folder cannot be read.
-    #[error("read pods from disk")]
-    Folder(#[from] sys::fs::FsError),
+    #[error("read pods from disk: {0}")]
+    Folder(String),
 }
 
 /// The ids that the machine sets aside for pods: those of the user `kubelet` if there is one, else all
@@ -61,27 +63,42 @@ pub enum UsernsStartError {
 pub fn host_ids(passwd: &Path, ids_per_pod: u32) -> Result<HostIds, UsernsStartError> {
     let users = match sys::fs::read_to_string(passwd) {
         Err(e) if e.is_not_found() => String::new(),
-        text => text?,
+        Err(e) => return Err(UsernsStartError::Owner(e.in_go())),
+        Ok(text) => text,
     };
     if !users.lines().any(|line| line.split(':').next() == Some(OWNER)) {
         return Ok(HostIds::all_but_hosts(ids_per_pod));
     }
+    owners_ids().map_err(UsernsStartError::Owner)
+}
+
+/// What `getsubids` says (kubelet: `getKubeletMappings`).
+fn owners_ids() -> Result<HostIds, String> {
     let ask = |arguments: &[&str]| {
-        let output = Command::new("getsubids").args(arguments).output();
-        let output = output.map_err(|e| UsernsStartError::Owner(e.to_string()))?;
-        if !output.status.success() {
-            let why =
-                format!("error retrieving additional ids for user {OWNER:?}: {}", output.status);
-            return Err(UsernsStartError::Owner(why));
-        }
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        let output = Command::new(ASKED).args(arguments).output().map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => {
+                format!("exec: {ASKED:?}: executable file not found in $PATH")
+            }
+            _ => format!("exec: {ASKED:?}: {}", units::errno::go_text(&e)),
+        })?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok::<_, String>((text, output.status))
     };
-    let (uids, gids) = (ask(&[OWNER])?, ask(&["-g", OWNER])?);
-    if uids != gids {
-        let why = format!("mismatched subuids and subgids for user {OWNER:?}");
-        return Err(UsernsStartError::Owner(why));
+    let (uids, ended) = ask(&[OWNER])?;
+    if !ended.success() {
+        let code = ended.code().unwrap_or(-1);
+        return Err(format!(
+            "error retrieving additional uids for user {OWNER:?}: exit status {code}"
+        ));
     }
-    Ok(HostIds::parse(&uids)?)
+    let (gids, ended) = ask(&["-g", OWNER])?;
+    if !ended.success() {
+        return Err(format!("error retrieving additional gids for user {OWNER:?}"));
+    }
+    if uids != gids {
+        return Err(format!("mismatched subuids and subgids for user {OWNER:?}"));
+    }
+    HostIds::parse(&uids).map_err(|e| e.to_string())
 }
 
 /// The ranges of all pods. Cheap to clone.
@@ -102,8 +119,11 @@ impl UserNamespaces {
         let pods = kubelet_root.join("pods");
         let names = match sys::fs::list_dir(&pods) {
             Err(e) if e.is_not_found() => Vec::new(),
-            names => names?,
+            Err(e) => return Err(UsernsStartError::Folder(e.in_go())),
+            Ok(names) => names,
         };
+        // What is no folder is nobody's pod.
+        let names = names.into_iter().filter(|name| sys::fs::is_folder(pods.join(name)));
         for pod in names {
             let taken = match read(&pods.join(&pod)) {
                 Ok(None) => Ok(()),
@@ -274,6 +294,16 @@ mod tests {
         std::fs::write(root.join("pods/a/userns"), "{").unwrap();
         let error = UserNamespaces::open(&root, UsernsConfig::default()).unwrap_err();
         assert!(error.to_string().starts_with("record pod mappings for existing pod \"a\": "));
+        std::fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_folder_among_the_pods_is_passed_over() {
+        let root = root("userns-stray");
+        std::fs::create_dir_all(root.join("pods")).unwrap();
+        std::fs::write(root.join("pods/core.1234"), "x").unwrap();
+        std::os::unix::fs::symlink("nowhere", root.join("pods/link")).unwrap();
+        UserNamespaces::open(&root, UsernsConfig::default()).unwrap();
         std::fs::remove_dir_all(root).unwrap();
     }
 

@@ -28,10 +28,14 @@ pub(crate) struct Pass {
     pub(crate) removal_errors: Vec<String>,
 }
 
-/// The folders of all pods.
+/// The folders of all pods. What else lies beside them is left alone, links above all: they lead
+/// elsewhere (kubelet: `listPodsFromDisk`).
 pub(crate) fn names(paths: &Paths) -> Result<Vec<String>, StepError> {
     match sys::fs::list_dir(paths.pods()) {
-        Ok(uids) => Ok(uids),
+        Ok(mut uids) => {
+            uids.retain(|uid| sys::fs::is_folder(paths.pod(uid)));
+            Ok(uids)
+        }
         Err(e) if e.is_not_found() => Ok(Vec::new()),
         Err(e) => Err(e.into()),
     }
@@ -162,6 +166,22 @@ mod tests {
             names(paths).unwrap().iter().map(|name| PodUid::from(name.as_str())).collect();
         orphans.remove("known");
         clean(paths, &orphans, &BTreeSet::new()).unwrap()
+    }
+
+    #[test]
+    fn what_is_no_folder_is_nobodys_and_links_are_not_followed() {
+        let paths = paths("stray");
+        let elsewhere = paths.pods().parent().unwrap().join("elsewhere");
+        std::fs::create_dir_all(&elsewhere).unwrap();
+        std::fs::create_dir_all(paths.pods()).unwrap();
+        std::fs::write(elsewhere.join("precious"), "x").unwrap();
+        std::os::unix::fs::symlink(&elsewhere, paths.pod("link")).unwrap();
+        std::fs::write(paths.pod("core.1234"), "x").unwrap();
+        let pass = pass(&paths);
+        assert_eq!((pass.seen, pass.removal_errors.len()), (0, 0));
+        assert_eq!(sys::fs::list_dir(paths.pods()).unwrap(), ["core.1234", "link"]);
+        assert!(elsewhere.join("precious").exists());
+        std::fs::remove_dir_all(paths.pods().parent().unwrap()).unwrap();
     }
 
     #[test]

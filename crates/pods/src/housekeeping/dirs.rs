@@ -17,7 +17,13 @@ pub(super) async fn remove_dead(
     let root = shared.config.roots.kubelet.join("pods");
     let listed = {
         let root = root.clone();
-        sys::blocking::run(move || sys::fs::list_dir(root)).await
+        // What is no folder is nobody's pod.
+        let folders = move || {
+            let mut names = sys::fs::list_dir(&root)?;
+            names.retain(|name| sys::fs::is_folder(root.join(name)));
+            Ok::<_, sys::fs::FsError>(names)
+        };
+        sys::blocking::run(folders).await
     };
     let Ok(Ok(names)) = listed else { return };
     let running = shared.view.all().borrow().clone();
