@@ -13,7 +13,7 @@ use engine::eviction::Threshold;
 use pods::images::ProviderSetup;
 use ports::Roots;
 use resources::dra::Claims;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use units::CpuSet;
 
 /// What was read on the way.
@@ -98,6 +98,14 @@ pub(crate) fn check(config: &Config, host: &Host, roots: &Roots) -> Result<Accep
             return unbuilt(why);
         }
     }
+    if config.server.server_tls_bootstrap
+        && let Err(why) = kept_certificate(
+            &config.dirs.certs,
+            config.server.tls_cert_file.clone().zip(config.server.tls_private_key_file.clone()),
+        )
+    {
+        return unbuilt(format!("failed to initialize certificate manager: {why}"));
+    }
     // Which are safe depends on the kernel, but not which can be allowed.
     if let Err(fault) = SysctlPolicy::new((0, 0), &config.pods.allowed_unsafe_sysctls) {
         return unbuilt(fault);
@@ -147,6 +155,44 @@ fn unlisted(folder: &Path) -> Option<String> {
     there.then(|| format!("open {}: {}", folder.display(), units::errno::go_text(&error)))
 }
 
+/// Whether the serving certificate that was kept in a folder, or else the one to begin with, can be used
+/// (client-go: `fileStore`); none is fine.
+fn kept_certificate(folder: &Path, first: Option<(PathBuf, PathBuf)>) -> Result<(), String> {
+    let kept = |end: &str| folder.join(format!("kubelet-server{end}"));
+    let is_there = |path: &Path| std::fs::metadata(path).is_ok();
+    let shown = |path: &Path| units::strconv::quote(&path.to_string_lossy());
+    let (current, updated) = (kept("-current.pem"), kept("-updated.pem"));
+    let unlike = std::fs::symlink_metadata(&updated).is_ok_and(|found| !found.is_symlink());
+    if !is_there(&current) && unlike {
+        return Err(format!(
+            "failed to initialize server certificate store: expected {} to be a symlink but it is \
+             a file",
+            shown(&updated)
+        ));
+    }
+    let pair = |crt: &Path, key: &Path| {
+        let (crt, key) = (
+            sys::fs::read(crt).map_err(|e| e.in_go())?,
+            sys::fs::read(key).map_err(|e| e.in_go())?,
+        );
+        server::tls::pair_fault(&crt, &key).map_or(Ok(()), Err)
+    };
+    let read = || {
+        if is_there(&current) {
+            let into =
+                format!("could not convert data from {} into cert/key pair", shown(&current));
+            return pair(&current, &current).map_err(|why| format!("{into}: {why}"));
+        }
+        for (crt, key) in first.into_iter().chain([(kept(".crt"), kept(".key"))]) {
+            if is_there(&crt) && is_there(&key) {
+                return pair(&crt, &key);
+            }
+        }
+        Ok(())
+    };
+    read().map_err(|why| format!("failed to initialize server certificate manager: {why}"))
+}
+
 /// Whether a pair of files can be served with; a pair that is read again is read by another part.
 fn certificate(crt: &Path, key: &Path, reloaded: bool) -> Result<(), String> {
     let failed = |why: String| match reloaded {
@@ -156,16 +202,48 @@ fn certificate(crt: &Path, key: &Path, reloaded: bool) -> Result<(), String> {
         ),
         false => format!("failed to load certificate: {why}"),
     };
-    let read = |path: &Path| {
-        sys::fs::read(path).map_err(|error| {
-            let why = units::errno::go_text(&error.source);
-            failed(format!("open {}: {why}", path.display()))
-        })
-    };
+    let read = |path: &Path| sys::fs::read(path).map_err(|error| failed(error.in_go()));
     let (crt, key) = (read(crt)?, read(key)?);
     if reloaded && (crt.is_empty() || key.is_empty()) {
         let name = "kubelet-server-cert-files";
         return Err(failed(format!("missing content for serving cert \"{name}\"")));
     }
     server::tls::pair_fault(&crt, &key).map_or(Ok(()), |why| Err(failed(why)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kept_serving_certificate_that_is_damaged_ends_the_start() {
+        let dir = std::env::temp_dir().join(format!("rubelet-kept-{}", std::process::id()));
+        sys::fs::create_dir_all(&dir, 0o755).unwrap();
+        let shown = dir.display();
+        assert_eq!(kept_certificate(&dir, None), Ok(()), "none is fine");
+        let files = (dir.join("a.crt"), dir.join("a.key"));
+        sys::fs::write(&files.0, "x").unwrap();
+        assert_eq!(kept_certificate(&dir, Some(files.clone())), Ok(()), "half a pair is none");
+        sys::fs::write(&files.1, "x").unwrap();
+        let manager = "failed to initialize server certificate manager: ";
+        let fault = kept_certificate(&dir, Some(files)).unwrap_err();
+        assert!(fault.starts_with(&format!("{manager}tls: ")), "{fault}");
+        let updated = dir.join("kubelet-server-updated.pem");
+        sys::fs::write(&updated, "x").unwrap();
+        assert_eq!(
+            kept_certificate(&dir, None).unwrap_err(),
+            format!(
+                "failed to initialize server certificate store: expected \"{shown}/kubelet-server-\
+                 updated.pem\" to be a symlink but it is a file"
+            )
+        );
+        let current = dir.join("kubelet-server-current.pem");
+        sys::fs::write(&current, "junk").unwrap();
+        let fault = kept_certificate(&dir, None).unwrap_err();
+        let into =
+            format!("could not convert data from \"{shown}/kubelet-server-current.pem\" into");
+        assert!(fault.starts_with(&format!("{manager}{into} cert/key pair: tls: ")), "{fault}");
+        sys::removal::remove_tree(Path::new("/proc"), &dir, sys::removal::Contents::Everything)
+            .unwrap();
+    }
 }

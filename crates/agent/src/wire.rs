@@ -14,7 +14,7 @@ use crate::{
 use config::Config;
 use cri::{RuntimeClient, RuntimeOperations};
 use futures::future::BoxFuture;
-use kubeapi::certs::{ServingConfig, serving as serving_rotation};
+use kubeapi::certs::{ServingConfig, serving as serving_rotation, serving_alone};
 use node::{
     Eviction, EvictionMetrics, EvictionParts, NodeInputs, NodeParts, OomWatch, RuntimeHealth,
     Shutdown, ShutdownMetrics, ShutdownParts,
@@ -170,7 +170,7 @@ async fn start_all(
         ("DRAPlugin".to_owned(), Arc::new(placement.claims)),
     ]);
     volumes.watch_plugins(roots.kubelet.join("plugins_registry"), plugins, tasks);
-    let serving = cluster.connection.clone().filter(|_| config.server.server_tls_bootstrap);
+    let signer = cluster.connection.clone();
     let (pressure_out, pressure) = watch::channel(Vec::new());
     let (shutting_down_out, shutting_down) = watch::channel(false);
     let (fault_out, runtime_fault) = watch::channel(None);
@@ -248,9 +248,13 @@ async fn start_all(
     .await?;
     let certificate = Arc::new(ServingCertificate::default());
     let mut server_settings = settings::server(config, &host);
-    match &server_settings.certificate_files {
+    let named = server_settings.certificate_files.take();
+    match &named {
+        // The cluster gives it; what is in the files is good until then.
+        _ if config.server.server_tls_bootstrap => {}
         Some((crt, key)) if *crt != config.dirs.certs.join("kubelet.crt") => {
             certificate.read(crt, key).map_err(server::ServerError::from)?;
+            server_settings.certificate_files = Some((crt.clone(), key.clone()));
         }
         // It is yet to be given, or one file of the pair is not named: then there never is one.
         None => {}
@@ -260,17 +264,22 @@ async fn start_all(
             server_settings.certificate_files = Some(pair.map_err(server::ServerError::from)?);
         }
     }
-    if let Some(connection) = serving {
+    if config.server.server_tls_bootstrap {
         let serving = ServingConfig {
             node_name: host.hostname.clone(),
             cert_dir: config.dirs.certs.clone(),
+            first: named,
             allow_dns_only: config.gates.enabled("AllowDNSOnlyNodeCSR"),
         };
-        let (identity, rotation) =
-            serving_rotation(&connection, serving, view.clone(), Arc::clone(&clock));
-        certificate.follow(identity);
-        let rotation = rotation.with_metrics(&registry).run(tasks.token());
-        tasks.spawn("serving-certificate", OnExit::Fine, rotation);
+        if let Some(connection) = signer {
+            let (identity, rotation) =
+                serving_rotation(&connection, serving, view.clone(), Arc::clone(&clock));
+            certificate.follow(identity);
+            let rotation = rotation.with_metrics(&registry).run(tasks.token());
+            tasks.spawn("serving-certificate", OnExit::Fine, rotation);
+        } else {
+            certificate.follow(serving_alone(&serving, Arc::clone(&clock), &registry));
+        }
     }
     placement::look_after(placement.touched, &pods, tasks);
     let started = Started { pods: pods.clone(), devices: placement.devices };

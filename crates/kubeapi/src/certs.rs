@@ -20,5 +20,5 @@ mod store;
 pub use establish::{ClientCertConfig, EstablishError, Established, establish};
 pub use key::{Names, Subject};
 pub use request::RequestError;
-pub use rotation::{CertificateState, Rotation, ServingConfig, serving};
+pub use rotation::{CertificateState, Rotation, ServingConfig, serving, serving_alone};
 pub use store::{CertStore, StoreError};

@@ -147,7 +147,12 @@ fn serving_certificates_follow_the_nodes_addresses() {
             Arc::new(NodeView { node, ..NodeView::default() })
         };
         let (views, node) = watch::channel(Arc::new(NodeView::default()));
-        let config = ServingConfig { node_name: "node1".into(), cert_dir, allow_dns_only: false };
+        let config = ServingConfig {
+            node_name: "node1".into(),
+            cert_dir,
+            first: None,
+            allow_dns_only: false,
+        };
         let (identity, rotation) = serving(&connection, config, node, Arc::new(SystemClock));
         let tasks = Tasks::new();
         let state = rotation.state();

@@ -326,6 +326,8 @@ pub struct ServingConfig {
     pub node_name: String,
     /// `--cert-dir`.
     pub cert_dir: PathBuf,
+    /// `tlsCertFile` and `tlsPrivateKeyFile`: what is served until there is something better.
+    pub first: Option<(PathBuf, PathBuf)>,
     /// Gate `AllowDNSOnlyNodeCSR`: a node without an address asks too.
     pub allow_dns_only: bool,
 }
@@ -348,19 +350,8 @@ pub fn serving(
     node: NodeViews,
     clock: Arc<dyn Clock>,
 ) -> (Arc<ClientIdentity>, Rotation) {
-    let store = CertStore::new(&config.cert_dir, "kubelet-server");
-    let identity = Arc::new(ClientIdentity::default());
-    match store.current() {
-        // One that is over serves nobody.
-        Ok(pair) => pair
-            .filter(|pair| pair.not_after() > clock.now())
-            .into_iter()
-            .for_each(|pair| identity.install(pair)),
-        Err(err) => {
-            let err = crate::error::chain(&err);
-            tracing::warn!(err, "stored serving certificate cannot be used");
-        }
-    }
+    let store = serving_store(&config);
+    let identity = kept_serving(&store, &*clock);
     let (out, names) = watch::channel(None);
     let rotation = Rotation {
         asking: Box::new(OverConnection(connection.clone())),
@@ -379,6 +370,39 @@ pub fn serving(
         node: Some(NodeNames { node, allow_dns_only: config.allow_dns_only, out }),
     };
     (identity, rotation)
+}
+
+/// The serving certificate of a node that has nobody to ask: what was kept, as long as it lasts.
+pub fn serving_alone(
+    config: &ServingConfig,
+    clock: Arc<dyn Clock>,
+    registry: &Registry,
+) -> Arc<ClientIdentity> {
+    let identity = kept_serving(&serving_store(config), &*clock);
+    let shown = Arc::clone(&identity);
+    let left = move || seconds_left(&*shown.current()?, clock.now());
+    CertificateMetrics::new(registry, CertificateKind::Server, left);
+    identity
+}
+
+fn serving_store(config: &ServingConfig) -> CertStore {
+    CertStore::new(&config.cert_dir, "kubelet-server").beginning_with(config.first.clone())
+}
+
+/// One that is over serves nobody.
+fn kept_serving(store: &CertStore, clock: &dyn Clock) -> Arc<ClientIdentity> {
+    let identity = Arc::new(ClientIdentity::default());
+    match store.current() {
+        Ok(pair) => pair
+            .filter(|pair| pair.not_after() > clock.now())
+            .into_iter()
+            .for_each(|pair| identity.install(pair)),
+        Err(err) => {
+            let err = crate::error::chain(&err);
+            tracing::warn!(err, "stored serving certificate cannot be used");
+        }
+    }
+    identity
 }
 
 impl NodeNames {

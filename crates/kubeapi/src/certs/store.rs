@@ -32,12 +32,20 @@ pub enum StoreError {
 pub struct CertStore {
     folder: PathBuf,
     prefix: &'static str,
+    /// A certificate and its key elsewhere, to begin with.
+    first: Option<(PathBuf, PathBuf)>,
 }
 
 impl CertStore {
     /// `prefix` is `kubelet-client` or `kubelet-server`.
     pub fn new(folder: impl Into<PathBuf>, prefix: &'static str) -> Self {
-        Self { folder: folder.into(), prefix }
+        Self { folder: folder.into(), prefix, first: None }
+    }
+
+    /// The same, where these files are good until the first certificate is kept.
+    #[must_use]
+    pub fn beginning_with(self, first: Option<(PathBuf, PathBuf)>) -> Self {
+        Self { first, ..self }
     }
 
     /// The symbolic link to the newest certificate.
@@ -59,21 +67,21 @@ impl CertStore {
         Ok(())
     }
 
-    /// The newest certificate: behind the link, or as a `<prefix>.crt` and `.key` pair.
+    /// The newest certificate: behind the link, in the files to begin with, or as a `<prefix>.crt` and
+    /// `.key` pair.
     pub fn current(&self) -> Result<Option<IdentityPair>, StoreError> {
         self.recover()?;
         let current = self.current_path();
         if let Some(pem) = read(&current)? {
             return parse(&current, &pem, &pem).map(Some);
         }
-        let certificate_path = self.folder.join(format!("{}.crt", self.prefix));
-        let key = read(&self.folder.join(format!("{}.key", self.prefix)))?;
-        match (read(&certificate_path)?, key) {
-            (Some(certificate), Some(key)) => {
-                parse(&certificate_path, &certificate, &key).map(Some)
+        let kept = |end: &str| self.folder.join(format!("{}.{end}", self.prefix));
+        for (path, key) in self.first.clone().into_iter().chain([(kept("crt"), kept("key"))]) {
+            if let (Some(certificate), Some(key)) = (read(&path)?, read(&key)?) {
+                return parse(&path, &certificate, &key).map(Some);
             }
-            _ => Ok(None),
         }
+        Ok(None)
     }
 
     /// Keeps a new certificate and makes it the current one.
@@ -182,6 +190,23 @@ mod tests {
         );
         let target = std::fs::read_link(store.current_path()).unwrap();
         assert_eq!(target, folder.join("kubelet-client-2027-01-15-08-00-01.pem"));
+        remove(&folder);
+    }
+
+    #[test]
+    fn files_elsewhere_are_good_until_a_certificate_is_kept() {
+        let folder = folder("first-store");
+        let (certificate, key) = (folder.join("a.crt"), folder.join("a.key"));
+        let files = Some((certificate.clone(), key.clone()));
+        let store = CertStore::new(&folder, "kubelet-server").beginning_with(files);
+        let (first, next) = (pair(), pair());
+        sys::fs::write(&certificate, &first.0).unwrap();
+        assert!(store.current().unwrap().is_none(), "half a pair is none");
+        sys::fs::write(&key, &first.1).unwrap();
+        let begun = IdentityPair::from_pem(first.0.as_bytes(), first.1.as_bytes()).unwrap();
+        assert_eq!(store.current().unwrap().unwrap().chain(), begun.chain());
+        let kept = store.update(next.0.as_bytes(), next.1.as_bytes(), Timestamp::UNIX_EPOCH);
+        assert_eq!(store.current().unwrap().unwrap().chain(), kept.unwrap().chain());
         remove(&folder);
     }
 
