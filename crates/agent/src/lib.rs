@@ -127,12 +127,30 @@ impl AgentError {
             Self::Providers(_) => "Failed to register CRI auth plugins",
             Self::Folders(_) => "Failed to initialize internal modules",
             Self::Listen(_) => "Failed to listen and serve",
+            Self::Socket(error) => {
+                return ("Failed to create listener for podResources endpoint", unbound(error));
+            }
+            Self::Devices(resources::devices::DevicesError::Socket(error)) => {
+                return ("Failed to start ContainerManager", unbound(error));
+            }
             _ => {
                 let chain = telemetry::Chain(self);
                 return ("command failed", format!("failed to run Kubelet: {chain}"));
             }
         };
         (message, self.to_string())
+    }
+}
+
+/// Why a socket cannot be had, in upstream's words.
+fn unbound(error: &sockets::ListenError) -> String {
+    let why = units::errno::go_text(&error.source);
+    match error.source.kind() {
+        std::io::ErrorKind::IsADirectory => {
+            let shown = units::strconv::quote(&error.path.to_string_lossy());
+            format!("failed to unlink socket file {shown}: {why}")
+        }
+        _ => format!("listen unix {}: bind: {why}", error.path.display()),
     }
 }
 
@@ -229,4 +247,29 @@ async fn run_with(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<End
         () = &mut contention => Ending::LockContention,
         () = cancelled.cancelled() => Ending::TaskFailed,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_that_cannot_be_had_ends_the_start_in_upstreams_words() {
+        let last = |errno: i32| {
+            let source = std::io::Error::from_raw_os_error(errno);
+            let path = "/root/pod-resources/kubelet.sock".into();
+            AgentError::Socket(sockets::ListenError { path, source }).last_line()
+        };
+        let message = "Failed to create listener for podResources endpoint";
+        assert_eq!(
+            last(21),
+            (
+                message,
+                "failed to unlink socket file \"/root/pod-resources/kubelet.sock\": is a directory"
+                    .to_owned()
+            )
+        );
+        let (_, why) = last(13);
+        assert_eq!(why, "listen unix /root/pod-resources/kubelet.sock: bind: permission denied");
+    }
 }

@@ -37,8 +37,8 @@ pub enum RuntimeError {
     #[error(transparent)]
     Validate(#[from] cri::ValidateError),
     /// It did not tell its cgroup driver.
-    #[error("failed to get runtime configuration")]
-    Config(#[source] Box<cri::CriError>),
+    #[error(transparent)]
+    Config(Box<cri::CriError>),
     /// It named a driver that we do not know.
     #[error("runtime returned an unknown cgroup driver {0}")]
     UnknownDriver(i32),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
+use units::strconv::{NumError, atoi};
 
 /// A named check; `Err` says what is wrong.
 pub(crate) type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
@@ -10,11 +11,9 @@ pub(crate) type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 /// Why the watchdog's environment cannot be used. Display is upstream's text.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WatchdogError {
-    /// `WATCHDOG_USEC` is not a number.
-    #[error(
-        "create health checker: configure watchdog: error converting WATCHDOG_USEC: strconv.Atoi: parsing {0:?}: invalid syntax"
-    )]
-    NotANumber(String),
+    /// A variable is not a number.
+    #[error("create health checker: configure watchdog: error converting {0}: {1}")]
+    NotANumber(&'static str, NumError),
     /// `WATCHDOG_USEC` is zero or negative.
     #[error(
         "create health checker: configure watchdog: error WATCHDOG_USEC must be a positive number"
@@ -32,10 +31,11 @@ pub(crate) fn period(
     own_pid: u32,
 ) -> Result<Option<Duration>, WatchdogError> {
     let Some(usec) = usec.filter(|u| !u.is_empty()) else { return Ok(None) };
-    let number: i64 = usec.parse().map_err(|_| WatchdogError::NotANumber(usec.to_owned()))?;
-    let micros = u64::try_from(number).ok().filter(|n| *n > 0).ok_or(WatchdogError::NotPositive)?;
+    let number = |name, text| atoi(text).map_err(|why| WatchdogError::NotANumber(name, why));
+    let micros = number("WATCHDOG_USEC", usec)?;
+    let micros = u64::try_from(micros).ok().filter(|n| *n > 0).ok_or(WatchdogError::NotPositive)?;
     if let Some(pid) = pid.filter(|p| !p.is_empty())
-        && pid.parse() != Ok(own_pid)
+        && number("WATCHDOG_PID", pid)? != i64::from(own_pid)
     {
         return Ok(None);
     }
@@ -87,6 +87,12 @@ mod tests {
         assert_eq!(period(Some("20000000"), Some("8"), 7), Ok(None));
         assert_eq!(period(Some("0"), None, 7), Err(WatchdogError::NotPositive));
         let text = |usec| period(Some(usec), None, 7).unwrap_err().to_string();
+        let other = period(Some("20000000"), Some("x"), 7).unwrap_err().to_string();
+        assert_eq!(
+            other,
+            "create health checker: configure watchdog: error converting WATCHDOG_PID: strconv.Atoi: parsing \"x\": invalid syntax"
+        );
+        assert!(text("99999999999999999999").ends_with(": value out of range"));
         assert_eq!(
             text("1000000"),
             "create health checker: configure watchdog timeout too small: 1s"
