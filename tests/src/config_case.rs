@@ -71,13 +71,17 @@ impl Case {
         self
     }
 
-    /// Of one JSON object, as [`Self::to_json`] writes it; content is text.
+    /// Of one JSON object, as [`Self::to_json`] writes it.
     #[must_use]
     pub fn from_json(value: &Value) -> Option<Case> {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let args = value["args"].as_array()?.iter().map(text).collect::<Option<_>>()?;
         let files = value["files"].as_object()?.iter();
-        let files = files.map(|(path, content)| Some((path.clone(), text(content)?.into_bytes())));
+        let bytes = |content: &Value| match content {
+            Value::Array(bytes) => bytes.iter().map(|b| u8::try_from(b.as_u64()?).ok()).collect(),
+            content => text(content).map(String::into_bytes),
+        };
+        let files = files.map(|(path, content)| Some((path.clone(), bytes(content)?)));
         Some(Case { args, files: files.collect::<Option<_>>()? })
     }
 

@@ -3,7 +3,7 @@
 //!
 //! `make config-compare` makes thousands (`CASES=n`, `SEED=n`); within `make test` it is fewer.
 //! `FIRST=n` begins at that case, `ONLY=n,n` takes those alone, `FROM=file` takes cases from a file, one a
-//! line in the form of a report; `REPORT=file` writes what differs to a file. `RECORD=file` asks the Go kubelet alone and writes its answers, which
+//! line in the form of a report (`FROM_STARTED=file` those with a runtime); `REPORT=file` writes what differs to a file. `RECORD=file` asks the Go kubelet alone and writes its answers, which
 //! `crates/config` replays.
 //!
 //! With `STARTED=n` so many more have a container runtime to go on with: how they end is compared.
@@ -27,9 +27,9 @@ fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// The cases of the file that the environment names.
-fn given() -> Option<Vec<Case>> {
-    let file = std::env::var_os("FROM")?;
+/// The cases of the file that the environment names under this name.
+fn given(name: &str) -> Option<Vec<Case>> {
+    let file = std::env::var_os(name)?;
     let text = std::fs::read_to_string(file).unwrap();
     let case = |line: &str| Case::from_json(&serde_json::from_str(line).unwrap()).unwrap();
     Some(text.lines().filter(|line| !line.is_empty()).map(case).collect())
@@ -59,6 +59,12 @@ impl Comparison {
             count: if only.is_empty() { number(count, otherwise) } else { only.len() as u64 },
             only,
         }
+    }
+
+    /// All of these, if some are given and none is named.
+    fn among(self, given: Option<&[Case]>) -> Comparison {
+        let all = given.filter(|_| self.only.is_empty()).map(|given| given.len() as u64);
+        Comparison { count: all.unwrap_or(self.count), ..self }
     }
 
     /// What is to be told of each case, by its number. Each worker has a place of its own.
@@ -103,6 +109,11 @@ impl Comparison {
     }
 }
 
+/// The given case of this number.
+fn numbered(given: Option<&[Case]>, n: u64) -> Option<Case> {
+    given?.get(usize::try_from(n).ok()?).cloned()
+}
+
 /// A case and its differences, if it has any.
 fn told(n: u64, case: &Case, differ: &[String]) -> Option<String> {
     let mut text = format!("case {n}: {}\n", case.to_json());
@@ -125,14 +136,10 @@ fn both_kubelets_make_the_same_of_a_configuration() {
         std::fs::write(file, answers.into_values().collect::<String>()).unwrap();
         return;
     }
-    let given = given();
-    let comparison = Comparison {
-        count: given.as_ref().map_or(comparison.count, |given| given.len() as u64),
-        ..comparison
-    };
+    let given = given("FROM");
+    let comparison = comparison.among(given.as_deref());
     let differing = comparison.each(Bench::new, |bench, n| {
-        let named = given.as_ref().and_then(|given| given.get(usize::try_from(n).ok()?).cloned());
-        let case = named.unwrap_or_else(|| make(comparison.seed, n));
+        let case = numbered(given.as_deref(), n).unwrap_or_else(|| make(comparison.seed, n));
         let theirs = bench.ask(&comparison.go, &case).unwrap();
         told(n, &case, &differences(&theirs, &bench.ask(&comparison.ours, &case).unwrap()))
     });
@@ -141,10 +148,12 @@ fn both_kubelets_make_the_same_of_a_configuration() {
 
 #[test]
 fn both_kubelets_end_alike_when_there_is_a_runtime() {
-    let comparison = Comparison::new("STARTED", 20);
+    let given = given("FROM_STARTED");
+    let comparison = Comparison::new("STARTED", 20).among(given.as_deref());
     let running = AtomicU64::new(0);
     let differing = comparison.each(Stage::new, |stage, n| {
-        let case = make_for_runtime(comparison.seed, n);
+        let case =
+            numbered(given.as_deref(), n).unwrap_or_else(|| make_for_runtime(comparison.seed, n));
         let theirs = stage.ask(&comparison.go, &case).unwrap();
         let answer = stage.ask(&comparison.ours, &case).unwrap();
         running.fetch_add(u64::from(theirs.code.is_none()), Ordering::Relaxed);

@@ -2,7 +2,7 @@
 //! and places in the source are taken away.
 
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a kubelet made of a case.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -23,6 +23,8 @@ pub struct Answer {
     pub settings: BTreeMap<String, Value>,
     /// What one that runs shows of its settings.
     pub pages: Vec<String>,
+    /// What one with a runtime leaves to its next start, by file.
+    pub kept: BTreeMap<String, String>,
 }
 
 /// Log lines that tell of something else than the configuration.
@@ -275,6 +277,12 @@ pub fn differences(go: &Answer, ours: &Answer) -> Vec<String> {
             add(&format!("page {at}"), from(go), from(ours));
         }
     }
+    let names: BTreeSet<&String> = go.kept.keys().chain(ours.kept.keys()).collect();
+    // What one that ends has written until then is its own way.
+    for name in names.into_iter().filter(|_| go.code.is_none()) {
+        let text = |answer: &Answer| answer.kept.get(name).cloned().unwrap_or_default();
+        add(name, text(go), text(ours));
+    }
     let paths = go.settings.keys().chain(ours.settings.keys());
     let mut paths: Vec<&String> = paths.collect();
     paths.sort();
@@ -302,7 +310,7 @@ fn plain(text: &str) -> String {
     }
     if let Some((_, flags)) = text.split_once("\nFlags:\n") {
         let names = flags.split_whitespace().filter(|word| word.starts_with("--"));
-        let names: std::collections::BTreeSet<&str> =
+        let names: BTreeSet<&str> =
             names.map(|name| name.trim_end_matches([',', '.', ')'])).collect();
         let flag = |line: &str| line.trim_start().starts_with('-');
         let first = |line: &str| line.split_whitespace().find(|w| w.starts_with("--")).is_some();

@@ -6,6 +6,7 @@
 
 use super::{Answer, COMMON, Case};
 use anyhow::{Context, ensure};
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -30,6 +31,17 @@ pub struct Bench {
 /// What the namespaces' first process does: an empty working folder, nobody's `/run`.
 const PREPARE: &str = "mount -t tmpfs tmpfs /mnt && mount -t tmpfs tmpfs /run && \
      ip link set lo up && echo ready && exec cat";
+
+/// What kubelets remember from one start to the next.
+const KEPT: [&str; 7] = [
+    "mnt/root/cpu_manager_state",
+    "mnt/root/memory_manager_state",
+    "mnt/root/allocated_pods_state",
+    "mnt/root/actuated_pods_state",
+    "mnt/root/dra_manager_state",
+    "mnt/root/graceful_node_shutdown_state",
+    "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint",
+];
 
 impl Bench {
     /// Makes the namespaces.
@@ -92,6 +104,16 @@ impl Bench {
         let args: Vec<&str> = COMMON.into_iter().collect();
         let ran = self.run(program, &args, case, &Running::default())?;
         Ok(Answer::read(ran.code, &ran.out, &ran.err))
+    }
+
+    /// What was remembered, by file: those of [`KEPT`] that are there.
+    pub(super) fn kept(&self) -> BTreeMap<String, String> {
+        let root = PathBuf::from(format!("/proc/{}/root", self.holder.id()));
+        let read = |name: &&str| {
+            let bytes = fs::read(root.join(name)).ok()?;
+            Some(((*name).to_owned(), String::from_utf8_lossy(&bytes).into_owned()))
+        };
+        KEPT.iter().filter_map(read).collect()
     }
 
     /// The page at this address, as a client within these namespaces gets it; empty if there is none.

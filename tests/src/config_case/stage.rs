@@ -96,6 +96,7 @@ impl Stage {
         };
         let mut answer = Answer::read_end(ran.code, &own(&ran.out), &own(&ran.err));
         answer.pages = ran.pages.iter().map(|page| masked(&own(page))).collect();
+        answer.kept = bench.kept();
         Ok(answer)
     }
 }
