@@ -146,9 +146,11 @@ fn resources(linux: &cri::LinuxContainerResources) -> RuntimeResources {
     }
 }
 
+/// A signal as the API names it (`kubelet: runtimeSignalToString`): CRI cannot write `SIGRTMIN+3`.
 fn stop_signal(signal: i32) -> Option<String> {
     let signal = cri::Signal::try_from(signal).ok()?;
-    (signal != cri::Signal::RuntimeDefault).then(|| signal.as_str_name().to_owned())
+    let name = || signal.as_str_name().replace("PLUS", "+").replace("MINUS", "-");
+    (signal != cri::Signal::RuntimeDefault).then(name)
 }
 
 fn restored(annotations: &BTreeMap<String, String>) -> RestoredSpec {
@@ -159,5 +161,24 @@ fn restored(annotations: &BTreeMap<String, String>) -> RestoredSpec {
         termination_grace_seconds: number("io.kubernetes.pod.terminationGracePeriod"),
         pre_stop: serde_json::from_str(json("io.kubernetes.container.preStopHandler")).ok(),
         ports: serde_json::from_str(json("io.kubernetes.container.ports")).unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stop_signals_have_the_names_of_the_api() {
+        for (signal, name) in [
+            (cri::Signal::Sigterm, Some("SIGTERM")),
+            (cri::Signal::Sigrtmin, Some("SIGRTMIN")),
+            (cri::Signal::Sigrtminplus3, Some("SIGRTMIN+3")),
+            (cri::Signal::Sigrtminplus15, Some("SIGRTMIN+15")),
+            (cri::Signal::Sigrtmaxminus14, Some("SIGRTMAX-14")),
+            (cri::Signal::RuntimeDefault, None),
+        ] {
+            assert_eq!(stop_signal(signal.into()).as_deref(), name);
+        }
     }
 }
