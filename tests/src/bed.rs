@@ -1,11 +1,17 @@
 //! Where golden pods are run: one node that records, shared by many pods at a time.
+//!
+//! Pods come through the API server, or as manifests of the node ([`Ways::manifests`]): then what is watched is
+//! the mirror pod, and nobody but the node can change or delete it.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use serde_json::{Value, json};
-use testkit::real::{ControlPlane, ControlPlaneOptions, KubeletKind, TestNode, eventually};
+use testkit::real::{
+    ControlPlane, ControlPlaneOptions, KubeletKind, KubeletOptions, TestNode, eventually,
+};
 
 use crate::compare::{Difference, Observed, compare};
 use crate::golden::{Golden, NAMESPACE, objects, short_status};
@@ -23,6 +29,17 @@ const REST: Duration = Duration::from_secs(12);
 /// tells of a refused one only later: the Go kubelet looks after two seconds, and nothing shows it.
 const FIRST_LOOK: Duration = Duration::from_secs(3);
 
+/// How a bed differs from the one that golden records are made on.
+#[derive(Debug, Clone, Default)]
+pub struct Ways {
+    /// Fields laid over the kubelet's configuration.
+    pub config: Value,
+    /// More arguments of the API server.
+    pub api_server_args: Vec<String>,
+    /// Pods are manifests of the node.
+    pub manifests: bool,
+}
+
 /// A node with a recorder, its control plane with the objects that golden pods need, and watches.
 #[derive(Debug)]
 pub struct Bed {
@@ -30,24 +47,51 @@ pub struct Bed {
     observer: Observer,
     node: TestNode,
     control: Arc<ControlPlane>,
+    kind: KubeletKind,
+    manifests: bool,
+    /// How often each manifest was handed over.
+    runs: Mutex<BTreeMap<String, u32>>,
 }
 
 impl Bed {
     /// Start everything.
     pub fn start(kind: KubeletKind) -> anyhow::Result<Bed> {
-        let control = Arc::new(ControlPlane::start(&ControlPlaneOptions::default())?);
+        Bed::start_with(kind, &Ways { config: json!({}), ..Ways::default() })
+    }
+
+    /// Start everything in these ways.
+    pub fn start_with(kind: KubeletKind, ways: &Ways) -> anyhow::Result<Bed> {
+        let plane = ControlPlaneOptions {
+            api_server_args: ways.api_server_args.clone(),
+            ..ControlPlaneOptions::default()
+        };
+        let control = Arc::new(ControlPlane::start(&plane)?);
         for object in objects() {
             control.create(&object)?;
         }
         let observer = Observer::start(&control, NAMESPACE)?;
         let node = TestNode::builder()
             .kubelet(kind)
+            .options(KubeletOptions { config: ways.config.clone(), ..KubeletOptions::default() })
             .join(&control)
             .image("e2e-test-images/agnhost:2.63.0")
             .record()
             .start()?;
         std::thread::sleep(FIRST_LOOK);
-        Ok(Bed { observer, node, control })
+        let (manifests, runs) = (ways.manifests, Mutex::default());
+        Ok(Bed { observer, node, control, kind, manifests, runs })
+    }
+
+    /// Kill the kubelet.
+    pub fn go_down(&mut self) {
+        self.node.kill_kubelet();
+    }
+
+    /// Start it again, and let it look around.
+    pub fn come_up(&mut self) -> anyhow::Result<()> {
+        self.node.start_kubelet(self.kind)?;
+        std::thread::sleep(FIRST_LOOK);
+        Ok(())
     }
 
     /// Give one golden pod to the kubelet, take it through the record's life, and compare.
@@ -57,8 +101,7 @@ impl Bed {
 
     /// Give one golden pod to the kubelet and take it through the record's life.
     pub fn follow(&self, golden: &Golden) -> anyhow::Result<Observed> {
-        self.observer.forget(&golden.name);
-        self.control.create(&golden.manifest())?;
+        self.hand_over(golden)?;
         let mut before = self.play(golden)?;
         if before.is_none() {
             self.reach_recorded_state(golden)?;
@@ -70,19 +113,11 @@ impl Bed {
 
     /// Give one pod to the Go kubelet and note what it does.
     pub fn record(&self, golden: &Golden) -> anyhow::Result<Golden> {
-        self.observer.forget(&golden.name);
-        self.control.create(&golden.manifest())?;
+        self.hand_over(golden)?;
         let mut before = self.play(golden)?;
         if before.is_none() {
             // Nobody knows yet where it ends: where nothing has moved for a while.
-            let (mut seen, mut since) = (0, Instant::now());
-            drop(eventually(PATIENCE, "a pod that rests", || {
-                let steps = self.observer.steps(&golden.name).len();
-                if steps != seen {
-                    (seen, since) = (steps, Instant::now());
-                }
-                since.elapsed() > REST
-            }));
+            self.rest(golden);
             before = Some(self.delete(golden)?);
         }
         let before = before.context("pod was never seen")?;
@@ -90,28 +125,103 @@ impl Bed {
         Ok(golden.observed(pod, observed))
     }
 
+    /// Give one pod to the kubelet and wait until it rests.
+    pub fn begin(&self, golden: &Golden) -> anyhow::Result<()> {
+        self.hand_over(golden)?;
+        self.rest(golden);
+        self.observer.pod(&self.seen_as(golden)).map(drop).context("pod was never seen")
+    }
+
+    /// Does what the record's client does, to a pod that [`Bed::begin`] gave; how it was before its deletion, if that
+    /// was part of it.
+    pub fn meddle(&self, golden: &Golden) -> anyhow::Result<Option<Value>> {
+        self.play(golden)
+    }
+
+    /// Wait until a pod that [`Bed::begin`] gave rests again, delete it if nobody has, and say what was seen.
+    pub fn finish(&self, golden: &Golden, deleted: Option<Value>) -> anyhow::Result<Golden> {
+        let before = match deleted {
+            Some(before) => before,
+            None => {
+                self.rest(golden);
+                self.delete(golden)?
+            }
+        };
+        let (pod, observed) = self.end(golden, &before)?;
+        Ok(golden.observed(pod, observed))
+    }
+
+    /// The name of what is watched.
+    fn seen_as(&self, golden: &Golden) -> String {
+        let node = KubeletOptions::default().node;
+        if self.manifests { format!("{}-{node}", golden.name) } else { golden.name.clone() }
+    }
+
+    /// What runtime and events know a pod by.
+    fn uid(&self, pod: &Value) -> String {
+        let uid = if self.manifests {
+            &pod["metadata"]["annotations"]["kubernetes.io/config.hash"]
+        } else {
+            &pod["metadata"]["uid"]
+        };
+        uid.as_str().unwrap_or_default().to_owned()
+    }
+
+    fn hand_over(&self, golden: &Golden) -> anyhow::Result<()> {
+        self.observer.forget(&self.seen_as(golden));
+        let mut pod = golden.manifest();
+        if self.manifests {
+            // The same manifest once more would be the same pod, with what is left of it.
+            let mut runs = self.runs.lock().map_err(|_| anyhow::anyhow!("a thread panicked"))?;
+            let run = runs.entry(golden.name.clone()).or_default();
+            *run += 1;
+            pod["metadata"]["annotations"]["run"] = json!(run.to_string());
+            return self.node.add_manifest(&file_of(golden), &pod.to_string());
+        }
+        self.control.create(&pod)
+    }
+
+    /// Wait until a pod has not moved for a while.
+    fn rest(&self, golden: &Golden) {
+        let (name, mut seen, mut since) = (self.seen_as(golden), 0, Instant::now());
+        drop(eventually(PATIENCE, "a pod that rests", || {
+            let steps = self.observer.steps(&name).len();
+            if steps != seen {
+                (seen, since) = (steps, Instant::now());
+            }
+            since.elapsed() > REST
+        }));
+    }
+
     /// Delete the pod; how it was until then.
     fn delete(&self, golden: &Golden) -> anyhow::Result<Value> {
-        let name = golden.name.as_str();
+        let name = self.seen_as(golden);
+        let name = name.as_str();
         // What runs inside needs a moment after its start before it can take a signal, and no
         // status shows that; the record's client had waited too.
         std::thread::sleep(Duration::from_millis(1500));
+        if self.manifests {
+            self.node.remove_manifest(&file_of(golden))?;
+        }
         let before = self.observer.pod(name).context("pod was never seen")?;
-        self.control.kubectl(["delete", "pod", name, "-n", NAMESPACE, "--wait=false"])?;
+        if !self.manifests {
+            self.control.kubectl(["delete", "pod", name, "-n", NAMESPACE, "--wait=false"])?;
+        }
         Ok(before)
     }
 
     /// Do what the record's client did; how the pod was before its deletion, if that was part of it.
     fn play(&self, golden: &Golden) -> anyhow::Result<Option<Value>> {
-        let name = golden.name.as_str();
+        let name = self.seen_as(golden);
+        let name = name.as_str();
         let mut before = None;
         for step in &golden.script {
             eventually(PATIENCE, &format!("{name} for {step:?}"), || {
                 let status = self.observer.steps(name).pop().unwrap_or_default();
                 let pod = self.observer.pod(name).unwrap_or_default();
-                let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
+                let uid = self.uid(&pod);
                 let posted = |reason: &String| {
-                    self.observer.events(uid).iter().any(|event| event["reason"] == **reason)
+                    self.observer.events(&uid).iter().any(|event| event["reason"] == **reason)
                 };
                 !uid.is_empty() && step.is_due(&status) && step.event.as_ref().is_none_or(posted)
             })?;
@@ -132,21 +242,46 @@ impl Bed {
                     args.extend((*grace == 0).then_some("--force"));
                     self.control.kubectl(args)?;
                 }
+                Action::Runtime(words, container) => {
+                    let pod = self.observer.pod(name).context("pod was never seen")?;
+                    self.act_in_runtime(&self.uid(&pod), words, container.as_deref())?;
+                }
             }
         }
         Ok(before)
     }
 
+    /// Have the runtime do something to a container of a pod, or to its sandboxes.
+    fn act_in_runtime(
+        &self,
+        uid: &str,
+        words: &[String],
+        container: Option<&str>,
+    ) -> anyhow::Result<()> {
+        let uid = format!("io.kubernetes.pod.uid={uid}");
+        let mut list = vec![if container.is_some() { "ps" } else { "pods" }, "-q", "--label", &uid];
+        let name = container.map(|name| format!("io.kubernetes.container.name={name}"));
+        if let Some(name) = &name {
+            list.extend(["--label", name]);
+        }
+        for id in self.node.crictl(list)?.split_whitespace() {
+            self.node.crictl(words.iter().map(String::as_str).chain([id]))?;
+        }
+        Ok(())
+    }
+
     /// What was seen of a pod that is being deleted, with the pod as it was stored first.
     fn end(&self, golden: &Golden, before: &Value) -> anyhow::Result<(Value, Observed)> {
-        let name = golden.name.as_str();
-        let uid = before["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+        let name = self.seen_as(golden);
+        let name = name.as_str();
+        let uid = self.uid(before);
         eventually(PATIENCE, "the deleted pod is gone", || self.observer.is_gone(name))?;
         self.wait_for_removed_containers(golden, &uid)?;
         self.wait_for_events(golden, &uid, Duration::from_secs(5), |_| true);
         let recorder = self.node.recorder().context("no recorder")?;
         let calls = recorder.calls();
-        let mut names = Names::learn(&self.node, before, &calls);
+        let known = json!({ "metadata": { "uid": uid } });
+        let mut names = Names::learn(&self.node, &known, &calls);
         names.learn_addresses(&before["status"]);
         let status = names.apply(&before["status"]);
         let events = self.observer.events(&uid);
@@ -156,13 +291,23 @@ impl Bed {
             meta.insert("uid".to_owned(), "$UID".into());
             meta.insert("creationTimestamp".to_owned(), "$TIME".into());
         }
+        let mut steps = self.observer.steps(name);
+        if self.manifests {
+            // Whether the mirror pod shows the end of its pod before it is deleted is a matter of the Go kubelet's
+            // next look around.
+            let last = short_status(&before["status"]);
+            let until = steps.iter().rposition(|step| *step == last);
+            steps.truncate(until.map_or(steps.len(), |at| at + 1));
+        }
         let observed = Observed {
             cri: names.calls(&uid, &calls),
-            steps: self.observer.steps(name),
+            steps,
             brief: is_brief(&before["status"]),
             status,
             events: events.iter().map(|event| names.apply(&shape(event))).collect(),
         };
+        // A mirror pod is no manifest to begin from once more.
+        let pod = if self.manifests { golden.pod.clone() } else { pod };
         Ok((pod, observed))
     }
 
@@ -171,7 +316,7 @@ impl Bed {
     fn reach_recorded_state(&self, golden: &Golden) -> anyhow::Result<()> {
         let target = short_status(&golden.status);
         let reached = |rounds: usize| {
-            let steps = self.observer.steps(&golden.name);
+            let steps = self.observer.steps(&self.seen_as(golden));
             steps.last() == Some(&target)
                 && steps.iter().filter(|step| **step == target).count() >= rounds
         };
@@ -183,8 +328,8 @@ impl Bed {
 
     /// What failed in the record without a trace in the status gets the time to fail.
     fn wait_for_failures(&self, golden: &Golden) -> anyhow::Result<()> {
-        let pod = self.observer.pod(&golden.name).context("pod was never seen")?;
-        let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
+        let pod = self.observer.pod(&self.seen_as(golden)).context("pod was never seen")?;
+        let uid = self.uid(&pod);
         let failures = [
             "FailedCreatePodSandBox",
             "FailedMount",
@@ -193,7 +338,7 @@ impl Bed {
             "Unhealthy",
             "ProbeWarning",
         ];
-        self.wait_for_events(golden, uid, Duration::from_secs(15), |r| failures.contains(&r));
+        self.wait_for_events(golden, &uid, Duration::from_secs(15), |r| failures.contains(&r));
         Ok(())
     }
 
@@ -217,15 +362,16 @@ impl Bed {
     /// Probes of the record that have not run yet get a moment to do so.
     fn wait_for_probes(&self, golden: &Golden) -> anyhow::Result<()> {
         let recorder = self.node.recorder().context("no recorder")?;
-        let pod = self.observer.pod(&golden.name).context("pod was never seen")?;
-        let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
+        let pod = self.observer.pod(&self.seen_as(golden)).context("pod was never seen")?;
+        let uid = self.uid(&pod);
+        let known = json!({ "metadata": { "uid": uid } });
         let probes = |calls: &[Value]| -> Vec<Value> {
             calls.iter().filter(|call| call["method"] == "ExecSync").cloned().collect()
         };
         let expected = probes(&golden.cri);
         let all_seen = || {
             let calls = recorder.calls();
-            let own = probes(&Names::learn(&self.node, &pod, &calls).calls(uid, &calls));
+            let own = probes(&Names::learn(&self.node, &known, &calls).calls(&uid, &calls));
             expected.iter().all(|probe| own.contains(probe))
         };
         drop(eventually(Duration::from_secs(3), "all recorded probes", all_seen));
@@ -249,6 +395,11 @@ impl Bed {
         drop(eventually(Duration::from_secs(5), "its containers are removed", removed));
         Ok(())
     }
+}
+
+/// The file of a pod that is a manifest of the node.
+fn file_of(golden: &Golden) -> String {
+    format!("{}.json", golden.name)
 }
 
 /// Whether a container of this status ended within two seconds of its start, now or before.

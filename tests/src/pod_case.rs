@@ -11,6 +11,7 @@ mod containers;
 mod corners;
 mod environment;
 mod faults;
+mod meetings;
 mod probes;
 mod shape;
 mod themes;
@@ -41,6 +42,7 @@ pub fn make(seed: u64) -> anyhow::Result<Golden> {
     }
     let mut pod = draw.pod();
     let turn = match seed {
+        meetings::FIRST.. if !draw.dice.once_in(4) => draw.meeting(&mut pod),
         _ if cornered && !draw.dice.once_in(3) => draw.corner(&mut pod),
         themes::FIRST.. => draw.theme(&mut pod),
         _ => None,
@@ -125,6 +127,7 @@ mod tests {
     fn every_part_of_the_specification_is_drawn_some_time() {
         let some = |first: u64| first..first + 500;
         let numbers = (0..3_000).chain(some(themes::FIRST)).chain(some(corners::FIRST));
+        let numbers = numbers.chain(some(meetings::FIRST));
         let all: String = numbers.map(|seed| make(seed).unwrap().pod.to_string()).collect();
         let words = [
             "restartPolicyRules",

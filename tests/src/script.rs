@@ -4,7 +4,8 @@
 //! A record has them in order under `script`. Each step waits until all of its `when` hold (JSON
 //! pointers into the short form of the newest status, with the value there) and, if it has an `event`,
 //! until one with that reason was posted; then for `after_ms` more. Then it patches the pod (`patch`,
-//! `subresource`) or deletes it (`delete`: seconds of grace). After the first deletion nothing more is
+//! `subresource`), deletes it (`delete`: seconds of grace), or acts behind the kubelet's back (`runtime`: what
+//! crictl does, and to which container; to the sandboxes if to none). After the first deletion nothing more is
 //! waited for than that the pod is gone. The older form `change` is one patch of a pod that is ready.
 
 use std::time::Duration;
@@ -31,6 +32,8 @@ pub enum Action {
     Patch(Option<String>, Value),
     /// Deletes it with this grace.
     Delete(u64),
+    /// Has the runtime do this to a container of it, or to its sandboxes.
+    Runtime(Vec<String>, Option<String>),
 }
 
 impl Step {
@@ -61,10 +64,14 @@ pub fn steps(record: &Value) -> anyhow::Result<Vec<Step>> {
     let list = record["script"].as_array().into_iter().flatten();
     list.map(|step| {
         let text = |key: &str| step[key].as_str().map(str::to_owned);
-        let action = match (step.get("patch"), step["delete"].as_u64()) {
-            (Some(patch), None) => Action::Patch(text("subresource"), patch.clone()),
-            (None, Some(grace)) => Action::Delete(grace),
-            _ => anyhow::bail!("a step must patch or delete: {step}"),
+        let runtime = step["runtime"].as_str();
+        let action = match (step.get("patch"), step["delete"].as_u64(), runtime) {
+            (Some(patch), None, None) => Action::Patch(text("subresource"), patch.clone()),
+            (None, Some(grace), None) => Action::Delete(grace),
+            (None, None, Some(words)) => {
+                Action::Runtime(words.split(' ').map(str::to_owned).collect(), text("container"))
+            }
+            _ => anyhow::bail!("a step must patch, delete or have the runtime act: {step}"),
         };
         Ok(Step {
             when: step["when"].as_object().cloned().unwrap_or_default(),
