@@ -529,22 +529,21 @@ async fn a_probed_container_that_ended_for_good_leaves_its_worker_in_peace() {
     ]);
     world.api.put(pod("job", json!({ "restartPolicy": "Never", "containers": containers })));
     let agent = world.start(Sources::Api).await;
-    // Turns of the agent, not time: a worker that never rests keeps time from passing.
-    let settled = |world: &World| {
-        let status = world.api.pod("job").and_then(|pod| pod.status).unwrap_or_default();
-        let entries = status.container_statuses.unwrap_or_default();
-        let ended = entries.iter().filter_map(|entry| entry.state.as_ref()?.terminated.as_ref());
-        ended.count() == 1 && world.running("main") == 1
-    };
-    for _ in 0..500_000 {
-        tokio::task::yield_now().await;
-        if settled(&world) {
-            break;
-        }
-    }
-    assert!(settled(&world), "{:?}", world.api.pod("job"));
+    world
+        .eventually("one ended, one runs", |world| {
+            let status = world.api.pod("job").and_then(|pod| pod.status).unwrap_or_default();
+            let entries = status.container_statuses.unwrap_or_default();
+            let ended = |entry: &api::core::v1::ContainerStatus| {
+                entry.state.as_ref().is_some_and(|state| state.terminated.is_some())
+            };
+            entries.iter().any(ended) && world.running("main") == 1
+        })
+        .await;
+    agent.crash().await;
+    let agent = world.start(Sources::Api).await;
     let series = "kubelet_pod_worker_duration_seconds_count{operation_type=\"sync\"}";
     let before = world.count(series);
+    // Turns of the agent, not time: a worker that never rests keeps time from passing.
     for _ in 0..50_000 {
         tokio::task::yield_now().await;
     }
