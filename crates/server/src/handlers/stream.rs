@@ -13,7 +13,7 @@ use crate::reply::{self, AsTold, Reply};
 use crate::request_metrics::Running;
 use crate::route::ContainerPath;
 use crate::serve::{Caller, ServerDeps};
-use crate::target;
+use crate::target::{self, Target};
 use axum::body::{Body, Bytes};
 use cri::CriError;
 use cri::api::{AttachRequest, ExecRequest};
@@ -61,7 +61,7 @@ pub(crate) async fn run(
     let query = Query::parse(&target::query(request));
     let command: Vec<String> =
         query.first("cmd").unwrap_or_default().split(' ').map(str::to_owned).collect();
-    let id = match running_container(deps, path).await {
+    let id = match running_container(deps, path, quoted_container(path, request)).await {
         Ok(id) => id,
         Err(refused) => return *refused,
     };
@@ -120,7 +120,8 @@ pub(crate) async fn exec(
     };
     // The command is none of the form's.
     let query = Query::parse(&target::query(&apart.request));
-    let id = match running_container(deps, path).await {
+    let quoted = quoted_container(path, &apart.request);
+    let id = match running_container(deps, path, quoted).await {
         Ok(id) => id,
         Err(refused) => return *refused,
     };
@@ -274,8 +275,18 @@ fn wanted_ports(headers: &HeaderMap, query: &Query, tunnel: bool) -> Result<Vec<
     Ok(ports)
 }
 
+/// The container of a path as it was asked for, which may be no text.
+fn quoted_container<B>(path: &ContainerPath, request: &Request<B>) -> String {
+    let part = if path.uid.is_some() { 4 } else { 3 };
+    Target::of(request).map_or_else(|_| quote(&path.container), |target| target.quoted(part))
+}
+
 /// The running container of a path, or the answer that says why there is none.
-async fn running_container(deps: &ServerDeps, path: &ContainerPath) -> Result<String, Box<Reply>> {
+async fn running_container(
+    deps: &ServerDeps,
+    path: &ContainerPath,
+    quoted: String,
+) -> Result<String, Box<Reply>> {
     let Some(entry) = find(deps, &path.namespace, &path.pod) else {
         let text = "pod does not exist".to_owned();
         return Err(Box::new(reply::plain(StatusCode::NOT_FOUND, text)));
@@ -283,7 +294,7 @@ async fn running_container(deps: &ServerDeps, path: &ContainerPath) -> Result<St
     match find_running(deps, &entry.pod, &path.container).await {
         Ok(Some(id)) => Ok(id),
         Ok(None) => {
-            let text = format!("container not found ({})", quote(&path.container));
+            let text = format!("container not found ({quoted})");
             Err(Box::new(reply::plain(StatusCode::INTERNAL_SERVER_ERROR, text)))
         }
         Err(error) => Err(Box::new(runtime_refused(&error))),
@@ -513,6 +524,17 @@ mod tests {
         assert_eq!(wanted_ports(&headers, &none, false), required);
         assert_eq!(wanted_ports(&headers, &two, false), Ok(vec![80, 8080, 1]));
         assert_eq!(wanted_ports(&HeaderMap::new(), &none, false), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn a_container_that_is_not_there_is_named_as_it_was_asked_for() {
+        let quoted = |target: &str, uid: Option<&str>| {
+            let request = Request::builder().uri(target).body(()).unwrap();
+            let uid = uid.map(str::to_owned);
+            quoted_container(&ContainerPath { uid, ..ContainerPath::default() }, &request)
+        };
+        assert_eq!(quoted("/exec/a/b/c%ffd?x=y", None), r#""c\xffd""#);
+        assert_eq!(quoted("/run/a/b/uid/%22", Some("uid")), r#""\"""#);
     }
 
     #[tokio::test]
