@@ -109,8 +109,10 @@ static OF_DISK: [OfDisk; 11] = [
     ),
 ];
 
+/// The kernel's milliseconds as upstream shows them: taken for nanoseconds (cadvisor: `fs.ReadTime` and
+/// its like over `time.Second`).
 fn millis(number: u64) -> f64 {
-    float(number) / 1e3
+    float(number) / 1e9
 }
 
 /// A line of `/proc/diskstats`.
@@ -381,6 +383,8 @@ mod tests {
         let disk = &disks[&(8, 1)];
         assert_eq!((disk.path.as_str(), disk.reads, disk.sectors_written), ("/dev/sda1", 10, 160));
         assert_eq!((disk.in_progress, disk.io_ms, disk.weighted_ms), (3, 7, 8));
+        let shown = OF_DISK.iter().find(|(desc, ..)| desc.name().contains("io_time_seconds"));
+        assert_eq!(shown.map(|(_, _, value)| value(disk)), Some(0.000_000_007), "upstream's unit");
         assert_eq!(disks.len(), 1);
     }
 
