@@ -10,8 +10,8 @@ use serde::Deserialize;
 
 /// The first line is of no format we know.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("failed to get parse function: unsupported log format: {}", crate::strconv::quote(.0))]
-pub struct UnsupportedFormat(String);
+#[error("failed to get parse function: unsupported log format: {}", crate::strconv::quote_bytes(.0))]
+pub struct UnsupportedFormat(Vec<u8>);
 
 /// A moment: seconds and nanoseconds since the epoch.
 pub type Moment = (i64, u32);
@@ -95,8 +95,7 @@ impl LineFilter {
                 let found = [Format::Cri, Format::DockerJson]
                     .into_iter()
                     .find(|f| parse(*f, line).is_some());
-                let text = || UnsupportedFormat(String::from_utf8_lossy(line).into_owned());
-                *self.format.insert(found.ok_or_else(text)?)
+                *self.format.insert(found.ok_or_else(|| UnsupportedFormat(line.to_vec()))?)
             }
         };
         let Some(line) = parse(format, line) else { return Ok(self.wanted()) };
@@ -206,18 +205,39 @@ fn split_time(time: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     Some((seconds, fraction, zone))
 }
 
+/// Whether Go reads it as a time: a day that the month has, a moment that the day has.
 fn is_time(time: &[u8]) -> bool {
     let Some((seconds, _, zone)) = split_time(time) else { return false };
     let shape = seconds.iter().zip(b"0000-00-00T00:00:00").all(|(byte, form)| match form {
         b'0' => byte.is_ascii_digit(),
         form => byte == form,
     });
+    let two = |tens: u8, ones: u8| (tens - b'0') * 10 + (ones - b'0');
     let in_zone = match zone {
         b"Z" => true,
-        [b'+' | b'-', h1, h2, b':', m1, m2] => [h1, h2, m1, m2].iter().all(|b| b.is_ascii_digit()),
+        [b'+' | b'-', h1, h2, b':', m1, m2] => {
+            [h1, h2, m1, m2].iter().all(|b| b.is_ascii_digit())
+                && two(*h1, *h2) <= 24
+                && two(*m1, *m2) <= 60
+        }
         _ => false,
     };
-    shape && in_zone
+    if !shape || !in_zone {
+        return false;
+    }
+    let at = |place: usize| match seconds.get(place..place + 2) {
+        Some([tens, ones]) => two(*tens, *ones),
+        _ => 0,
+    };
+    let (century, year, month) = (at(0), at(2), at(5));
+    let leap = year.is_multiple_of(4) && (year != 0 || century.is_multiple_of(4));
+    let days = match month {
+        2 => 28 + u8::from(leap),
+        4 | 6 | 9 | 11 => 30,
+        1..=12 => 31,
+        _ => 0,
+    };
+    (1..=days).contains(&at(8)) && at(11) < 24 && at(14) < 60 && at(17) < 60
 }
 
 /// The moment of an RFC 3339 time.
@@ -354,6 +374,8 @@ mod tests {
             error.to_string(),
             "failed to get parse function: unsupported log format: \"what\\n\""
         );
+        let error = filter.line(b"\xffu\n", &mut Vec::new()).unwrap_err();
+        assert!(error.to_string().ends_with(r#""\xffu\n""#), "{error}");
         let bad = ["2026-01-02T03:04:05Z stdxxx F a\n", "2026-01-02 stdout F a\n", "x\n", "\n"];
         for line in bad {
             assert_eq!(show(LineOptions::default(), &[LOG[0], line, LOG[3]]), "one\nthree\n");
@@ -369,6 +391,16 @@ mod tests {
             ("1969-12-31T23:59:59Z", Some((-1, 0))),
             ("2026-11-15T15:00:00", None),
             ("2026-11-15", None),
+            ("2026-02-29T00:00:00Z", None),
+            ("1900-02-29T00:00:00Z", None),
+            ("2026-04-31T00:00:00Z", None),
+            ("2026-00-01T00:00:00Z", None),
+            ("2026-13-01T00:00:00Z", None),
+            ("2026-01-00T00:00:00Z", None),
+            ("2026-01-01T24:00:00Z", None),
+            ("2026-01-01T00:60:00Z", None),
+            ("2026-01-01T00:00:60Z", None),
+            ("2026-01-01T00:00:00+25:00", None),
         ] {
             assert_eq!(parse_time(time.as_bytes()), want, "{time}");
         }
