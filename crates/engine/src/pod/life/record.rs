@@ -224,12 +224,15 @@ impl Record {
     }
 
     fn merge_active(&mut self, new: Pending) {
+        // Who ends a pod does not look for its mirror. Otherwise one that is gone must not be remembered: it would
+        // never be made again.
+        let knows_mirror = !new.runtime_only && new.kind != UpdateKind::Kill;
         let merged = match self.active.take() {
             Some(old) => Pending {
                 kind: new.kind,
                 pod: if new.runtime_only { old.pod } else { new.pod },
                 runtime_only: new.runtime_only && old.runtime_only,
-                mirror: new.mirror.or(old.mirror),
+                mirror: if knows_mirror { new.mirror } else { new.mirror.or(old.mirror) },
                 grace_seconds: new.grace_seconds.or(old.grace_seconds),
                 seen_at: None,
             },

@@ -100,6 +100,32 @@ fn grace_only_shrinks_and_is_at_least_one_second() {
 }
 
 #[test]
+fn a_mirror_that_is_gone_is_not_remembered() {
+    let mut workers = Workers::default();
+    let uid = PodUid::from("u");
+    let with = |kind, mirror: Option<&str>| PodUpdate {
+        mirror: mirror.map(|name| Arc::new(pod(name))),
+        ..PodUpdate::of(kind, Arc::new(pod("u")))
+    };
+    let mut seen = |update: Option<PodUpdate>, second| {
+        match update {
+            Some(update) => drop(workers.update(update, false, at(second))),
+            None => assert!(workers.look_again(&uid, at(second))),
+        }
+        let work = run(workers.next(&uid, 0.0, at(second)));
+        workers.complete(&uid, work.call, &DONE, 0.0, at(second));
+        work.mirror.is_some()
+    };
+    assert!(seen(Some(with(UpdateKind::Create, Some("m"))), 1));
+    assert!(seen(None, 2));
+    assert!(!seen(Some(with(UpdateKind::Update, None)), 3));
+    assert!(!seen(None, 4), "the write of a new one may have failed");
+    assert!(seen(Some(with(UpdateKind::Update, Some("n"))), 5));
+    assert!(!seen(Some(with(UpdateKind::Kill, None)), 6));
+    assert!(seen(None, 7), "who ends a pod does not look for its mirror");
+}
+
+#[test]
 fn only_a_shorter_grace_interrupts() {
     let mut workers = Workers::default();
     workers.update(PodUpdate::of(UpdateKind::Create, Arc::new(pod("u"))), false, at(0));
