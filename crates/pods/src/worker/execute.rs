@@ -4,6 +4,7 @@
 //! asked again before the next decision.
 
 use super::kill::{Killer, Place};
+use super::start::SANDBOX_ENDED;
 use super::{PodWorker, failed};
 use crate::slots::{Slot, StartSlots};
 use api::core::v1::{Container, Pod};
@@ -235,6 +236,11 @@ impl PodWorker {
                         let starts = &self.shared.metrics.starts;
                         starts.note(|startups| startups.init_began(&self.uid, now));
                     }
+                }
+                Err(fault) if fault.reason == SANDBOX_ENDED => {
+                    self.timeline.note("the sandbox ends: everything begins anew", fault.message);
+                    self.shared.lives.look_again(&self.uid);
+                    return Outcome::Done { terminal: false };
                 }
                 Err(fault) => {
                     trouble = true;

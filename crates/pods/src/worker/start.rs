@@ -9,13 +9,24 @@ use super::hooks::{self, HookTarget};
 use super::requests::NOT_WAITED_FOR;
 use api::core::v1::Container;
 use engine::pod::{ContainerKind, KillContainer, KillReason, StartContainer, StartGate, kill};
+use engine::runtime::ContainerRunState;
 use engine::status::{StartError, next_restart_count};
 use ports::EventSeverity;
+use proto::cri_v1::PodSandboxState;
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Waiting reason of a container whose configuration cannot be made.
 const CONFIG_ERROR: &str = "CreateContainerConfigError";
 /// Waiting reason of a container that was made and did not start.
 const RUN_ERROR: &str = "RunContainerError";
+/// Of a start that failed because its sandbox is gone: nothing is told of it, the pod begins anew in another one.
+pub(super) const SANDBOX_ENDED: &str = "SandboxEnded";
+/// How long a sandbox that somebody stops may take to follow the container that was killed first.
+const SANDBOX_LIMIT: Duration = Duration::from_millis(400);
+const SANDBOX_PAUSE: Duration = Duration::from_millis(50);
+/// 128 and the number of SIGKILL.
+const KILLED: i32 = 137;
 
 impl PodWorker {
     pub(super) async fn start(
@@ -36,7 +47,13 @@ impl PodWorker {
                 return Err(fault("CrashLoopBackOff", message.clone()));
             }
             StartGate::Now { previous: Some((key, finished)) } => {
+                let before = self.back_off.clone();
                 self.back_off.advance(key, *finished, self.shared.clock.now());
+                let result = self.start_now(ground, start).await;
+                if result.as_ref().is_err_and(|fault| fault.reason == SANDBOX_ENDED) {
+                    self.back_off = before;
+                }
+                return result;
             }
             StartGate::Now { previous: None } => {}
             // What went wrong a moment ago is still the case.
@@ -45,6 +62,14 @@ impl PodWorker {
                 return Err(known.unwrap_or_else(|| fault(RUN_ERROR, String::new())));
             }
         }
+        self.start_now(ground, start).await
+    }
+
+    async fn start_now(
+        &mut self,
+        ground: &Ground<'_>,
+        start: &StartContainer,
+    ) -> Result<(), StartError> {
         let Some(container) = Self::definition(ground.pod, start) else {
             return Err(fault(
                 CONFIG_ERROR,
@@ -67,7 +92,7 @@ impl PodWorker {
         let metrics = &self.shared.metrics;
         let fault = result.as_ref().err();
         metrics.starts.with_image_volumes(&container, &ground.image_volumes.images, fault);
-        if let Some(fault) = fault {
+        if let Some(fault) = fault.filter(|fault| fault.reason != SANDBOX_ENDED) {
             metrics.started_containers_errors.inc(&[kind, &fault.reason]);
         }
         result
@@ -99,6 +124,9 @@ impl PodWorker {
         let id = match created {
             Ok(id) => id,
             Err(error) => {
+                if self.sandbox_has_ended(ground, container).await {
+                    return Err(fault(SANDBOX_ENDED, error.message));
+                }
                 return Err(self.start_failed(
                     ground,
                     start,
@@ -115,6 +143,10 @@ impl PodWorker {
         self.start_event(ground, start, "Created", "Container created");
         self.timeline.note_container("created", &container.name, id.as_str());
         if let Err(error) = self.shared.runtime.start_container(&id).await {
+            if self.sandbox_has_ended(ground, container).await {
+                self.undo(ground, container, &id, attempt).await;
+                return Err(fault(SANDBOX_ENDED, error.message));
+            }
             // Alike events must read alike; the status may name the container by its id.
             let told = format!("Error: {}", error.message.replace(&id, &container.name));
             self.container_event(ground.pod, start, EventSeverity::Warning, "Failed", told);
@@ -125,6 +157,43 @@ impl PodWorker {
         self.timeline.note_container("started", &container.name, id.as_str());
         self.link_log(ground, container, &id, attempt).await;
         self.post_start(ground, start, container, &id).await
+    }
+
+    /// Whether a start failed because somebody stops the sandbox. Who does so kills its containers first, and a
+    /// reader that looks once a second sees both at once: only after such a kill the sandbox gets a moment to follow.
+    async fn sandbox_has_ended(&self, ground: &Ground<'_>, container: &Container) -> bool {
+        let last = ground.runtime.newest(&container.name);
+        let was_killed = last.is_some_and(|last| {
+            last.state == ContainerRunState::Exited
+                && last.exit_code == KILLED
+                && last.reason == "Error"
+        });
+        let end = Instant::now() + SANDBOX_LIMIT;
+        while was_killed {
+            match self.shared.runtime.sandbox_status(&ground.sandbox_id).await {
+                Ok(Some(status)) if status.state == PodSandboxState::SandboxReady as i32 => {}
+                Ok(_) => return true,
+                Err(_) => return false,
+            }
+            if Instant::now() >= end {
+                return false;
+            }
+            tokio::time::sleep(SANDBOX_PAUSE).await;
+        }
+        false
+    }
+
+    /// Takes back what was made in a sandbox that is gone.
+    async fn undo(&self, ground: &Ground<'_>, container: &Container, id: &str, attempt: u32) {
+        let removed = self.remove_container(ground.runtime, &id.into(), Logs::Keep).await;
+        if let Err(error) = removed {
+            tracing::warn!(containerID = id, err = error, "cannot remove container");
+            return;
+        }
+        let log = std::path::PathBuf::from(&ground.sandbox_config.log_directory)
+            .join(engine::request::paths::container_log_path(&container.name, attempt));
+        // Where the log was not begun there is none.
+        drop(sys::blocking::run(move || sys::fs::remove_file(log)).await);
     }
 
     /// Removes an instance that was made and never started. The runtime refuses while somebody's

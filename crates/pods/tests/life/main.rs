@@ -496,6 +496,35 @@ async fn a_lost_sandbox_is_replaced() {
     agent.crash().await;
 }
 
+/// Who stops a sandbox kills its containers first, and we see that at once.
+#[tokio::test(start_paused = true)]
+async fn a_container_that_was_killed_with_its_sandbox_is_not_said_to_fail_or_held_back() {
+    let world = World::new();
+    world.api.put(simple("web"));
+    let agent = world.start(Sources::Api).await;
+    world.eventually("running", |w| w.api.phase("web").as_deref() == Some("Running")).await;
+    let sandbox = world.cri.sandboxes()[0].id.clone();
+    let no_shim = "can't find shim for sandbox";
+    world.cri.inject(Fault::on(cri::Call::StartContainer).fail(cri::Code::Unknown, no_shim));
+    world.cri.exit(&world.cri.container("main").unwrap().id, 137);
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    world.cri.kill_sandbox(&sandbox);
+    let began = tokio::time::Instant::now();
+    world
+        .eventually("new sandbox", |w| {
+            w.cri.sandboxes().iter().any(|s| s.ready && s.id != sandbox) && w.running("main") == 1
+        })
+        .await;
+    assert_eq!(world.cri.count(cri::Call::StartContainer), 3, "one was tried in vain");
+    assert!(began.elapsed() < Duration::from_secs(5), "held back");
+    let told = world.reasons();
+    assert!(told.contains(&"SandboxChanged"));
+    assert!(!told.contains(&"Failed") && !told.contains(&"BackOff"), "{told:?}");
+    let restarts = |w: &World| Some(w.api.pod("web")?.status?.container_statuses?[0].restart_count);
+    world.eventually("counted once", |w| restarts(w) == Some(1)).await;
+    agent.crash().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_network_that_is_not_ready_is_waited_for() {
     let world = World::new();
