@@ -98,6 +98,11 @@ server-compare: parts
 	cargo build --package rubelet
 	ASKS=$${ASKS:-5000} cargo test --package tests --test server_compare -- --nocapture
 
+## make metrics-compare  both kubelets' metrics and summaries after the same life of the same pods; PAGES=folder
+.PHONY: metrics-compare
+metrics-compare: parts
+	cargo test --package tests --test metrics_compare -- --nocapture
+
 ## make config-compare  give the Go kubelet and rubelet the same command lines and files; CASES=n, STARTED=n, SEED=n
 .PHONY: config-compare
 config-compare: parts

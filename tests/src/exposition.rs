@@ -142,6 +142,21 @@ fn histogram(name: &str, family: &Family) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Every series of a page by family: labels in the order of their names, without the buckets of
+/// histograms, and the value.
+pub fn series(text: &str) -> anyhow::Result<BTreeMap<String, BTreeMap<String, f64>>> {
+    let mut all: BTreeMap<String, BTreeMap<String, f64>> = BTreeMap::new();
+    for (_, family) in read(text)? {
+        for (series, value) in family.samples {
+            let (name, labels) = series.split_at(series.find('[').unwrap_or(series.len()));
+            if !name.ends_with("_bucket") {
+                all.entry(name.to_owned()).or_default().insert(labels.to_owned(), value);
+            }
+        }
+    }
+    Ok(all)
+}
+
 /// Families that `want` has and `got` lacks, and those whose type, help or labels differ.
 #[must_use]
 pub fn lacking(

@@ -71,6 +71,20 @@ pub struct Twin {
 impl Twins {
     /// Start everything; `config` is laid over the configuration of both kubelets.
     pub fn start(config: &Value) -> anyhow::Result<Twins> {
+        let mut twins = Twins::without_pods(config)?;
+        for twin in [&twins.go, &twins.ours] {
+            twin.node.add_manifest("still.json", &still().to_string())?;
+            for pod in pods(twin.digit) {
+                twins.control.create(&pod)?;
+            }
+            debug(&twins.control, twin.digit)?;
+        }
+        twins.settle()?;
+        Ok(twins)
+    }
+
+    /// Start both kubelets and their cluster; `config` is laid over the configuration of both.
+    pub fn without_pods(config: &Value) -> anyhow::Result<Twins> {
         let options = ControlPlaneOptions {
             nodes: vec!["node1".to_owned(), "node2".to_owned()],
             users: ["nobody", "reader", "streamer"].map(str::to_owned).to_vec(),
@@ -78,7 +92,7 @@ impl Twins {
         };
         let control = Arc::new(ControlPlane::start(&options)?);
         grant(&control)?;
-        let start = |kind, digit: char| -> anyhow::Result<(TestNode, u16)> {
+        let start = |kind, digit: char| -> anyhow::Result<Twin> {
             let mut merged = control.guarded();
             merged["address"] = "127.0.0.1".into();
             merged["authentication"]["anonymous"]["enabled"] = true.into();
@@ -100,22 +114,11 @@ impl Twins {
             node.add_argument("--containerd-namespace=k8s.io");
             node.start_kubelet(kind)?;
             control.kubectl(["create", "namespace", &format!("aa{digit}")])?;
-            node.add_manifest("still.json", &still().to_string())?;
-            for pod in pods(digit) {
-                control.create(&pod)?;
-            }
-            debug(&control, digit)?;
-            Ok((node, read_only))
+            Ok(Twin { node, digit, read_only, ids: BTreeMap::new() })
         };
-        let (go, go_read_only) = start(KubeletKind::Go, '1')?;
-        let (ours, our_read_only) = start(KubeletKind::Rubelet, '2')?;
-        let mut twins = Twins {
-            go: Twin { node: go, digit: '1', read_only: go_read_only, ids: BTreeMap::new() },
-            ours: Twin { node: ours, digit: '2', read_only: our_read_only, ids: BTreeMap::new() },
-            control,
-        };
-        twins.settle()?;
-        Ok(twins)
+        let go = start(KubeletKind::Go, '1')?;
+        let ours = start(KubeletKind::Rubelet, '2')?;
+        Ok(Twins { go, ours, control })
     }
 
     /// Start both kubelets again with this laid over their configuration.
