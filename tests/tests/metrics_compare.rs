@@ -259,8 +259,8 @@ fn live(twins: &Twins, twin: &Twin) -> anyhow::Result<()> {
 /// Series of a page by family: labels and value, in common names.
 type Page = BTreeMap<String, BTreeMap<String, f64>>;
 
-/// Families of the language that upstream is written in, of its HTTP client's cache, and ours.
-const OWN: [&str; 3] = ["go_", "rest_client_transport_", "rubelet_"];
+/// Families of the language that upstream is written in, of its HTTP client's cache, of who built it, and ours.
+const OWN: [&str; 4] = ["go_", "kubernetes_build_info", "rest_client_transport_", "rubelet_"];
 
 /// Series that say how long something took, how often somebody looked or tried again, or who asked:
 /// both have them, with values of their own.
