@@ -168,8 +168,11 @@ impl PodWorker {
                 && last.exit_code == KILLED
                 && last.reason == "Error"
         });
+        if !was_killed {
+            return false;
+        }
         let end = Instant::now() + SANDBOX_LIMIT;
-        while was_killed {
+        loop {
             match self.shared.runtime.sandbox_status(&ground.sandbox_id).await {
                 Ok(Some(status)) if status.state == PodSandboxState::SandboxReady as i32 => {}
                 Ok(_) => return true,
@@ -180,7 +183,6 @@ impl PodWorker {
             }
             tokio::time::sleep(SANDBOX_PAUSE).await;
         }
-        false
     }
 
     /// Takes back what was made in a sandbox that is gone.
