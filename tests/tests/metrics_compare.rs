@@ -355,7 +355,7 @@ fn page(twin: &Twin, wire: &Wire, path: &str) -> Page {
     let text = answer.text();
     if let Some(folder) = std::env::var_os("PAGES") {
         let name = format!("{}-{}", path.trim_matches('/').replace('/', "-"), twin.own("node1"));
-        std::fs::write(Path::new(&folder).join(name), &text).unwrap();
+        sys::fs::write(Path::new(&folder).join(name), &text).unwrap();
     }
     let kept = |(family, series): (String, BTreeMap<String, f64>)| {
         let series = series
