@@ -30,6 +30,8 @@ test:
 .PHONY: lint
 lint: checkout
 	cargo fmt --all --check
+	cd fuzz && cargo fmt --check
+	cargo run --quiet --package xtask -- tidy
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo clippy --workspace --test '*' -- -D warnings
 	cargo doc --workspace --no-deps --quiet
@@ -61,11 +63,19 @@ goldens: parts
 swap-test: parts
 	ROUNDS=20 cargo test --package tests --test swap
 
-## make crash-test  the kubelet killed at random under 30 pods, SEEDS nodes (10), ROUNDS kills each (12)
+## make restart-compare  what kill -9 changes on a node under rubelet, next to the Go kubelet; WAIT=s, FIRST=rubelet, SHOW=1
+.PHONY: restart-compare
+restart-compare: parts
+	cargo build --package rubelet
+	WAIT=$(or $(WAIT),75) cargo test --package tests --test restart_compare -- --nocapture
+
+## make crash-test  the kubelet killed at random under 30 pods, SEEDS nodes (10), ROUNDS kills each (12); pods
+##                  that run once under KILLS (200) kills and STOPS (100) SIGTERMs
 .PHONY: crash-test
 crash-test: parts
 	cargo build --package rubelet
-	SEEDS=$${SEEDS:-10} ROUNDS=$${ROUNDS:-12} cargo test --package tests --test crash -- --nocapture
+	KILLS=$${KILLS:-200} STOPS=$${STOPS:-100} cargo test --package tests --test crash once -- --nocapture
+	SEEDS=$${SEEDS:-10} ROUNDS=$${ROUNDS:-12} cargo test --package tests --test crash killing -- --nocapture
 	SEEDS=$${NODES:-2000} cargo test --package pods --test life simulation -- --nocapture
 
 ## make soak       pods that come and go, ROUNDS (40) times PODS (20): memory, descriptors, series stay; KUBELET=go
@@ -73,6 +83,12 @@ crash-test: parts
 soak: parts
 	@cargo build --profile $(PROFILE) -p rubelet
 	RUBELET_BIN=$(profile_dir)/rubelet ROUNDS=$${ROUNDS:-40} PODS=$${PODS:-20} cargo test --package tests --test churn -- --nocapture
+
+## make garbage-test  garbage of a real runtime that takes minutes; KUBELET=go
+.PHONY: garbage-test
+garbage-test: parts
+	cargo build --package rubelet
+	cargo test --package tests --test garbage_slow -- --nocapture
 
 ## make hung-test  volumes that never answer beside twenty real pods
 .PHONY: hung-test
@@ -131,15 +147,22 @@ log-flood: parts
 server-limits: parts
 	REQUESTS=1000000 cargo test --package tests --test server_limits -- --nocapture
 
+## make attack      hostile callers, pods and plugins against both kubelets; SECONDS=n each, ATTACK=name,…; KUBELET=go
+.PHONY: attack
+attack: parts
+	@cargo build --profile $(PROFILE) -p rubelet
+	RUBELET_BIN=$(profile_dir)/rubelet cargo test --package tests --test attack -- --nocapture
+
 ## make kubectl-test  real kubectl logs, exec, cp, attach, port-forward; KUBELET=go
 .PHONY: kubectl-test
 kubectl-test: parts
 	cargo test --package tests --test kubectl
 
-## make fuzz        bent requests, frames, queries and logs against their parsers; MINUTES=n each; KEEP=1
+## make fuzz        parsers of foreign bytes under libFuzzer, by coverage; MINUTES=n or SECONDS=n each, TARGET=name,…; KEEP=1
 .PHONY: fuzz
 fuzz:
-	FUZZ_MINUTES=$${MINUTES:-1} cargo test --package server --lib fuzz -- --nocapture --test-threads 2
+	@parts/prepare rust >/dev/null
+	cargo run --quiet --package xtask -- fuzz
 
 ## make top-test   kubectl top through a real metrics-server; KUBELET=go
 .PHONY: top-test

@@ -7,7 +7,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use crate::ask::Ask;
-use crate::twins::Twin;
+use crate::node_pair::PairedNode;
 use crate::wire::Answer;
 
 /// Headers that say something; lengths and dates may differ.
@@ -45,7 +45,11 @@ enum Body {
 
 /// What is different, in words; `None` if nothing is.
 #[must_use]
-pub fn difference(ask: &Ask, go: (&Twin, &Answer), ours: (&Twin, &Answer)) -> Option<String> {
+pub fn difference(
+    ask: &Ask,
+    go: (&PairedNode, &Answer),
+    ours: (&PairedNode, &Answer),
+) -> Option<String> {
     let mut found = Vec::new();
     let (want, got) = (go.1, ours.1);
     if want.status != got.status {
@@ -59,7 +63,7 @@ pub fn difference(ask: &Ask, go: (&Twin, &Answer), ours: (&Twin, &Answer)) -> Op
     let expects = ask.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("expect"));
     let old = ask.version == "HTTP/1.0" || (expects && ask.body.is_some());
     for name in HEADERS.into_iter().filter(|name| *name != "connection" || !old) {
-        let of = |twin: &Twin, answer: &Answer| {
+        let of = |twin: &PairedNode, answer: &Answer| {
             let values: Vec<String> = answer
                 .headers
                 .iter()
@@ -99,7 +103,7 @@ pub fn difference(ask: &Ask, go: (&Twin, &Answer), ours: (&Twin, &Answer)) -> Op
     (!found.is_empty()).then(|| found.join("; "))
 }
 
-fn body(ask: &Ask, go: (&Twin, &Answer), ours: (&Twin, &Answer)) -> Option<String> {
+fn body(ask: &Ask, go: (&PairedNode, &Answer), ours: (&PairedNode, &Answer)) -> Option<String> {
     let (want, got) = (go.0.common(&go.1.text()), ours.0.common(&ours.1.text()));
     match kind(ask, go.1) {
         Body::Any => None,
@@ -108,8 +112,9 @@ fn body(ask: &Ask, go: (&Twin, &Answer), ours: (&Twin, &Answer)) -> Option<Strin
             format!("body {:?} is {:?}", cut(&want), cut(&got))
         }),
         Body::Own => {
-            let of =
-                |(twin, answer): (&Twin, &Answer)| without_own(&twin.placeless(&answer.text()));
+            let of = |(twin, answer): (&PairedNode, &Answer)| {
+                without_own(&twin.placeless(&answer.text()))
+            };
             first_other(&of(go), &of(ours))
         }
         Body::Shape => {

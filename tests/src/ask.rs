@@ -1,12 +1,12 @@
 //! Requests to put to both kubelets: a table of what matters, and as many made by chance as wanted.
 
-mod chance;
 mod odd;
+mod random;
 mod table;
 mod wild;
 
-pub use chance::Chance;
 pub use odd::odd;
+pub use random::RandomAsks;
 pub use table::{PATHS, access, table};
 
 use std::fmt::Write as _;

@@ -8,7 +8,6 @@
 
 mod answer;
 mod bench;
-mod chance;
 mod documents;
 mod fields;
 mod lines;
@@ -16,14 +15,15 @@ mod material;
 mod odd;
 mod pools;
 mod related;
+mod rng;
 mod settings;
 mod spelled;
 mod stage;
 
 pub use answer::{Answer, differences};
 pub use bench::Bench;
-pub use chance::Dice;
 pub use lines::make;
+pub use rng::Rng;
 pub use settings::make as make_for_runtime;
 pub use stage::Stage;
 

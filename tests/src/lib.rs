@@ -4,19 +4,23 @@
 
 pub mod answers;
 pub mod ask;
-pub mod bed;
-pub mod chance;
+pub mod attack;
 pub mod cluster;
 pub mod compare;
 pub mod config_case;
 pub mod differences;
 pub mod exposition;
 pub mod golden;
-pub mod litter;
+pub mod image_disk;
+pub mod leftovers;
+pub mod node_pair;
 pub mod normal;
+pub mod notes;
 pub mod observe;
 pub mod pod_case;
+pub mod recording_node;
+pub mod residents;
+pub mod rng;
 pub mod scenario;
 pub mod script;
-pub mod twins;
 pub mod wire;

@@ -11,7 +11,7 @@ mod containers;
 mod corners;
 mod environment;
 mod faults;
-mod meetings;
+mod interactions;
 mod probes;
 mod shape;
 mod themes;
@@ -21,7 +21,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::config_case::Dice;
+use crate::config_case::Rng;
 use crate::golden::Golden;
 
 /// The image that most containers are of.
@@ -42,8 +42,8 @@ pub fn make(seed: u64) -> anyhow::Result<Golden> {
     }
     let mut pod = draw.pod();
     let turn = match seed {
-        meetings::FIRST.. if !draw.dice.once_in(4) => draw.meeting(&mut pod),
-        _ if cornered && !draw.dice.once_in(3) => draw.corner(&mut pod),
+        interactions::FIRST.. if !draw.rng.once_in(4) => draw.interaction(&mut pod),
+        _ if cornered && !draw.rng.once_in(3) => draw.corner(&mut pod),
         themes::FIRST.. => draw.theme(&mut pod),
         _ => None,
     };
@@ -54,7 +54,7 @@ pub fn make(seed: u64) -> anyhow::Result<Golden> {
 
 /// What a pod is drawn with, and what is known of it so far.
 struct Draw {
-    dice: Dice,
+    rng: Rng,
     /// Its number.
     seed: u64,
     /// Name of the pod.
@@ -74,7 +74,7 @@ struct Draw {
 impl Draw {
     fn new(seed: u64) -> Draw {
         Draw {
-            dice: Dice::new(seed.wrapping_mul(0xD6E8_FEB8_6659_FD93)),
+            rng: Rng::new(seed.wrapping_mul(0xD6E8_FEB8_6659_FD93)),
             seed,
             name: format!("drawn-{seed}"),
             port: 20_000 + seed % 1_000 * 4,
@@ -90,23 +90,23 @@ impl Draw {
         let Some(list) = list.as_array().filter(|list| !list.is_empty()) else {
             return Value::Null;
         };
-        list[self.dice.below(list.len())].clone()
+        list[self.rng.below(list.len())].clone()
     }
 
     /// One of these words.
     fn word(&mut self, list: &[&'static str]) -> &'static str {
-        list[self.dice.below(list.len())]
+        list[self.rng.below(list.len())]
     }
 
     /// Some of a JSON list, in its order, each once in so many times.
     fn some(&mut self, list: &Value, times: usize) -> Vec<Value> {
         let list = list.as_array().into_iter().flatten();
-        list.filter(|_| self.dice.once_in(times)).cloned().collect()
+        list.filter(|_| self.rng.once_in(times)).cloned().collect()
     }
 
     /// Set a field once in so many times to one of a list.
     fn maybe(&mut self, object: &mut Value, field: &str, times: usize, list: &Value) {
-        if self.dice.once_in(times) {
+        if self.rng.once_in(times) {
             object[field] = self.one(list);
         }
     }
@@ -127,7 +127,7 @@ mod tests {
     fn every_part_of_the_specification_is_drawn_some_time() {
         let some = |first: u64| first..first + 500;
         let numbers = (0..3_000).chain(some(themes::FIRST)).chain(some(corners::FIRST));
-        let numbers = numbers.chain(some(meetings::FIRST));
+        let numbers = numbers.chain(some(interactions::FIRST));
         let all: String = numbers.map(|seed| make(seed).unwrap().pod.to_string()).collect();
         let words = [
             "restartPolicyRules",

@@ -84,6 +84,14 @@ impl Wire {
         ask(StreamOwned::new(connection, socket), request, head)
     }
 
+    /// A connection over TLS, for whoever says by himself what he sends.
+    pub fn open(&self, port: u16) -> anyhow::Result<StreamOwned<ClientConnection, TcpStream>> {
+        let tls = self.0.as_ref().context("a caller without TLS")?;
+        let name = ServerName::try_from("localhost")?;
+        let connection = ClientConnection::new(Arc::clone(tls), name)?;
+        Ok(StreamOwned::new(connection, connect(port)?))
+    }
+
     /// Sends requests one after the other on one connection, each when the answer to the one before is
     /// there; fewer answers if the server ends the connection.
     pub fn converse(&self, port: u16, requests: &[&[u8]]) -> anyhow::Result<Vec<Answer>> {
@@ -114,6 +122,15 @@ fn answers(mut stream: impl Read + Write, requests: &[&[u8]]) -> Vec<Answer> {
         }
     }
     answers
+}
+
+/// A connection over TLS that nothing was said on yet.
+pub fn connect_tls(port: u16) -> anyhow::Result<StreamOwned<ClientConnection, TcpStream>> {
+    let config = Arc::new(builder()?.with_no_client_auth());
+    let mut socket = connect(port)?;
+    let mut connection = ClientConnection::new(config, ServerName::try_from("localhost")?)?;
+    connection.complete_io(&mut socket).context("handshake")?;
+    Ok(StreamOwned::new(connection, socket))
 }
 
 /// A connection that speaks HTTP/2; an error if the server does not.

@@ -123,7 +123,7 @@ fn request(method: &str, path: &str, token: Option<&str>) -> String {
     format!("{method} {path}{query} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n{token}\r\n")
 }
 
-struct Bed {
+struct RecordingNode {
     // In the order in which they must go.
     node: TestNode,
     control: Arc<ControlPlane>,
@@ -201,8 +201,8 @@ fn fault(who: &str, method: &str, path: &str, want: Option<u16>, got: &Answer) -
     format!("{who}: {method} {path} is {} {text:?}, not {want:?}\n", got.status)
 }
 
-impl Bed {
-    fn start() -> Bed {
+impl RecordingNode {
+    fn start() -> RecordingNode {
         let users = ["nobody", "all", "gets"].map(str::to_owned).into_iter();
         let users = users.chain(SUB_RESOURCES.map(|s| format!("only-{s}"))).collect();
         let options = ControlPlaneOptions { users, ..ControlPlaneOptions::default() };
@@ -258,7 +258,7 @@ impl Bed {
         .unwrap();
         let pod = control.get(["pod", "talk"]).unwrap();
         let uid = pod["metadata"]["uid"].as_str().unwrap().to_owned();
-        Bed { node: node.unwrap(), control, uid, faults: String::new(), asked: 0 }
+        RecordingNode { node: node.unwrap(), control, uid, faults: String::new(), asked: 0 }
     }
 
     fn callers(&self) -> Vec<Caller> {
@@ -397,25 +397,26 @@ impl Bed {
 
 #[test]
 fn every_route_by_every_method_and_every_caller_then_with_routes_switched_off() {
-    let mut bed = Bed::start();
-    bed.whole_table();
-    bed.health_only();
-    switched_off_and_read_only_routes_say_so(&mut bed);
-    streams_need_create_where_operators_ask_for_it(&mut bed);
-    kept_connections_carry_no_rights(&mut bed);
+    let mut recording_node = RecordingNode::start();
+    recording_node.whole_table();
+    recording_node.health_only();
+    switched_off_and_read_only_routes_say_so(&mut recording_node);
+    streams_need_create_where_operators_ask_for_it(&mut recording_node);
+    kept_connections_carry_no_rights(&mut recording_node);
     if KubeletKind::from_env().unwrap() == KubeletKind::Rubelet {
-        bed.nothing_secret_is_logged();
+        recording_node.nothing_secret_is_logged();
     }
-    bed.finish();
+    recording_node.finish();
 }
 
 /// CVE-2018-1002105: on a connection that somebody with rights has used, and on which a stream was refused,
 /// every request is judged anew. CVE-2018-16875: a certificate with a long tail costs nothing.
-fn kept_connections_carry_no_rights(bed: &mut Bed) {
+fn kept_connections_carry_no_rights(recording_node: &mut RecordingNode) {
     let ask = |path: &str, headers: &str| {
         format!("GET {path} HTTP/1.1\r\nHost: node\r\n{headers}\r\n").into_bytes()
     };
-    let token = |user: &str| format!("Authorization: Bearer {}\r\n", bed.control.token(user));
+    let token =
+        |user: &str| format!("Authorization: Bearer {}\r\n", recording_node.control.token(user));
     let upgrade = "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n";
     let refused = format!("{}{upgrade}", token("nobody"));
     let stream = "/exec/default/talk/c?command=true&output=1";
@@ -428,46 +429,47 @@ fn kept_connections_carry_no_rights(bed: &mut Bed) {
         (ask("/configz", &token("all")), 200),
     ];
     let sent: Vec<&[u8]> = requests.iter().map(|(text, _)| text.as_slice()).collect();
-    let answers = Wire::plain().unwrap().converse(bed.node.api_port(), &sent).unwrap();
+    let answers = Wire::plain().unwrap().converse(recording_node.node.api_port(), &sent).unwrap();
     let got: Vec<u16> = answers.iter().map(|answer| answer.status).collect();
     // Whether a refusal ends the connection or not, nobody gets further on it than alone.
     let want: Vec<u16> = requests.iter().map(|(_, want)| *want).take(got.len()).collect();
     assert!(got.len() > 3 && got == want, "{got:?}");
-    let (crt, key) = bed.control.client_certificate("tail", "/CN=nobody").unwrap();
+    let (crt, key) = recording_node.control.client_certificate("tail", "/CN=nobody").unwrap();
     let chain = std::fs::read_to_string(&crt).unwrap().repeat(60);
     let long = crt.with_extension("long");
     std::fs::write(&long, chain).unwrap();
     let begun = std::time::Instant::now();
     let wire = Wire::with_certificate(&long, &key).unwrap();
-    let answer = wire.send(bed.node.api_port(), &ask("/pods", "Connection: close\r\n"), false);
+    let answer =
+        wire.send(recording_node.node.api_port(), &ask("/pods", "Connection: close\r\n"), false);
     assert!(answer.as_ref().map_or(true, |answer| answer.status != 200), "{answer:?}");
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
-    bed.asked += requests.len() + 1;
+    recording_node.asked += requests.len() + 1;
 }
 
 /// A stream that a WebSocket opens.
-fn open_stream(bed: &Bed, user: &str, path: &str) -> Answer {
+fn open_stream(recording_node: &RecordingNode, user: &str, path: &str) -> Answer {
     let text = format!(
         "GET {path} HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer {}\r\nConnection: Upgrade\r\n\
          Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
          Sec-WebSocket-Protocol: v4.channel.k8s.io\r\n\r\n",
-        bed.control.token(user)
+        recording_node.control.token(user)
     );
-    Wire::plain().unwrap().send(bed.node.api_port(), text.as_bytes(), false).unwrap()
+    Wire::plain().unwrap().send(recording_node.node.api_port(), text.as_bytes(), false).unwrap()
 }
 
 /// By default the verb get opens a stream, as with the Go kubelet; with RUBELET_STRICT_STREAMING, which
 /// that one does not look at, it does not.
-fn streams_need_create_where_operators_ask_for_it(bed: &mut Bed) {
+fn streams_need_create_where_operators_ask_for_it(recording_node: &mut RecordingNode) {
     let kind = KubeletKind::from_env().unwrap();
     for strict in [false, true] {
-        bed.node.stop_kubelet();
-        bed.node.slot().release_ports();
-        bed.node.configure(&json!({"enableDebuggingHandlers": true, "readOnlyPort": 0}));
+        recording_node.node.stop_kubelet();
+        recording_node.node.slot().release_ports();
+        recording_node.node.configure(&json!({"enableDebuggingHandlers": true, "readOnlyPort": 0}));
         if strict {
-            bed.node.add_variable("RUBELET_STRICT_STREAMING", "true");
+            recording_node.node.add_variable("RUBELET_STRICT_STREAMING", "true");
         }
-        bed.node.start_kubelet(kind).unwrap();
+        recording_node.node.start_kubelet(kind).unwrap();
         let refused = strict && kind == KubeletKind::Rubelet;
         for path in [
             "/exec/default/talk/c?command=true&output=1",
@@ -475,23 +477,24 @@ fn streams_need_create_where_operators_ask_for_it(bed: &mut Bed) {
             "/portForward/default/talk?port=80",
             "/ex%65c/default/talk/c?command=true&output=1",
         ] {
-            let got = open_stream(bed, "gets", path);
+            let got = open_stream(recording_node, "gets", path);
             let want = if refused { 403 } else { 101 };
-            bed.expect("a token that may get", "GET", path, Some(want), &got);
+            recording_node.expect("a token that may get", "GET", path, Some(want), &got);
             if refused
                 && !got.text().contains("verb=create, resource=nodes, subresource(s)=[proxy]")
             {
-                bed.faults.push_str(&format!("{path}: {:?}\n", got.text()));
+                recording_node.faults.push_str(&format!("{path}: {:?}\n", got.text()));
             }
-            let got = open_stream(bed, "all", path);
-            bed.expect(EVERY_RIGHT, "GET", path, Some(101), &got);
-            bed.asked += 2;
+            let got = open_stream(recording_node, "all", path);
+            recording_node.expect(EVERY_RIGHT, "GET", path, Some(101), &got);
+            recording_node.asked += 2;
         }
         // Reading needs get, as ever.
         for path in ["/pods", "/containerLogs/default/talk/c"] {
-            let text = request("GET", path, Some(&bed.control.token("gets")));
-            let got = Wire::plain().unwrap().send(bed.node.api_port(), text.as_bytes(), false);
-            bed.expect("a token that may get", "GET", path, Some(200), &got.unwrap());
+            let text = request("GET", path, Some(&recording_node.control.token("gets")));
+            let got =
+                Wire::plain().unwrap().send(recording_node.node.api_port(), text.as_bytes(), false);
+            recording_node.expect("a token that may get", "GET", path, Some(200), &got.unwrap());
         }
     }
 }
@@ -524,15 +527,17 @@ fn a_variable_that_is_wrong_ends_the_start_with_all_other_faults() {
     assert!(line.is_some_and(|line| line.ends_with("# environment")), "{shown}");
 }
 
-fn switched_off_and_read_only_routes_say_so(bed: &mut Bed) {
+fn switched_off_and_read_only_routes_say_so(recording_node: &mut RecordingNode) {
     let kind = KubeletKind::from_env().unwrap();
-    bed.node.stop_kubelet();
-    let read_only = bed.node.slot().free_port().unwrap();
-    bed.node.slot().release_ports();
-    bed.node.configure(&json!({"enableDebuggingHandlers": false, "readOnlyPort": read_only}));
-    bed.node.start_kubelet(kind).unwrap();
-    let callers = bed.callers();
-    let secure = routes("kubelet-https:10250", &bed.uid);
+    recording_node.node.stop_kubelet();
+    let read_only = recording_node.node.slot().free_port().unwrap();
+    recording_node.node.slot().release_ports();
+    recording_node
+        .node
+        .configure(&json!({"enableDebuggingHandlers": false, "readOnlyPort": read_only}));
+    recording_node.node.start_kubelet(kind).unwrap();
+    let callers = recording_node.callers();
+    let secure = routes("kubelet-https:10250", &recording_node.uid);
     for caller in &callers {
         for (path, route) in &secure {
             let disabled = route.when_disabled.rsplit('(').next().unwrap_or_default();
@@ -545,7 +550,7 @@ fn switched_off_and_read_only_routes_say_so(bed: &mut Bed) {
                 _ if tree => 405,
                 _ => 404,
             };
-            let got = bed.ask(caller, "GET", path);
+            let got = recording_node.ask(caller, "GET", path);
             let sub = &route.sub_resources;
             let want = match &caller.rights {
                 // What is not there needs no identity.
@@ -554,7 +559,7 @@ fn switched_off_and_read_only_routes_say_so(bed: &mut Bed) {
                 Some(rights) if sub.iter().any(|s| rights.contains(&s.as_str())) => status,
                 Some(_) => 403,
             };
-            bed.expect(&caller.name, "GET", path, Some(want), &got);
+            recording_node.expect(&caller.name, "GET", path, Some(want), &got);
         }
     }
     let wire = Wire::clear();
@@ -562,11 +567,11 @@ fn switched_off_and_read_only_routes_say_so(bed: &mut Bed) {
         run("curl", ["-fsS", &format!("http://127.0.0.1:{read_only}/healthz")]).is_ok()
     })
     .unwrap();
-    for (path, route) in routes("read-only-http:10255", &bed.uid) {
+    for (path, route) in routes("read-only-http:10255", &recording_node.uid) {
         for method in METHODS {
             let text = request(method, &path, None);
             let got = wire.send(read_only, text.as_bytes(), method == "HEAD").unwrap();
-            bed.asked += 1;
+            recording_node.asked += 1;
             let gone = ["/configz", "/checkpoint/", "/flagz", "/statusz", "/debug/flags/v"];
             let kept = ["/healthz", "/metrics", "/pods", "/stats"];
             let want = if gone.contains(&path.as_str()) {
@@ -578,7 +583,7 @@ fn switched_off_and_read_only_routes_say_so(bed: &mut Bed) {
             } else {
                 405
             };
-            bed.expect("read-only port", method, &path, Some(want), &got);
+            recording_node.expect("read-only port", method, &path, Some(want), &got);
         }
     }
 }

@@ -12,7 +12,7 @@ use testkit::real::{
     ControlPlane, ControlPlaneOptions, KubeletKind, KubeletOptions, TestNode, eventually_some, run,
 };
 use tests::cluster::{BUSYBOX, PAUSE, Space, condition};
-use tests::litter;
+use tests::leftovers;
 
 /// The longest that a round's pods may take to come or to go.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -134,7 +134,7 @@ fn round(space: &Space<'_>, node: &TestNode, round: usize, pods: usize) {
     let mut left = Vec::new();
     eventually_some(PATIENCE, &format!("nothing is left of round {round}"), || {
         let list = space.get(&["pods"]).ok()?;
-        left = litter::of(node).ok()?;
+        left = leftovers::of(node).ok()?;
         (list["items"].as_array()?.is_empty() && left.is_empty()).then_some(())
     })
     .unwrap_or_else(|error| panic!("{error:#}: {left:#?}"));

@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// More than three looks of a kubelet at a pod that runs.
 const LOOKS: Duration = Duration::from_secs(20);
 
-struct Bed {
+struct RecordingNode {
     control: Arc<ControlPlane>,
     node: TestNode,
     uid: String,
@@ -71,8 +71,8 @@ fn pod() -> Value {
     })
 }
 
-impl Bed {
-    fn start(kind: KubeletKind) -> Bed {
+impl RecordingNode {
+    fn start(kind: KubeletKind) -> RecordingNode {
         let control = Arc::new(ControlPlane::start(&ControlPlaneOptions::default()).unwrap());
         let mut fixed = config("fixed", &json!({"f": "first"}));
         fixed["immutable"] = json!(true);
@@ -97,7 +97,7 @@ impl Bed {
         node.wait_running("c", PATIENCE).unwrap();
         let pod = control.get(["pod", "p"]).unwrap();
         let uid = pod["metadata"]["uid"].as_str().unwrap().to_owned();
-        Bed { control, node, uid }
+        RecordingNode { control, node, uid }
     }
 
     /// What stands in the volumes, by path.
@@ -161,12 +161,15 @@ impl Bed {
 }
 
 fn lived(kind: KubeletKind) -> Vec<(&'static str, Value)> {
-    let mut bed = Bed::start(kind);
-    let mut seen = vec![("first", json!(bed.files()))];
+    let mut recording_node = RecordingNode::start(kind);
+    let mut seen = vec![("first", json!(recording_node.files()))];
 
-    bed.replace(&config("a", &json!({"k1": "changed", "k3": "new"})));
-    bed.control.kubectl(["label", "pod", "p", "l=two", "m=three", "--overwrite"]).unwrap();
-    bed.control.create(&config("later", &json!({"now": "there"}))).unwrap();
+    recording_node.replace(&config("a", &json!({"k1": "changed", "k3": "new"})));
+    recording_node
+        .control
+        .kubectl(["label", "pod", "p", "l=two", "m=three", "--overwrite"])
+        .unwrap();
+    recording_node.control.create(&config("later", &json!({"now": "there"}))).unwrap();
     let is = |files: &BTreeMap<String, String>| {
         let text = |name: &str| files.get(name).cloned().unwrap_or_default();
         text("kubernetes.io~configmap/a/k3") == "new"
@@ -175,42 +178,45 @@ fn lived(kind: KubeletKind) -> Vec<(&'static str, Value)> {
             && text("kubernetes.io~projected/projected/k3") == "new"
             && text("kubernetes.io~projected/projected/labels").contains("three")
     };
-    seen.push(("changed", bed.has("everything changed is there", is)));
+    seen.push(("changed", recording_node.has("everything changed is there", is)));
 
-    bed.replace(&config("listed", &json!({"other": "more"})));
-    let mut step = bed.warns("configmap references non-existent config key: k");
-    let maybe = bed.has("the other key", |files| {
+    recording_node.replace(&config("listed", &json!({"other": "more"})));
+    let mut step = recording_node.warns("configmap references non-existent config key: k");
+    let maybe = recording_node.has("the other key", |files| {
         files.get("kubernetes.io~configmap/maybe/other").is_some_and(|text| text == "more")
     });
     step["then"] = maybe;
     seen.push(("a listed key is gone", step));
 
-    bed.delete("secret", "s");
-    seen.push(("a secret is gone", bed.warns("secret \"s\" not found")));
-    bed.control.create(&secret("s", &json!({"user": "eve", "more": "m"}))).unwrap();
+    recording_node.delete("secret", "s");
+    seen.push(("a secret is gone", recording_node.warns("secret \"s\" not found")));
+    recording_node.control.create(&secret("s", &json!({"user": "eve", "more": "m"}))).unwrap();
     let is = |files: &BTreeMap<String, String>| {
         let text = |name: &str| files.get(name).cloned().unwrap_or_default();
         text("kubernetes.io~secret/s/more") == "m"
             && text("kubernetes.io~projected/projected/deep/user") == "eve"
     };
-    seen.push(("the secret is back", bed.has("the new secret is there", is)));
+    seen.push(("the secret is back", recording_node.has("the new secret is there", is)));
 
-    bed.delete("configmap", "later");
+    recording_node.delete("configmap", "later");
     let is = |files: &BTreeMap<String, String>| !files.keys().any(|name| name.ends_with("/now"));
-    seen.push(("what is optional is gone", bed.has("its files are gone", is)));
+    seen.push(("what is optional is gone", recording_node.has("its files are gone", is)));
 
-    bed.delete("configmap", "fixed");
-    bed.control.create(&config("fixed", &json!({"f": "second"}))).unwrap();
+    recording_node.delete("configmap", "fixed");
+    recording_node.control.create(&config("fixed", &json!({"f": "second"}))).unwrap();
     std::thread::sleep(LOOKS);
-    seen.push(("what was fixed is another one", json!([bed.files(), bed.warnings()])));
+    seen.push((
+        "what was fixed is another one",
+        json!([recording_node.files(), recording_node.warnings()]),
+    ));
 
-    bed.node.kill_kubelet();
-    bed.node.start_kubelet(kind).unwrap();
+    recording_node.node.kill_kubelet();
+    recording_node.node.start_kubelet(kind).unwrap();
     let is = |files: &BTreeMap<String, String>| {
         files.get("kubernetes.io~configmap/fixed/f").is_some_and(|text| text == "second")
     };
-    seen.push(("after a kill of the kubelet", bed.has("the other one is there", is)));
-    bed.node.stop_kubelet();
+    seen.push(("after a kill of the kubelet", recording_node.has("the other one is there", is)));
+    recording_node.node.stop_kubelet();
     seen
 }
 

@@ -8,6 +8,9 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test on the real machine")]
 
+#[path = "crash/once.rs"]
+mod once;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,9 +21,9 @@ use testkit::eventually;
 use testkit::real::{
     Call, ControlPlane, ControlPlaneOptions, KubeletKind, KubeletOptions, TestNode,
 };
-use tests::chance::Chance;
 use tests::cluster::{BUSYBOX, Space, condition, status_of};
-use tests::litter;
+use tests::leftovers;
+use tests::rng::Rng;
 
 /// Each start of a container leaves a line in a file of the pod's that outlives it.
 const COUNT: &str = "echo $0 >> /data/starts; ";
@@ -123,14 +126,14 @@ impl Kind {
 }
 
 /// The node under test with its control plane.
-struct Bed {
+struct RecordingNode {
     node: TestNode,
     control: Arc<ControlPlane>,
     kubelet: KubeletKind,
 }
 
-impl Bed {
-    fn start() -> Bed {
+impl RecordingNode {
+    fn start() -> RecordingNode {
         let kubelet = KubeletKind::from_env().unwrap();
         let control = Arc::new(ControlPlane::start(&ControlPlaneOptions::default()).unwrap());
         let options = KubeletOptions {
@@ -138,7 +141,7 @@ impl Bed {
             ..KubeletOptions::default()
         };
         let builder = TestNode::builder().kubelet(kubelet).options(options).join(&control);
-        Bed { node: builder.record().start().unwrap(), control, kubelet }
+        RecordingNode { node: builder.record().start().unwrap(), control, kubelet }
     }
 
     fn starts(&self) -> PathBuf {
@@ -150,18 +153,18 @@ impl Bed {
     }
 
     /// Wait for a random moment: some time, or the arrival of some call at the runtime.
-    fn wait_for_a_moment(&self, chance: &mut Chance) {
-        if chance.below(3) == 0 {
-            std::thread::sleep(Duration::from_millis(50 + chance.below(2500)));
+    fn wait_for_a_moment(&self, rng: &mut Rng) {
+        if rng.below(3) == 0 {
+            std::thread::sleep(Duration::from_millis(50 + rng.below(2500)));
             return;
         }
         let calls = || self.node.recorder().unwrap().calls().len();
-        let wanted = calls() + 1 + usize::try_from(chance.below(12)).unwrap();
+        let wanted = calls() + 1 + usize::try_from(rng.below(12)).unwrap();
         let patience = Instant::now() + Duration::from_secs(4);
         while calls() < wanted && Instant::now() < patience {
             std::thread::sleep(Duration::from_millis(1));
         }
-        std::thread::sleep(Duration::from_micros(chance.below(20_000)));
+        std::thread::sleep(Duration::from_micros(rng.below(20_000)));
     }
 
     fn restart_kubelet(&mut self) {
@@ -213,7 +216,13 @@ fn api_name(kind: &Kind, name: &str) -> String {
 }
 
 /// Why a pod is not yet as it should be in the end; nothing if it is.
-fn unsettled(kind: &Kind, name: &str, pods: &BTreeMap<String, Value>, all: &All) -> Option<String> {
+fn unsettled(
+    recording_node: &RecordingNode,
+    kind: &Kind,
+    name: &str,
+    pods: &BTreeMap<String, Value>,
+    all: &All,
+) -> Option<String> {
     let name = api_name(kind, name);
     let own = |container: &str| all.get(&(name.clone(), container.to_owned()));
     let running = ["first", "side", "main"]
@@ -235,24 +244,28 @@ fn unsettled(kind: &Kind, name: &str, pods: &BTreeMap<String, Value>, all: &All)
                 && condition(pod, "Ready") == "True"
         }
         End::Fails => phase == "Failed" && running == 0,
-        _ if kind.policy == "Never" && was_cut_off(pod) => phase == "Failed" && running == 0,
+        _ if kind.policy == "Never" && was_cut_off(recording_node, pod) => {
+            phase == "Failed" && running == 0
+        }
         End::Succeeds => phase == "Succeeded" && running == 0,
     };
     (!good).then(|| format!("{name}: {running} running, {}", pod["status"]))
 }
 
-/// Whether the runtime gave up starting the container because the kubelet that had asked died: with
-/// policy Never that was its only chance.
-fn was_cut_off(pod: &Value) -> bool {
+/// Whether the runtime gave up starting the container, when it may have run, because the kubelet that had asked
+/// died: with policy Never that was its only chance. The Go kubelet also gives up what never ran.
+fn was_cut_off(recording_node: &RecordingNode, pod: &Value) -> bool {
     let end = &status_of(pod)["state"]["terminated"];
     let message = end["message"].as_str().unwrap_or_default();
-    end["reason"] == "StartError" && message.contains("context canceled")
+    let may_have_run = message.starts_with("failed to start containerd task");
+    let given_up = may_have_run || recording_node.kubelet == KubeletKind::Go;
+    end["reason"] == "StartError" && message.contains("context canceled") && given_up
 }
 
 type All = BTreeMap<(String, String), Vec<Value>>;
 
 /// What a settled pod shows of its life.
-fn life_was_right(bed: &Bed, kind: &Kind, pod: &Value, all: &All) {
+fn life_was_right(recording_node: &RecordingNode, kind: &Kind, pod: &Value, all: &All) {
     let name = pod["metadata"]["name"].as_str().unwrap();
     let lists = ["containerStatuses", "initContainerStatuses"];
     for status in lists.iter().filter_map(|list| pod["status"][list].as_array()).flatten() {
@@ -266,13 +279,14 @@ fn life_was_right(bed: &Bed, kind: &Kind, pod: &Value, all: &All) {
         let id = format!("containerd://{}", newest["id"].as_str().unwrap());
         assert_eq!(status["containerID"], id, "{container} of {name}: {own:#?}");
     }
-    let file = bed.starts().join(name.trim_end_matches("-node1")).join("starts");
+    let file = recording_node.starts().join(name.trim_end_matches("-node1")).join("starts");
     let starts = std::fs::read_to_string(file).unwrap_or_default();
     let count = |name: &str| starts.lines().filter(|line| *line == name).count();
     // A start that the runtime gave up when its caller died may have run for a moment.
     let right = |container: &str, starts: usize| {
-        let least = if kind.policy == "Never" && was_cut_off(pod) { 0 } else { starts };
-        let most = starts + starts_cut_off(bed, name, container);
+        let least =
+            if kind.policy == "Never" && was_cut_off(recording_node, pod) { 0 } else { starts };
+        let most = starts + starts_cut_off(recording_node, name, container);
         (least..=most).contains(&count(container))
     };
     assert!(right("main", kind.starts), "{name} was started too often or not: {starts:?}");
@@ -282,8 +296,8 @@ fn life_was_right(bed: &Bed, kind: &Kind, pod: &Value, all: &All) {
 }
 
 /// How many starts of a container were not answered because the kubelet that had asked was killed.
-fn starts_cut_off(bed: &Bed, pod: &str, container: &str) -> usize {
-    let calls = bed.node.recorder().unwrap().calls();
+fn starts_cut_off(recording_node: &RecordingNode, pod: &str, container: &str) -> usize {
+    let calls = recording_node.node.recorder().unwrap().calls();
     let created = |call: &&Arc<Call>| {
         call.method == "CreateContainer"
             && call.request["config"]["metadata"]["name"] == container
@@ -301,8 +315,8 @@ fn starts_cut_off(bed: &Bed, pod: &str, container: &str) -> usize {
 
 /// Pods with a container that the runtime can never remove: the kubelet was killed while it made the
 /// container's task, which the runtime then forgot, and cannot delete as long as it is there.
-fn lost_by_the_runtime(bed: &Bed) -> BTreeSet<String> {
-    let calls = bed.node.recorder().unwrap().calls();
+fn lost_by_the_runtime(recording_node: &RecordingNode) -> BTreeSet<String> {
+    let calls = recording_node.node.recorder().unwrap().calls();
     let refused = |call: &&Arc<Call>| {
         let message = call.error.as_ref().map(|(_, message)| message.as_str()).unwrap_or_default();
         call.method == "RemoveContainer" && message.contains("cannot delete running task")
@@ -332,21 +346,21 @@ fn pods_by_name(space: &Space<'_>) -> BTreeMap<String, Value> {
     list["items"].as_array().unwrap().iter().map(named).collect()
 }
 
-fn delete(bed: &Bed, kind: &Kind, name: &str) {
+fn delete(recording_node: &RecordingNode, kind: &Kind, name: &str) {
     if kind.is_static {
-        bed.node.remove_manifest(&format!("{name}.json")).unwrap();
+        recording_node.node.remove_manifest(&format!("{name}.json")).unwrap();
     } else {
-        bed.space().kubectl(&["delete", "pod", name, "--wait=false"]).unwrap();
+        recording_node.space().kubectl(&["delete", "pod", name, "--wait=false"]).unwrap();
     }
 }
 
 fn one_node(seed: u64, rounds: u64) {
-    let mut chance = Chance::new(seed);
-    let mut bed = Bed::start();
+    let mut rng = Rng::new(seed);
+    let mut recording_node = RecordingNode::start();
     let kinds = kinds();
     let mut coming: Vec<(Kind, String)> =
         kinds.iter().flat_map(|kind| kind.names().map(|name| (kind.clone(), name))).collect();
-    chance.shuffle(&mut coming);
+    rng.shuffle(&mut coming);
     let mut leaving: Vec<(Kind, String)> =
         coming.iter().filter(|(kind, _)| kind.leaves()).cloned().collect();
     let per_round = coming.len().div_ceil(usize::try_from(rounds.div_ceil(2)).unwrap());
@@ -355,61 +369,66 @@ fn one_node(seed: u64, rounds: u64) {
     for round in 0..rounds {
         let when = format!("SEED={seed} round {round}");
         for (kind, name) in coming.drain(..per_round.min(coming.len())) {
-            let pod = kind.pod(&name, &bed.starts());
+            let pod = kind.pod(&name, &recording_node.starts());
             if kind.is_static {
-                bed.node.add_manifest(&format!("{name}.json"), &pod.to_string()).unwrap();
+                recording_node
+                    .node
+                    .add_manifest(&format!("{name}.json"), &pod.to_string())
+                    .unwrap();
             } else {
-                bed.space().create(pod).unwrap();
+                recording_node.space().create(pod).unwrap();
             }
             there.insert(name);
         }
-        bed.wait_for_a_moment(&mut chance);
-        if chance.below(2) == 0 {
+        recording_node.wait_for_a_moment(&mut rng);
+        if rng.below(2) == 0 {
             // Killed at once after something was taken away.
-            take_away(&bed, &mut leaving, &there, &mut chance);
-            std::thread::sleep(Duration::from_millis(chance.below(300)));
+            take_away(&recording_node, &mut leaving, &there, &mut rng);
+            std::thread::sleep(Duration::from_millis(rng.below(300)));
         }
-        bed.node.kill_kubelet();
-        nothing_runs_twice(&bed.node, &when);
-        final_phases_stay(&bed.space(), &mut phases, &when);
-        if chance.below(2) == 0 {
+        recording_node.node.kill_kubelet();
+        nothing_runs_twice(&recording_node.node, &when);
+        final_phases_stay(&recording_node.space(), &mut phases, &when);
+        if rng.below(2) == 0 {
             // Taken away while nobody looks.
-            take_away(&bed, &mut leaving, &there, &mut chance);
+            take_away(&recording_node, &mut leaving, &there, &mut rng);
         }
-        bed.node.launch_kubelet(bed.kubelet).unwrap();
+        recording_node.node.launch_kubelet(recording_node.kubelet).unwrap();
     }
     for (kind, name) in leaving.drain(..) {
-        delete(&bed, &kind, &name);
+        delete(&recording_node, &kind, &name);
     }
     let each = || kinds.iter().flat_map(|kind| kind.names().map(move |name| (kind, name)));
     let mut left = Vec::new();
     let settled = testkit::real::eventually(Duration::from_secs(240), "every pod settles", || {
-        let (pods, all) = (pods_by_name(&bed.space()), containers(&bed.node));
-        left = each().filter_map(|(kind, name)| unsettled(kind, &name, &pods, &all)).collect();
+        let (pods, all) = (pods_by_name(&recording_node.space()), containers(&recording_node.node));
+        left = each()
+            .filter_map(|(kind, name)| unsettled(&recording_node, kind, &name, &pods, &all))
+            .collect();
         left.is_empty()
     });
     assert!(settled.is_ok(), "SEED={seed}: {left:#?}");
-    nothing_runs_twice(&bed.node, "in the end");
-    let (pods, all) = (pods_by_name(&bed.space()), containers(&bed.node));
+    nothing_runs_twice(&recording_node.node, "in the end");
+    let (pods, all) = (pods_by_name(&recording_node.space()), containers(&recording_node.node));
     for (kind, name) in each().filter(|(kind, _)| !kind.leaves()) {
-        life_was_right(&bed, kind, &pods[&api_name(kind, &name)], &all);
+        life_was_right(&recording_node, kind, &pods[&api_name(kind, &name)], &all);
     }
     // All go, once more under a kill; what is left of them goes too.
     for (kind, name) in each().filter(|(kind, _)| !kind.leaves()) {
         if kind.is_static {
-            delete(&bed, kind, &name);
+            delete(&recording_node, kind, &name);
         }
     }
-    bed.space().kubectl(&["delete", "pods", "--all", "--wait=false"]).unwrap();
-    bed.wait_for_a_moment(&mut chance);
-    bed.restart_kubelet();
-    eventually!(90, pods_by_name(&bed.space()).is_empty());
+    recording_node.space().kubectl(&["delete", "pods", "--all", "--wait=false"]).unwrap();
+    recording_node.wait_for_a_moment(&mut rng);
+    recording_node.restart_kubelet();
+    eventually!(90, pods_by_name(&recording_node.space()).is_empty());
     // Dead containers and sandboxes are collected once a minute, and after the start.
-    bed.restart_kubelet();
+    recording_node.restart_kubelet();
     let mut found = Vec::new();
     let clean = testkit::real::eventually(Duration::from_secs(180), "nothing is left", || {
-        found = litter::of(&bed.node).unwrap();
-        let lost = lost_by_the_runtime(&bed);
+        found = leftovers::of(&recording_node.node).unwrap();
+        let lost = lost_by_the_runtime(&recording_node);
         found.retain(|line| !lost.iter().any(|uid| line.contains(uid)));
         found.is_empty()
     });
@@ -418,15 +437,15 @@ fn one_node(seed: u64, rounds: u64) {
 
 /// Take one or two of those that leave away, if they have come.
 fn take_away(
-    bed: &Bed,
+    recording_node: &RecordingNode,
     leaving: &mut Vec<(Kind, String)>,
     there: &BTreeSet<String>,
-    chance: &mut Chance,
+    rng: &mut Rng,
 ) {
-    for _ in 0..=chance.below(2) {
+    for _ in 0..=rng.below(2) {
         let Some(at) = leaving.iter().position(|(_, name)| there.contains(name)) else { return };
         let (kind, name) = leaving.remove(at);
-        delete(bed, &kind, &name);
+        delete(recording_node, &kind, &name);
     }
 }
 

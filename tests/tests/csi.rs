@@ -29,7 +29,7 @@ const EVENTS: [&str; 5] = [
     "VolumeResizeFailed",
 ];
 
-struct Bed {
+struct RecordingNode {
     control: Arc<ControlPlane>,
     kind: KubeletKind,
     node: TestNode,
@@ -47,7 +47,7 @@ fn config(node: &TestNode, name: &str, data: &Path) -> CsiDriverConfig {
     config
 }
 
-impl Bed {
+impl RecordingNode {
     fn new() -> Self {
         let options =
             ControlPlaneOptions { controller_manager: true, ..ControlPlaneOptions::default() };
@@ -88,7 +88,7 @@ impl Bed {
             let data = data.join("attached");
             (driver, CsiDriver::start(config(&node, ATTACHED, &data)).unwrap())
         });
-        let bed = Self {
+        let recording_node = Self {
             control,
             kind,
             node,
@@ -98,8 +98,8 @@ impl Bed {
             attached,
             seen: Map::new(),
         };
-        bed.wait_registered();
-        bed
+        recording_node.wait_registered();
+        recording_node
     }
 
     fn driver(&self) -> &CsiDriver {
@@ -182,8 +182,9 @@ impl Bed {
 
     /// Runs one pod from its creation to its end, and keeps what the driver was asked meanwhile.
     fn scenario(&mut self, name: &str, pod: &Value, meanwhile: impl FnOnce(&mut Self)) {
-        let asked = |bed: &Self| {
-            let driver = if name == "attached" { &bed.attached } else { bed.driver() };
+        let asked = |recording_node: &Self| {
+            let driver =
+                if name == "attached" { &recording_node.attached } else { recording_node.driver() };
             driver.requests()
         };
         let before = asked(self).len();
@@ -270,102 +271,129 @@ fn read(path: &Path) -> Vec<u8> {
 
 #[test]
 fn drivers_are_asked_the_same_in_the_same_order_as_by_the_go_kubelet() {
-    let mut bed = Bed::new();
+    let mut recording_node = RecordingNode::new();
     let claimed = |name: &str| json!({"persistentVolumeClaim": {"claimName": name}});
     let mounted = json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]});
     let device = json!({"volumeDevices": [{"name": "v", "devicePath": "/dev/x"}]});
 
-    bed.claim("files", "Filesystem", DRIVER, json!({"a": "b"}));
+    recording_node.claim("files", "Filesystem", DRIVER, json!({"a": "b"}));
     let files = pod("files", claimed("files"), &mounted, "echo hello > /v/out");
-    bed.scenario("files", &files, |bed| {
-        bed.wait_running("files");
-        let path = bed.data.join("volumes/h-files/out");
+    recording_node.scenario("files", &files, |recording_node| {
+        recording_node.wait_running("files");
+        let path = recording_node.data.join("volumes/h-files/out");
         eventually(PATIENCE, "the claim's file", || read(&path) == b"hello\n").unwrap();
     });
 
-    bed.claim("disk", "Block", DRIVER, json!({}));
+    recording_node.claim("disk", "Block", DRIVER, json!({}));
     let command = "test -b /dev/x && echo raw | dd of=/dev/x conv=notrunc,fsync";
-    bed.scenario("disk", &pod("disk", claimed("disk"), &device, command), |bed| {
-        bed.wait_running("disk");
-        let path = bed.data.join("volumes/h-disk.img");
-        eventually(PATIENCE, "the device's bytes", || read(&path).starts_with(b"raw\n")).unwrap();
-    });
+    recording_node.scenario(
+        "disk",
+        &pod("disk", claimed("disk"), &device, command),
+        |recording_node| {
+            recording_node.wait_running("disk");
+            let path = recording_node.data.join("volumes/h-disk.img");
+            eventually(PATIENCE, "the device's bytes", || read(&path).starts_with(b"raw\n"))
+                .unwrap();
+        },
+    );
 
     let inline = json!({"csi": {"driver": DRIVER, "volumeAttributes": {"c": "d"}}});
-    bed.scenario("inline", &pod("inline", inline, &mounted, "echo x > /v/out"), |bed| {
-        bed.wait_running("inline");
-    });
+    recording_node.scenario(
+        "inline",
+        &pod("inline", inline, &mounted, "echo x > /v/out"),
+        |recording_node| {
+            recording_node.wait_running("inline");
+        },
+    );
 
     for (name, mode, usage) in [("grown", "Filesystem", &mounted), ("grown-disk", "Block", &device)]
     {
-        bed.claim(name, mode, DRIVER, json!({}));
-        bed.scenario(name, &pod(name, claimed(name), usage, "true"), |bed| {
-            bed.wait_running(name);
+        recording_node.claim(name, mode, DRIVER, json!({}));
+        recording_node.scenario(name, &pod(name, claimed(name), usage, "true"), |recording_node| {
+            recording_node.wait_running(name);
             // What the user and the external resizer would do.
             let size = json!({"storage": "32Mi"});
-            bed.patch(&["pvc", name], &json!({"spec": {"resources": {"requests": size}}}));
+            recording_node
+                .patch(&["pvc", name], &json!({"spec": {"resources": {"requests": size}}}));
             let pending = json!({"allocatedResources": size,
                 "allocatedResourceStatuses": {"storage": "NodeResizePending"}});
-            bed.patch(&["pvc", name, "--subresource=status"], &json!({"status": pending}));
-            bed.patch(&["pv", &format!("pv-{name}")], &json!({"spec": {"capacity": size}}));
+            recording_node
+                .patch(&["pvc", name, "--subresource=status"], &json!({"status": pending}));
+            recording_node
+                .patch(&["pv", &format!("pv-{name}")], &json!({"spec": {"capacity": size}}));
             eventually(PATIENCE, "the claim has grown", || {
-                let claim = bed.control.get(["pvc", name]).unwrap_or_default();
+                let claim = recording_node.control.get(["pvc", name]).unwrap_or_default();
                 claim["status"]["capacity"]["storage"] == "32Mi"
             })
             .unwrap();
         });
     }
 
-    bed.claim("replaced", "Filesystem", DRIVER, json!({}));
-    bed.scenario("replaced", &pod("replaced", claimed("replaced"), &mounted, "true"), |bed| {
-        bed.wait_running("replaced");
-        let infos = |driver: &CsiDriver| {
-            driver.calls().iter().filter(|call| call.starts_with("NodeGetInfo")).count()
-        };
-        let before = infos(bed.driver());
-        drop(bed.driver.take());
-        eventually(PATIENCE, "the driver has left CSINode", || {
-            let node = bed.control.get(["csinode", "node1"]).unwrap_or_default();
-            node["spec"]["drivers"].as_array().map_or(0, Vec::len) == 1
-        })
-        .unwrap();
-        let again = config(&bed.node, DRIVER, &bed.data);
-        bed.driver = Some(bed.runtime.block_on(async { CsiDriver::start(again) }).unwrap());
-        eventually(PATIENCE, "the driver is asked who it is", || infos(bed.driver()) > before)
+    recording_node.claim("replaced", "Filesystem", DRIVER, json!({}));
+    recording_node.scenario(
+        "replaced",
+        &pod("replaced", claimed("replaced"), &mounted, "true"),
+        |recording_node| {
+            recording_node.wait_running("replaced");
+            let infos = |driver: &CsiDriver| {
+                driver.calls().iter().filter(|call| call.starts_with("NodeGetInfo")).count()
+            };
+            let before = infos(recording_node.driver());
+            drop(recording_node.driver.take());
+            eventually(PATIENCE, "the driver has left CSINode", || {
+                let node = recording_node.control.get(["csinode", "node1"]).unwrap_or_default();
+                node["spec"]["drivers"].as_array().map_or(0, Vec::len) == 1
+            })
             .unwrap();
-        bed.wait_registered();
-    });
+            let again = config(&recording_node.node, DRIVER, &recording_node.data);
+            recording_node.driver =
+                Some(recording_node.runtime.block_on(async { CsiDriver::start(again) }).unwrap());
+            eventually(PATIENCE, "the driver is asked who it is", || {
+                infos(recording_node.driver()) > before
+            })
+            .unwrap();
+            recording_node.wait_registered();
+        },
+    );
 
-    bed.claim("killed", "Filesystem", DRIVER, json!({}));
-    bed.driver().fault("NodePublishVolume", Some("hang"));
-    bed.scenario("killed", &pod("killed", claimed("killed"), &mounted, "true"), |bed| {
-        eventually(PATIENCE, "staged and not yet published", || {
-            bed.driver().calls().contains(&"NodePublishVolume h-killed".to_owned())
-        })
-        .unwrap();
-        bed.node.kill_kubelet();
-        bed.driver().fault("NodePublishVolume", None);
-        bed.node.start_kubelet(bed.kind).unwrap();
-        bed.wait_running("killed");
-    });
+    recording_node.claim("killed", "Filesystem", DRIVER, json!({}));
+    recording_node.driver().fault("NodePublishVolume", Some("hang"));
+    recording_node.scenario(
+        "killed",
+        &pod("killed", claimed("killed"), &mounted, "true"),
+        |recording_node| {
+            eventually(PATIENCE, "staged and not yet published", || {
+                recording_node.driver().calls().contains(&"NodePublishVolume h-killed".to_owned())
+            })
+            .unwrap();
+            recording_node.node.kill_kubelet();
+            recording_node.driver().fault("NodePublishVolume", None);
+            recording_node.node.start_kubelet(recording_node.kind).unwrap();
+            recording_node.wait_running("killed");
+        },
+    );
 
-    bed.claim("attached", "Filesystem", ATTACHED, json!({}));
-    bed.scenario("attached", &pod("attached", claimed("attached"), &mounted, "true"), |bed| {
-        let name = eventually_some(PATIENCE, "the controller asks for an attachment", || {
-            let list = bed.control.get(["volumeattachments"]).ok()?;
-            list["items"][0]["metadata"]["name"].as_str().map(str::to_owned)
-        })
-        .unwrap();
-        let status = json!({"attached": true, "attachmentMetadata": {"disk": "7"}});
-        let arguments = ["volumeattachment", &name, "--subresource=status"];
-        bed.patch(&arguments, &json!({"status": status}));
-        bed.wait_running("attached");
-    });
+    recording_node.claim("attached", "Filesystem", ATTACHED, json!({}));
+    recording_node.scenario(
+        "attached",
+        &pod("attached", claimed("attached"), &mounted, "true"),
+        |recording_node| {
+            let name = eventually_some(PATIENCE, "the controller asks for an attachment", || {
+                let list = recording_node.control.get(["volumeattachments"]).ok()?;
+                list["items"][0]["metadata"]["name"].as_str().map(str::to_owned)
+            })
+            .unwrap();
+            let status = json!({"attached": true, "attachmentMetadata": {"disk": "7"}});
+            let arguments = ["volumeattachment", &name, "--subresource=status"];
+            recording_node.patch(&arguments, &json!({"status": status}));
+            recording_node.wait_running("attached");
+        },
+    );
 
-    bed.node.stop_kubelet();
-    let seen = Value::Object(std::mem::take(&mut bed.seen));
-    let data = bed.data.clone();
-    drop(bed);
+    recording_node.node.stop_kubelet();
+    let seen = Value::Object(std::mem::take(&mut recording_node.seen));
+    let data = recording_node.data.clone();
+    drop(recording_node);
     std::fs::remove_dir_all(&data).unwrap();
     let Some(record) = recorded("csi/calls.json", &seen).unwrap() else { return };
     for (name, wanted) in record.as_object().unwrap() {

@@ -56,13 +56,13 @@ const CODES: [&str; 16] = [
 /// One after which nobody knows what was done, and two after which nothing was.
 const FEW: [&str; 3] = ["Unavailable", "Internal", "NotFound"];
 
-struct Bed {
+struct RecordingNode {
     control: Arc<ControlPlane>,
     node: TestNode,
     driver: CsiDriver,
 }
 
-impl Bed {
+impl RecordingNode {
     fn claim(&self, name: &str) {
         self.control
             .create(&json!({
@@ -252,9 +252,9 @@ fn faults_of_drivers_lead_to_the_same_as_with_the_go_kubelet() {
     let mut config = CsiDriverConfig::new(DRIVER, &data);
     config.registry = Some(node.root_dir().join("plugins_registry"));
     let driver = runtime.block_on(async { CsiDriver::start(config) }).unwrap();
-    let mut bed = Bed { control, node, driver };
+    let mut recording_node = RecordingNode { control, node, driver };
     eventually(PATIENCE, "the driver is in CSINode", || {
-        let node = bed.control.get(["csinode", "node1"]).unwrap_or_default();
+        let node = recording_node.control.get(["csinode", "node1"]).unwrap_or_default();
         node["spec"]["drivers"].as_array().map_or(0, Vec::len) == 1
     })
     .unwrap();
@@ -263,10 +263,10 @@ fn faults_of_drivers_lead_to_the_same_as_with_the_go_kubelet() {
     let codes = if all { &CODES[..] } else { &FEW[..] };
     let mut seen = BTreeMap::new();
     for some in codes.chunks(3) {
-        bed.round(some, &mut seen);
+        recording_node.round(some, &mut seen);
     }
-    bed.node.stop_kubelet();
-    drop(bed);
+    recording_node.node.stop_kubelet();
+    drop(recording_node);
     std::fs::remove_dir_all(&data).unwrap();
     let seen = serde_json::to_value(seen).unwrap();
     let Some(record) = recorded("csi/faults.json", &seen).unwrap() else { return };

@@ -21,14 +21,14 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const RESOURCE: &str = "example.com/thing";
 const IMAGE: &str = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
 
-struct Bed {
+struct RecordingNode {
     control: Arc<ControlPlane>,
     node: TestNode,
     kind: KubeletKind,
     runtime: tokio::runtime::Runtime,
 }
 
-impl Bed {
+impl RecordingNode {
     fn start() -> Self {
         let control = Arc::new(ControlPlane::start(&ControlPlaneOptions::default()).unwrap());
         let kind = KubeletKind::from_env().unwrap();
@@ -146,7 +146,7 @@ fn remembered(dir: &Path) -> (Vec<String>, Value) {
 
 #[test]
 fn odd_registrations_are_answered_in_the_go_kubelets_words() {
-    let bed = Bed::start();
+    let recording_node = RecordingNode::start();
     let unsupported = |shown: &str| {
         format!(
             "rpc error: code = Unknown desc = requested API version {shown} is not supported by kubelet. \
@@ -159,7 +159,7 @@ fn odd_registrations_are_answered_in_the_go_kubelets_words() {
     for (version, shown) in
         [("v1alpha", "\"v1alpha\""), ("", "\"\""), ("v1\u{7}\u{e9}\u{200b}", "\"v1\\aé\\u200b\"")]
     {
-        assert_eq!(bed.register(version, RESOURCE, "x.sock"), unsupported(shown));
+        assert_eq!(recording_node.register(version, RESOURCE, "x.sock"), unsupported(shown));
     }
     let long = format!("example.com/{}", "x".repeat(64));
     let cases = [
@@ -177,20 +177,24 @@ fn odd_registrations_are_answered_in_the_go_kubelets_words() {
         ("hugepages-2Mi", "\"hugepages-2Mi\"".to_owned()),
     ];
     for (resource, shown) in cases {
-        assert_eq!(bed.register("v1beta1", resource, "x.sock"), invalid(&shown), "{resource:?}");
+        assert_eq!(
+            recording_node.register("v1beta1", resource, "x.sock"),
+            invalid(&shown),
+            "{resource:?}"
+        );
     }
     let nobody =
         "rpc error: code = Unknown desc = failed to dial device plugin: context deadline exceeded";
     for endpoint in ["absent.sock", "", "../kubelet_internal_checkpoint"] {
-        assert_eq!(bed.register("v1beta1", RESOURCE, endpoint), nobody, "{endpoint:?}");
+        assert_eq!(recording_node.register("v1beta1", RESOURCE, endpoint), nobody, "{endpoint:?}");
     }
-    assert_eq!(bed.reported(), (String::new(), String::new()));
+    assert_eq!(recording_node.reported(), (String::new(), String::new()));
 }
 
 #[test]
 fn odd_devices_and_a_lost_checkpoint_end_as_with_the_go_kubelet() {
-    let mut bed = Bed::start();
-    let dir = bed.dir();
+    let mut recording_node = RecordingNode::start();
+    let dir = recording_node.dir();
     let mut config = PluginConfig::new(&dir, RESOURCE, &[]);
     config.devices = vec![
         device("a", "Healthy", None),
@@ -199,32 +203,32 @@ fn odd_devices_and_a_lost_checkpoint_end_as_with_the_go_kubelet() {
         device("c", "healthy", None),
         device("", "Healthy", Some(&[])),
     ];
-    let plugin = bed.plugin(config.clone());
-    bed.reports("5", "3");
+    let plugin = recording_node.plugin(config.clone());
+    recording_node.reports("5", "3");
     let (entries, registered) = remembered(&dir);
     assert_eq!((entries.len(), registered), (0, json!({RESOURCE: ["", "a", "b"]})));
 
     plugin.report(Vec::new());
-    bed.reports("0", "0");
+    recording_node.reports("0", "0");
     let healthy = ["d1", "d2", "d3"].map(|id| device(id, "Healthy", Some(&[0])));
     plugin.report(healthy.to_vec());
-    bed.reports("3", "3");
+    recording_node.reports("3", "3");
 
     // A device of an init container is used again; the checkpoint has it for both.
     let mut init = container("init", 2);
     init["command"] = json!(["true"]);
-    bed.control.create(&pod("shares", &[init], &[container("app", 2)])).unwrap();
-    let app = bed.node.wait_running("app", PATIENCE).unwrap();
+    recording_node.control.create(&pod("shares", &[init], &[container("app", 2)])).unwrap();
+    let app = recording_node.node.wait_running("app", PATIENCE).unwrap();
     let allocations: Vec<String> =
         plugin.calls().into_iter().filter(|call| call.starts_with("Allocate")).collect();
     assert_eq!(allocations.len(), 2, "{allocations:?}");
     assert_eq!(allocations[0], allocations[1]);
     let given = allocations[0].strip_prefix("Allocate ").unwrap().to_owned();
-    assert_eq!(bed.log(&app).trim(), format!("given={given}"));
+    assert_eq!(recording_node.log(&app).trim(), format!("given={given}"));
 
     // Refusals: too many, and a plugin that fails.
-    bed.control.create(&pod("many", &[], &[container("many", 2)])).unwrap();
-    let (reason, message) = bed.refused("many");
+    recording_node.control.create(&pod("many", &[], &[container("many", 2)])).unwrap();
+    let (reason, message) = recording_node.refused("many");
     assert_eq!(reason, "UnexpectedAdmissionError");
     assert_eq!(
         message,
@@ -232,8 +236,8 @@ fn odd_devices_and_a_lost_checkpoint_end_as_with_the_go_kubelet() {
          example.com/thing. Requested: 2, Available: 1, which is unexpected"
     );
     plugin.fail(Some(tonic::Status::internal("no \"such\"\nthing")));
-    bed.control.create(&pod("fails", &[], &[container("fails", 1)])).unwrap();
-    let (_, message) = bed.refused("fails");
+    recording_node.control.create(&pod("fails", &[], &[container("fails", 1)])).unwrap();
+    let (_, message) = recording_node.refused("fails");
     assert_eq!(
         message,
         "Pod was rejected: Allocate failed due to rpc error: code = Internal desc = no \"such\"\nthing, \
@@ -244,34 +248,38 @@ fn odd_devices_and_a_lost_checkpoint_end_as_with_the_go_kubelet() {
     // It registers again under another socket while the first still serves.
     config.socket = "again.sock".to_owned();
     config.devices = healthy.to_vec();
-    let again = bed.plugin(config.clone());
+    let again = recording_node.plugin(config.clone());
     let listed = || !again.calls().is_empty();
     eventually(PATIENCE, "the second is asked for its options", listed).unwrap();
-    bed.control.create(&pod("third", &[], &[container("third", 1)])).unwrap();
-    let third = bed.node.wait_running("third", PATIENCE).unwrap();
+    recording_node.control.create(&pod("third", &[], &[container("third", 1)])).unwrap();
+    let third = recording_node.node.wait_running("third", PATIENCE).unwrap();
     assert!(again.calls().iter().any(|call| call.starts_with("Allocate")), "{:?}", again.calls());
     drop(plugin);
     for name in ["many", "fails", "shares"] {
-        bed.delete(name);
+        recording_node.delete(name);
     }
 
     // The checkpoint is cut while nobody looks: what runs goes on, and nothing is known of its devices.
-    bed.node.kill_kubelet();
+    recording_node.node.kill_kubelet();
     let file = dir.join("kubelet_internal_checkpoint");
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, &text[..text.len() / 2]).unwrap();
     drop(again);
-    bed.node.start_kubelet(bed.kind).unwrap();
+    recording_node.node.start_kubelet(recording_node.kind).unwrap();
     config.socket = "last.sock".to_owned();
-    let last = bed.plugin(config);
-    bed.reports("3", "3");
-    assert_eq!(bed.node.wait_running("third", PATIENCE).unwrap(), third, "it was not restarted");
+    let last = recording_node.plugin(config);
+    recording_node.reports("3", "3");
+    assert_eq!(
+        recording_node.node.wait_running("third", PATIENCE).unwrap(),
+        third,
+        "it was not restarted"
+    );
     let (entries, registered) = remembered(&dir);
     assert_eq!(entries, Vec::<String>::new());
     assert_eq!(registered, json!({RESOURCE: ["d1", "d2", "d3"]}));
     // Its device could be given twice, but what others ask for counts all the same.
-    bed.control.create(&pod("all", &[], &[container("all", 3)])).unwrap();
-    let (reason, message) = bed.refused("all");
+    recording_node.control.create(&pod("all", &[], &[container("all", 3)])).unwrap();
+    let (reason, message) = recording_node.refused("all");
     assert_eq!(reason, "OutOfexample.com/thing");
     assert_eq!(
         message,

@@ -10,8 +10,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use testkit::eventually;
 use testkit::real::{ControlPlane, ControlPlaneOptions, KubeletKind, RuntimeLine, TestNode, run};
-use tests::chance::Chance;
 use tests::cluster::{Space, condition};
+use tests::rng::Rng;
 
 /// A pod whose only container, of the same name, runs `script`.
 fn pod(name: &str, policy: &str, script: &str) -> String {
@@ -56,7 +56,7 @@ fn exited(node: &TestNode, name: &str) -> bool {
 #[test]
 fn killing_the_kubelet_at_random_duplicates_and_loses_nothing() {
     let kind = KubeletKind::from_env().unwrap();
-    let mut chance = Chance::from_env(7);
+    let mut rng = Rng::from_env(7);
     let mut node = TestNode::builder().kubelet(kind).start().unwrap();
     for index in 0..10 {
         for (prefix, policy, script) in
@@ -67,7 +67,7 @@ fn killing_the_kubelet_at_random_duplicates_and_loses_nothing() {
         }
     }
     for round in 0..8 {
-        std::thread::sleep(Duration::from_millis(200 + chance.below(1500)));
+        std::thread::sleep(Duration::from_millis(200 + rng.below(1500)));
         node.kill_kubelet();
         for (name, ids) in running(&node) {
             assert_eq!(ids.len(), 1, "round {round}: {name} runs twice: {ids:?}");

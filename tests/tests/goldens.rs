@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use testkit::real::KubeletKind;
-use tests::bed::Bed;
 use tests::compare::Difference;
 use tests::differences::{is_on_purpose, not_yet};
 use tests::golden::{Golden, Set, load_all};
+use tests::recording_node::RecordingNode;
 
 /// Pods in flight at a time: most only wait, but two cores start no more than a few at once.
 const AT_ONCE: usize = 8;
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
 
 /// Run them all on one node; how many failed.
 fn run_all(kind: KubeletKind, goldens: &[Golden]) -> usize {
-    let bed = Bed::start(kind).expect("a node and its control plane");
+    let recording_node = RecordingNode::start(kind).expect("a node and its control plane");
     let next = AtomicUsize::new(0);
     let mut results: Vec<(usize, anyhow::Result<Vec<Difference>>)> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..AT_ONCE)
@@ -83,9 +83,12 @@ fn run_all(kind: KubeletKind, goldens: &[Golden]) -> usize {
                         let index = next.fetch_add(1, Ordering::Relaxed);
                         let Some(golden) = goldens.get(index) else { return done };
                         let result = if golden.is_recorded() {
-                            bed.run(golden)
+                            recording_node.run(golden)
                         } else {
-                            bed.record(golden).and_then(|made| made.write()).map(|()| Vec::new())
+                            recording_node
+                                .record(golden)
+                                .and_then(|made| made.write())
+                                .map(|()| Vec::new())
                         };
                         let word = if passed(golden, &result) { "ok" } else { "FAILED" };
                         println!("test {} ... {word}", golden.name);
@@ -105,7 +108,7 @@ fn run_all(kind: KubeletKind, goldens: &[Golden]) -> usize {
         // once more, by itself.
         if !passed(golden, result) && golden.is_recorded() && again {
             report(golden, result);
-            let again = bed.run(golden);
+            let again = recording_node.run(golden);
             let word = if passed(golden, &again) { "ok" } else { "FAILED" };
             println!("test {} by itself ... {word}", golden.name);
             failed += usize::from(!passed(golden, &again));

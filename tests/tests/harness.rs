@@ -9,8 +9,8 @@ use std::sync::Arc;
 use serde_json::json;
 use testkit::eventually;
 use testkit::real::{ControlPlane, ControlPlaneOptions, KubeletKind, RuntimeLine, TestNode};
-use tests::bed::Bed;
 use tests::golden::load_all;
+use tests::recording_node::RecordingNode;
 
 /// Start a sandbox straight over CRI and give its id.
 fn run_sandbox(node: &TestNode) -> String {
@@ -73,8 +73,8 @@ fn go_kubelet_registers_and_becomes_ready() {
 #[test]
 fn go_kubelet_reproduces_its_own_record() {
     let basic = load_all().unwrap().into_iter().find(|golden| golden.name == "basic").unwrap();
-    let bed = Bed::start(KubeletKind::Go).unwrap();
-    assert_eq!(bed.run(&basic).unwrap(), []);
+    let recording_node = RecordingNode::start(KubeletKind::Go).unwrap();
+    assert_eq!(recording_node.run(&basic).unwrap(), []);
 }
 
 #[test]

@@ -116,8 +116,10 @@ fn hung_volumes_are_named_and_twenty_other_pods_start_as_before() {
     config.registry = Some(node.root_dir().join("plugins_registry"));
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let driver = runtime.block_on(async { CsiDriver::start(config).unwrap() });
-    eventually(PATIENCE, "the driver is registered", || driver.told().as_deref() == Some("ok"))
-        .unwrap();
+    eventually(PATIENCE, "the driver is registered", || {
+        driver.last_message().as_deref() == Some("ok")
+    })
+    .unwrap();
     let normal = start_twenty(&control, "before");
 
     let silent = Silent::mount(&scratch.join("silent"));

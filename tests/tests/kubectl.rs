@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const IMAGE: &str = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
 const CP_BYTES: usize = 100 << 20;
 
-struct Bed {
+struct RecordingNode {
     // In the order in which they must go.
     _node: TestNode,
     control: Arc<ControlPlane>,
@@ -35,15 +35,15 @@ impl Drop for Folder {
     }
 }
 
-impl Bed {
-    fn start(name: &str) -> Bed {
+impl RecordingNode {
+    fn start(name: &str) -> RecordingNode {
         let control = Arc::new(ControlPlane::start(&ControlPlaneOptions::default()).unwrap());
         let kind = KubeletKind::from_env().unwrap();
         let options = KubeletOptions { config: control.guarded(), ..KubeletOptions::default() };
         let node = TestNode::builder().kubelet(kind).options(options).join(&control).start();
         let folder = std::env::temp_dir().join(format!("rubelet-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        Bed { _node: node.unwrap(), control, folder: Folder(folder) }
+        RecordingNode { _node: node.unwrap(), control, folder: Folder(folder) }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -98,44 +98,48 @@ fn shell(script: &str) -> Value {
 
 #[test]
 fn kubectl_logs_shows_what_was_asked_for() {
-    let bed = Bed::start("logs");
-    bed.pod("talk", shell("for i in 1 2 3 4 5; do echo out $i; done; echo err 6 >&2; sleep 8; echo late; sleep 3600"));
-    bed.pod("crash", shell("echo run; exit 3"));
-    bed.wait("talk", is_running);
+    let recording_node = RecordingNode::start("logs");
+    recording_node.pod("talk", shell("for i in 1 2 3 4 5; do echo out $i; done; echo err 6 >&2; sleep 8; echo late; sleep 3600"));
+    recording_node.pod("crash", shell("echo run; exit 3"));
+    recording_node.wait("talk", is_running);
     let text = eventually_some(PATIENCE, "six lines", || {
-        Some(bed.says(&["logs", "talk"])).filter(|text| text.lines().count() >= 6)
+        Some(recording_node.says(&["logs", "talk"])).filter(|text| text.lines().count() >= 6)
     });
     let text = text.unwrap();
     let mut lines: Vec<&str> = text.lines().take(6).collect();
     lines.sort_unstable();
     assert_eq!(lines, ["err 6", "out 1", "out 2", "out 3", "out 4", "out 5"]);
-    assert_eq!(bed.says(&["logs", "talk", "--tail=2"]).lines().count(), 2);
-    assert_eq!(bed.says(&["logs", "talk", "--limit-bytes=8"]), &text[..8]);
-    assert_eq!(bed.says(&["logs", "talk", "--tail=0"]), "");
-    let stamped = bed.says(&["logs", "talk", "--timestamps", "--tail=1"]);
+    assert_eq!(recording_node.says(&["logs", "talk", "--tail=2"]).lines().count(), 2);
+    assert_eq!(recording_node.says(&["logs", "talk", "--limit-bytes=8"]), &text[..8]);
+    assert_eq!(recording_node.says(&["logs", "talk", "--tail=0"]), "");
+    let stamped = recording_node.says(&["logs", "talk", "--timestamps", "--tail=1"]);
     let (when, _) = stamped.split_once(' ').unwrap();
     assert!(when.len() == 30 && when.ends_with('Z'), "{stamped}");
     assert_eq!(
-        bed.says(&["logs", "talk", &format!("--since-time={when}"), "--tail=1"]).lines().count(),
+        recording_node
+            .says(&["logs", "talk", &format!("--since-time={when}"), "--tail=1"])
+            .lines()
+            .count(),
         1
     );
-    assert!(bed.says(&["logs", "talk", "--since=1h"]).starts_with(&text[..8]));
+    assert!(recording_node.says(&["logs", "talk", "--since=1h"]).starts_with(&text[..8]));
 
-    let mut follower = bed.spawn(&["logs", "-f", "talk", "--tail=1"]);
+    let mut follower = recording_node.spawn(&["logs", "-f", "talk", "--tail=1"]);
     let mut seen = BufReader::new(follower.stdout.take().unwrap()).lines();
     let late = seen.by_ref().map(Result::unwrap).find(|line| line == "late");
     assert_eq!(late.as_deref(), Some("late"), "a follower sees what comes later");
     follower.kill().unwrap();
     follower.wait().unwrap();
     eventually_some(PATIENCE, "the start is long ago", || {
-        let recent = bed.says(&["logs", "talk", "--since=2s"]);
+        let recent = recording_node.says(&["logs", "talk", "--since=2s"]);
         (!recent.contains("out 1")).then_some(())
     })
     .unwrap();
 
-    bed.wait("crash", |status| status["containerStatuses"][0]["restartCount"].as_u64() > Some(0));
-    assert_eq!(bed.says(&["logs", "crash", "--previous"]), "run\n");
-    let none = bed.kubectl(&["logs", "talk", "--previous"]);
+    recording_node
+        .wait("crash", |status| status["containerStatuses"][0]["restartCount"].as_u64() > Some(0));
+    assert_eq!(recording_node.says(&["logs", "crash", "--previous"]), "run\n");
+    let none = recording_node.kubectl(&["logs", "talk", "--previous"]);
     let errors = String::from_utf8_lossy(&none.stderr);
     let wanted = "previous terminated container \"c\" in pod \"talk\" not found";
     assert!(!none.status.success() && errors.contains(wanted), "{errors}");
@@ -143,57 +147,64 @@ fn kubectl_logs_shows_what_was_asked_for() {
 
 #[test]
 fn kubectl_exec_and_attach_carry_streams_terminals_and_exit_codes() {
-    let bed = Bed::start("exec");
-    bed.pod("box", shell("sleep 3600"));
-    bed.pod(
+    let recording_node = RecordingNode::start("exec");
+    recording_node.pod("box", shell("sleep 3600"));
+    recording_node.pod(
         "term",
         json!({"command": ["sh", "-c", "while read line; do echo got $line; done"],
         "stdin": true, "tty": true}),
     );
-    bed.pod(
+    recording_node.pod(
         "pipe",
         json!({"command": ["sh", "-c", "while read line; do echo got $line; echo no >&2; done"],
         "stdin": true}),
     );
     for pod in ["box", "term", "pipe"] {
-        bed.wait(pod, is_running);
+        recording_node.wait(pod, is_running);
     }
-    let output = bed.kubectl(&["exec", "box", "--", "sh", "-c", "echo out; echo err >&2; exit 7"]);
+    let output = recording_node.kubectl(&[
+        "exec",
+        "box",
+        "--",
+        "sh",
+        "-c",
+        "echo out; echo err >&2; exit 7",
+    ]);
     assert_eq!(output.status.code(), Some(7));
     assert_eq!(output.stdout, b"out\n");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(errors.starts_with("err\n") && errors.contains("exit code 7"), "{errors}");
-    let missing = bed.kubectl(&["exec", "box", "--", "no-such-program"]);
+    let missing = recording_node.kubectl(&["exec", "box", "--", "no-such-program"]);
     assert!(String::from_utf8_lossy(&missing.stderr).contains("no-such-program"));
 
-    let mut child = bed.spawn(&["exec", "-i", "box", "--", "sha1sum"]);
+    let mut child = recording_node.spawn(&["exec", "-i", "box", "--", "sha1sum"]);
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(&vec![b'x'; 3 << 20]).unwrap();
     drop(stdin);
     let sum = child.wait_with_output().unwrap();
     assert!(sum.stdout.starts_with(b"29d0554bd32045956135c3a22bb99d3531249f22"), "{sum:?}");
 
-    terminal(&bed);
-    attach(&bed);
+    terminal(&recording_node);
+    attach(&recording_node);
 }
 
 /// A kubectl command as a line for a shell.
-fn quoted(bed: &Bed, args: &[&str]) -> String {
-    let kubectl = bed.control.kubectl_command(args.iter().copied()).unwrap();
+fn quoted(recording_node: &RecordingNode, args: &[&str]) -> String {
+    let kubectl = recording_node.control.kubectl_command(args.iter().copied()).unwrap();
     let words = std::iter::once(kubectl.get_program()).chain(kubectl.get_args());
     let words: Vec<String> = words.map(|word| format!("'{}'", word.to_str().unwrap())).collect();
     words.join(" ")
 }
 
 /// `kubectl exec -it` in a terminal of its own whose size changes.
-fn terminal(bed: &Bed) {
+fn terminal(recording_node: &RecordingNode) {
     // The size travels on its own stream and may come after the start.
     let inside = "until [ \"$(stty size)\" = \"33 77\" ]; do sleep 0.1; done; \
                   echo first $(stty size); read a; echo then $(stty size); exit 5";
-    let kubectl = quoted(bed, &["exec", "-it", "box", "--", "sh", "-c", inside]);
+    let kubectl = quoted(recording_node, &["exec", "-it", "box", "--", "sh", "-c", inside]);
     let line = format!(
         "stty rows 33 cols 77; tty > {}; {}; echo code=$?",
-        bed.path("tty").display(),
+        recording_node.path("tty").display(),
         kubectl
     );
     let mut child = Command::new("script")
@@ -208,13 +219,13 @@ fn terminal(bed: &Bed) {
         assert!(found.is_some(), "the terminal never showed {wanted}");
     };
     until("first 33 77");
-    let tty = std::fs::read_to_string(bed.path("tty")).unwrap();
+    let tty = std::fs::read_to_string(recording_node.path("tty")).unwrap();
     testkit::real::run("stty", ["-F", tty.trim(), "rows", "44", "cols", "111"]).unwrap();
     // The new size travels on its own stream: ask until it has arrived.
     let resized = || {
         let asked =
             ["exec", "box", "--", "sh", "-c", "for t in /dev/pts/[0-9]*; do stty size < $t; done"];
-        bed.says(&asked).contains("44 111").then_some(())
+        recording_node.says(&asked).contains("44 111").then_some(())
     };
     eventually_some(PATIENCE, "the terminal has its new size", resized).unwrap();
     let mut stdin = child.stdin.take().unwrap();
@@ -225,8 +236,8 @@ fn terminal(bed: &Bed) {
     child.wait().unwrap();
 }
 
-fn attach(bed: &Bed) {
-    let mut child = bed.spawn(&["attach", "-i", "pipe"]);
+fn attach(recording_node: &RecordingNode) {
+    let mut child = recording_node.spawn(&["attach", "-i", "pipe"]);
     let mut stdin = child.stdin.take().unwrap();
     let mut shown = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     stdin.write_all(b"one\ntwo\n").unwrap();
@@ -246,7 +257,7 @@ fn attach(bed: &Bed) {
     child.wait().unwrap();
 
     let mut child = Command::new("script")
-        .args(["-qfec", &quoted(bed, &["attach", "-it", "term"]), "/dev/null"])
+        .args(["-qfec", &quoted(recording_node, &["attach", "-it", "term"]), "/dev/null"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -267,10 +278,10 @@ fn checksum(path: &Path) -> String {
 
 #[test]
 fn kubectl_cp_takes_100_megabytes_there_and_back() {
-    let bed = Bed::start("cp");
-    bed.pod("box", shell("sleep 3600"));
-    bed.wait("box", is_running);
-    let (there, back) = (bed.path("there"), bed.path("back"));
+    let recording_node = RecordingNode::start("cp");
+    recording_node.pod("box", shell("sleep 3600"));
+    recording_node.wait("box", is_running);
+    let (there, back) = (recording_node.path("there"), recording_node.path("back"));
     let mut bytes = Vec::with_capacity(CP_BYTES);
     let mut state = 88_172_645_463_325_252_u64;
     while bytes.len() < CP_BYTES {
@@ -280,21 +291,21 @@ fn kubectl_cp_takes_100_megabytes_there_and_back() {
         bytes.extend_from_slice(&state.to_le_bytes());
     }
     std::fs::write(&there, &bytes).unwrap();
-    bed.says(&["cp", there.to_str().unwrap(), "default/box:/tmp/big"]);
-    let inside = bed.says(&["exec", "box", "--", "sha256sum", "/tmp/big"]);
+    recording_node.says(&["cp", there.to_str().unwrap(), "default/box:/tmp/big"]);
+    let inside = recording_node.says(&["exec", "box", "--", "sha256sum", "/tmp/big"]);
     assert!(inside.starts_with(&checksum(&there)), "{inside}");
-    bed.says(&["cp", "default/box:/tmp/big", back.to_str().unwrap()]);
+    recording_node.says(&["cp", "default/box:/tmp/big", back.to_str().unwrap()]);
     assert_eq!(checksum(&back), checksum(&there));
 }
 
 #[test]
 fn kubectl_port_forward_serves_50_connections_at_a_time() {
-    let bed = Bed::start("forward");
+    let recording_node = RecordingNode::start("forward");
     let script =
         "mkdir /www; head -c 200000 /dev/zero | tr '\\0' a > /www/a; httpd -f -p 8080 -h /www";
-    bed.pod("web", shell(script));
-    bed.wait("web", is_running);
-    let mut child = bed.spawn(&["port-forward", "pod/web", ":8080"]);
+    recording_node.pod("web", shell(script));
+    recording_node.wait("web", is_running);
+    let mut child = recording_node.spawn(&["port-forward", "pod/web", ":8080"]);
     let first = BufReader::new(child.stdout.as_mut().unwrap()).lines().next().unwrap().unwrap();
     let port = first.split("127.0.0.1:").nth(1).and_then(|rest| rest.split(' ').next());
     let port: u16 = port.unwrap().parse().unwrap();
@@ -322,11 +333,12 @@ fn kubectl_port_forward_serves_50_connections_at_a_time() {
 
 #[test]
 fn the_node_proxy_reaches_every_page() {
-    let bed = Bed::start("proxy");
-    bed.pod("box", shell("sleep 3600"));
-    bed.wait("box", is_running);
-    let page =
-        |path: &str| bed.says(&["get", "--raw", &format!("/api/v1/nodes/node1/proxy{path}")]);
+    let recording_node = RecordingNode::start("proxy");
+    recording_node.pod("box", shell("sleep 3600"));
+    recording_node.wait("box", is_running);
+    let page = |path: &str| {
+        recording_node.says(&["get", "--raw", &format!("/api/v1/nodes/node1/proxy{path}")])
+    };
     assert_eq!(page("/healthz"), "ok");
     let pods: Value = serde_json::from_str(&page("/pods")).unwrap();
     assert_eq!(pods["items"][0]["metadata"]["name"], "box");

@@ -15,7 +15,7 @@ use testkit::real::eventually;
 use tests::ask::Ask;
 use tests::cluster::BUSYBOX;
 use tests::exposition;
-use tests::twins::{Twin, Twins};
+use tests::node_pair::{NodePair, PairedNode};
 use tests::wire::Wire;
 
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -27,7 +27,7 @@ fn shell(script: &str) -> Value {
 }
 
 /// The pods of a twin, in its own names.
-fn pods(twin: &Twin) -> Vec<Value> {
+fn pods(twin: &PairedNode) -> Vec<Value> {
     let pod = |name: &str, mut spec: Value| {
         spec["nodeName"] = "node1".into();
         if spec["automountServiceAccountToken"].is_null() {
@@ -165,8 +165,8 @@ fn still(name: &str) -> String {
 }
 
 /// Lets the pods of a twin live up to the moment at which they are looked at.
-fn live(twins: &Twins, twin: &Twin) -> anyhow::Result<()> {
-    let control = &twins.control;
+fn live(node_pair: &NodePair, twin: &PairedNode) -> anyhow::Result<()> {
+    let control = &node_pair.control;
     let space = twin.own("aa1");
     let kubectl = |args: &[&str]| {
         let space: &[&str] = &["-n", &space];
@@ -350,7 +350,7 @@ fn without_ids(text: &str) -> String {
     out
 }
 
-fn page(twin: &Twin, wire: &Wire, path: &str) -> Page {
+fn page(twin: &PairedNode, wire: &Wire, path: &str) -> Page {
     let answer = wire.send(twin.port(), &Ask::new("GET", path).bytes(), false).unwrap();
     let text = answer.text();
     if let Some(folder) = std::env::var_os("PAGES") {
@@ -369,8 +369,8 @@ fn page(twin: &Twin, wire: &Wire, path: &str) -> Page {
 }
 
 /// What one page of ours lacks, has too much, and has other values of.
-fn compare(twins: &Twins, wire: &Wire, path: &str) -> Vec<String> {
-    let (theirs, ours) = (page(&twins.go, wire, path), page(&twins.ours, wire, path));
+fn compare(node_pair: &NodePair, wire: &Wire, path: &str) -> Vec<String> {
+    let (theirs, ours) = (page(&node_pair.go, wire, path), page(&node_pair.ours, wire, path));
     let mut found = Vec::new();
     let none = BTreeMap::new();
     for family in theirs.keys().chain(ours.keys()).collect::<BTreeSet<_>>() {
@@ -416,8 +416,8 @@ fn numbers(place: &str, value: &Value, all: &mut BTreeMap<String, f64>) {
 }
 
 /// Numbers of the summary that one lacks, and sizes of disks that are not the same.
-fn compare_summaries(twins: &Twins, wire: &Wire) -> Vec<String> {
-    let of = |twin: &Twin| {
+fn compare_summaries(node_pair: &NodePair, wire: &Wire) -> Vec<String> {
+    let of = |twin: &PairedNode| {
         let ask = Ask::new("GET", "/stats/summary").bytes();
         let text = twin.common(&wire.send(twin.port(), &ask, false).unwrap().text());
         let mut all = BTreeMap::new();
@@ -426,7 +426,7 @@ fn compare_summaries(twins: &Twins, wire: &Wire) -> Vec<String> {
         all.retain(|place, _| !place.contains("interfaces[") && !place.contains("[hook]"));
         all
     };
-    let (want, got) = (of(&twins.go), of(&twins.ours));
+    let (want, got) = (of(&node_pair.go), of(&node_pair.ours));
     let steady = ["capacityBytes", "inodes", "maxpid"];
     let differs = |place: &&&String| {
         let last = place.rsplit('.').next().unwrap_or_default();
@@ -442,22 +442,23 @@ fn compare_summaries(twins: &Twins, wire: &Wire) -> Vec<String> {
 
 #[test]
 fn both_kubelets_count_alike() {
-    let mut twins = Twins::without_pods(&json!({"volumeStatsAggPeriod": "1s"})).unwrap();
+    let mut node_pair = NodePair::without_pods(&json!({"volumeStatsAggPeriod": "1s"})).unwrap();
     std::thread::scope(|scope| {
-        let both = [&twins.go, &twins.ours].map(|twin| scope.spawn(|| live(&twins, twin)));
+        let both =
+            [&node_pair.go, &node_pair.ours].map(|twin| scope.spawn(|| live(&node_pair, twin)));
         for one in both {
             one.join().unwrap().unwrap();
         }
     });
-    let control = Arc::clone(&twins.control);
-    twins.go.learn(&control).unwrap();
-    twins.ours.learn(&control).unwrap();
+    let control = Arc::clone(&node_pair.control);
+    node_pair.go.learn(&control).unwrap();
+    node_pair.ours.learn(&control).unwrap();
     let wire = Wire::plain().unwrap();
     // Upstream finds a new cgroup, and shows what it counted of pods, when it looks the next time.
     let mut found = Vec::new();
     let alike = eventually(PATIENCE, "both pages are alike", || {
-        found = compare_summaries(&twins, &wire);
-        found.extend(PAGES.iter().flat_map(|path| compare(&twins, &wire, path)));
+        found = compare_summaries(&node_pair, &wire);
+        found.extend(PAGES.iter().flat_map(|path| compare(&node_pair, &wire, path)));
         found.is_empty()
     });
     assert!(alike.is_ok(), "{} differences:\n{}", found.len(), found.join("\n"));

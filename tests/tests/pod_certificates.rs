@@ -33,14 +33,14 @@ fn pod(name: &str, sources: &[Value]) -> Value {
     })
 }
 
-struct Bed {
+struct RecordingNode {
     control: Arc<ControlPlane>,
     node: TestNode,
     signer: PodSigner,
     kind: KubeletKind,
 }
 
-impl Bed {
+impl RecordingNode {
     fn new() -> Self {
         let kind = KubeletKind::from_env().unwrap();
         let gate = "--feature-gates=PodCertificateRequest=true".to_owned();
@@ -109,7 +109,7 @@ fn check_pair(dir: &Path, authority: &Path, key: &str, chain: &str, algorithm: &
 
 #[test]
 fn pods_get_certificates_for_keys_of_their_own() {
-    let mut bed = Bed::new();
+    let mut recording_node = RecordingNode::new();
     let of = |signer: &str, kind: &str, paths: Value| {
         let mut source = json!({"signerName": format!("signer.test/{signer}"), "keyType": kind});
         for (key, value) in paths.as_object().unwrap() {
@@ -126,20 +126,20 @@ fn pods_get_certificates_for_keys_of_their_own() {
         of("issues", "RSA3072", pair("rsa3072")),
         of("issues", "RSA4096", pair("rsa4096")),
     ];
-    bed.control.create(&pod("good", &sources)).unwrap();
+    recording_node.control.create(&pod("good", &sources)).unwrap();
     let denied = of("denies", "ED25519", json!({"credentialBundlePath": "b"}));
-    bed.control.create(&pod("denied", &[denied])).unwrap();
+    recording_node.control.create(&pod("denied", &[denied])).unwrap();
     let failed = of("fails", "ED25519", json!({"credentialBundlePath": "b"}));
-    bed.control.create(&pod("failed", &[failed])).unwrap();
+    recording_node.control.create(&pod("failed", &[failed])).unwrap();
     eventually(PATIENCE, "the pod has its certificates", || {
-        bed.signer.pass().unwrap();
-        bed.is_ready("good")
+        recording_node.signer.pass().unwrap();
+        recording_node.is_ready("good")
     })
     .unwrap();
 
     // What was asked.
-    let requests = bed.signer.pass().unwrap();
-    let object = bed.control.get(["pod", "good"]).unwrap();
+    let requests = recording_node.signer.pass().unwrap();
+    let object = recording_node.control.get(["pod", "good"]).unwrap();
     let own: Vec<&Value> =
         (requests.iter()).filter(|r| r["spec"]["podUID"] == object["metadata"]["uid"]).collect();
     assert_eq!(own.len(), 6);
@@ -151,8 +151,8 @@ fn pods_get_certificates_for_keys_of_their_own() {
     }
 
     // What the pod sees.
-    let container = bed.node.wait_running("c", PATIENCE).unwrap();
-    let listed = bed.inside(&container, "cd /v; stat -L -c '%a %u %n' *");
+    let container = recording_node.node.wait_running("c", PATIENCE).unwrap();
+    let listed = recording_node.inside(&container, "cd /v; stat -L -c '%a %u %n' *");
     let pairs = ["ed", "p384", "p521", "rsa3072", "rsa4096"];
     let files = pairs.into_iter().flat_map(|name| [format!("{name}.crt"), format!("{name}.key")]);
     let modes: Vec<String> = std::iter::once("bundle.pem".to_owned())
@@ -160,8 +160,8 @@ fn pods_get_certificates_for_keys_of_their_own() {
         .map(|name| format!("600 1234 {name}"))
         .collect();
     assert_eq!(listed.trim(), modes.join("\n"));
-    let scratch = bed.control.folder("looked-at").unwrap();
-    let authority = bed.signer.authority();
+    let scratch = recording_node.control.folder("looked-at").unwrap();
+    let authority = recording_node.signer.authority();
     for (name, algorithm) in [
         ("p384", "secp384r1"),
         ("p521", "secp521r1"),
@@ -169,11 +169,11 @@ fn pods_get_certificates_for_keys_of_their_own() {
         ("rsa3072", "Private-Key: (3072 bit, 2 primes)"),
         ("rsa4096", "Private-Key: (4096 bit, 2 primes)"),
     ] {
-        let key = bed.inside(&container, &format!("cat /v/{name}.key"));
-        let chain = bed.inside(&container, &format!("cat /v/{name}.crt"));
+        let key = recording_node.inside(&container, &format!("cat /v/{name}.key"));
+        let chain = recording_node.inside(&container, &format!("cat /v/{name}.crt"));
         check_pair(&scratch, &authority, &key, &chain, algorithm);
     }
-    let bundle = bed.inside(&container, "cat /v/bundle.pem");
+    let bundle = recording_node.inside(&container, "cat /v/bundle.pem");
     let (key, chain) = bundle.split_at(bundle.find("-----BEGIN CERTIFICATE").unwrap());
     assert!(key.starts_with("-----BEGIN PRIVATE KEY-----\n"), "{bundle:?}");
     check_pair(&scratch, &authority, key, chain, "prime256v1");
@@ -194,11 +194,11 @@ fn pods_get_certificates_for_keys_of_their_own() {
         );
         for expected in [event, mount] {
             eventually(PATIENCE, &format!("an event: {expected}"), || {
-                bed.events(name).contains(&expected)
+                recording_node.events(name).contains(&expected)
             })
-            .unwrap_or_else(|error| panic!("{error:#}: {:#?}", bed.events(name)));
+            .unwrap_or_else(|error| panic!("{error:#}: {:#?}", recording_node.events(name)));
         }
-        assert!(!bed.is_ready(name));
+        assert!(!recording_node.is_ready(name));
     }
     let states = |page: &str| {
         let mut lines: Vec<String> = (page.lines())
@@ -212,22 +212,22 @@ fn pods_get_certificates_for_keys_of_their_own() {
         kubelet_podcertificate_states{signer_name=\"signer.test/fails\",state=\"failed\"} 1\n\
         kubelet_podcertificate_states{signer_name=\"signer.test/issues\",state=\"fresh\"} 6";
     eventually_some(PATIENCE, "the metric counts each", || {
-        let (_, page) = bed.node.kubelet_get("/metrics").ok()?;
+        let (_, page) = recording_node.node.kubelet_get("/metrics").ok()?;
         (states(&page) == expected).then_some(())
     })
     .unwrap();
 
     // Nothing survives a restart: a new key, signed anew, under the running container.
-    let before = bed.inside(&container, "cat /v/ed.key");
-    let kind = bed.kind;
-    bed.node.stop_kubelet();
-    bed.node.start_kubelet(kind).unwrap();
+    let before = recording_node.inside(&container, "cat /v/ed.key");
+    let kind = recording_node.kind;
+    recording_node.node.stop_kubelet();
+    recording_node.node.start_kubelet(kind).unwrap();
     eventually(PATIENCE, "a new certificate is there", || {
-        bed.signer.pass().unwrap();
-        bed.inside(&container, "cat /v/ed.key") != before
+        recording_node.signer.pass().unwrap();
+        recording_node.inside(&container, "cat /v/ed.key") != before
     })
     .unwrap();
-    let key = bed.inside(&container, "cat /v/ed.key");
-    let chain = bed.inside(&container, "cat /v/ed.crt");
+    let key = recording_node.inside(&container, "cat /v/ed.key");
+    let chain = recording_node.inside(&container, "cat /v/ed.crt");
     check_pair(&scratch, &authority, &key, &chain, "ED25519 Private-Key");
 }

@@ -22,11 +22,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 use testkit::real::KubeletKind;
-use tests::bed::{Bed, Ways};
 use tests::compare::{Difference, Observed, compare};
 use tests::differences::is_on_purpose;
 use tests::golden::{Golden, short_status};
 use tests::pod_case::{HOST_FOLDER, make};
+use tests::recording_node::{RecordingNode, Ways};
 use tests::script::Step;
 
 /// So many events of one pod the Go kubelet sends at once, before it drops more (client-go: `defaultSpamBurst`).
@@ -43,8 +43,8 @@ enum Verdict {
 }
 
 struct Beds {
-    go: Bed,
-    ours: Bed,
+    go: RecordingNode,
+    ours: RecordingNode,
 }
 
 fn main() -> ExitCode {
@@ -58,8 +58,8 @@ fn main() -> ExitCode {
     let workers = number("WORKERS", 12);
     let ways = ways();
     let (go, ours) = std::thread::scope(|scope| {
-        let go = scope.spawn(|| Bed::start_with(KubeletKind::Go, &ways));
-        let ours = Bed::start_with(KubeletKind::Rubelet, &ways);
+        let go = scope.spawn(|| RecordingNode::start_with(KubeletKind::Go, &ways));
+        let ours = RecordingNode::start_with(KubeletKind::Rubelet, &ways);
         (go.join().expect("a thread"), ours)
     });
     let mut beds = Beds {
@@ -208,13 +208,16 @@ fn restart_once(beds: &mut Beds, pods: &[(u64, Golden)]) -> Vec<(u64, (Golden, V
         .collect()
 }
 
-fn through_restart(bed: &mut Bed, pods: &[(u64, Golden)]) -> Vec<anyhow::Result<Golden>> {
-    let begun = each(pods, |_, pod| bed.begin(pod));
-    bed.go_down();
-    let met = each(pods, |_, pod| bed.meddle(pod));
-    bed.come_up().expect("the kubelet starts again");
+fn through_restart(
+    recording_node: &mut RecordingNode,
+    pods: &[(u64, Golden)],
+) -> Vec<anyhow::Result<Golden>> {
+    let begun = each(pods, |_, pod| recording_node.begin(pod));
+    recording_node.go_down();
+    let met = each(pods, |_, pod| recording_node.meddle(pod));
+    recording_node.come_up().expect("the kubelet starts again");
     let met: Vec<_> = met.into_iter().map(|one| one.unwrap_or_default()).collect();
-    let ended = each(pods, |at, pod| bed.finish(pod, met[at].clone()));
+    let ended = each(pods, |at, pod| recording_node.finish(pod, met[at].clone()));
     begun.into_iter().zip(ended).map(|(begun, ended)| begun.and(ended)).collect()
 }
 

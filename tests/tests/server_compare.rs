@@ -15,23 +15,23 @@ use anyhow::Context as _;
 use serde_json::json;
 use testkit::real::run;
 use tests::answers::difference;
-use tests::ask::{Ask, Chance, Who, access, encode, odd, table};
+use tests::ask::{Ask, RandomAsks, Who, access, encode, odd, table};
 use tests::exposition;
-use tests::twins::Twins;
+use tests::node_pair::NodePair;
 use tests::wire::{Answer, Wire, connect_http2, http2};
 
 /// Families of the Go runtime and of its HTTP client's cache.
 const FAMILIES: &[&str] = &["go_", "rest_client_transport_"];
 
 /// Keeps whole pages in the folder `PAGES`, for people to compare.
-fn keep_pages(twins: &Twins, callers: &Callers) {
+fn keep_pages(node_pair: &NodePair, callers: &Callers) {
     let Some(folder) = std::env::var_os("PAGES") else { return };
     let metrics = ["", "/cadvisor", "/resource", "/probes", "/slis"];
     let others = ["/pods", "/runningpods/", "/configz", "/stats/summary", "/flagz", "/statusz"];
     for page in
         metrics.map(|page| format!("/metrics{page}")).iter().map(|page| &**page).chain(others)
     {
-        for (twin, side) in [(&twins.go, "go"), (&twins.ours, "ours")] {
+        for (twin, side) in [(&node_pair.go, "go"), (&node_pair.ours, "ours")] {
             let answer = callers.plain.send(twin.port(), &Ask::new("GET", page).bytes(), false);
             let file = format!("{}-{side}.txt", page.trim_matches('/').replace('/', "-"));
             let text = twin.common(&answer.unwrap().text());
@@ -41,7 +41,7 @@ fn keep_pages(twins: &Twins, callers: &Callers) {
 }
 
 /// Every metrics page of ours is valid and has the families of the Go kubelet's.
-fn compare_metrics(twins: &Twins, callers: &Callers) -> Vec<String> {
+fn compare_metrics(node_pair: &NodePair, callers: &Callers) -> Vec<String> {
     let mut found = Vec::new();
     for page in
         ["/metrics", "/metrics/cadvisor", "/metrics/resource", "/metrics/probes", "/metrics/slis"]
@@ -51,8 +51,8 @@ fn compare_metrics(twins: &Twins, callers: &Callers) -> Vec<String> {
             let answer = callers.plain.send(port, &ask.bytes(), false).unwrap();
             exposition::read(&answer.text())
         };
-        let want = families(twins.go.port()).unwrap();
-        match families(twins.ours.port()) {
+        let want = families(node_pair.go.port()).unwrap();
+        match families(node_pair.ours.port()) {
             Err(error) => found.push(format!("{page}: {error:#}")),
             Ok(ours) => {
                 let lacking = exposition::lacking(&want, &ours).into_iter();
@@ -62,7 +62,7 @@ fn compare_metrics(twins: &Twins, callers: &Callers) -> Vec<String> {
             }
         }
     }
-    found.extend(compare_values(twins, callers));
+    found.extend(compare_values(node_pair, callers));
     found
 }
 
@@ -81,8 +81,8 @@ const VALUES: [(&str, &str, &[&str]); 9] = [
 
 /// What containers, pods and the machine are called on the page of containers. A crashing pod is in
 /// another state every few seconds, and the machine's interfaces come and go with other tests.
-fn compare_values(twins: &Twins, callers: &Callers) -> Vec<String> {
-    let values = |twin: &tests::twins::Twin, page: &str, family: &str, names: &[&str]| {
+fn compare_values(node_pair: &NodePair, callers: &Callers) -> Vec<String> {
+    let values = |twin: &tests::node_pair::PairedNode, page: &str, family: &str, names: &[&str]| {
         let ask = Ask::new("GET", &format!("/metrics{page}")).bytes();
         let page = twin.common(&callers.plain.send(twin.port(), &ask, false).unwrap().text());
         let lines = page.lines().filter_map(|line| line.strip_prefix(family)?.strip_prefix('{'));
@@ -104,8 +104,10 @@ fn compare_values(twins: &Twins, callers: &Callers) -> Vec<String> {
     };
     let mut found = Vec::new();
     for (page, family, names) in VALUES {
-        let (want, got) =
-            (values(&twins.go, page, family, names), values(&twins.ours, page, family, names));
+        let (want, got) = (
+            values(&node_pair.go, page, family, names),
+            values(&node_pair.ours, page, family, names),
+        );
         let lacking: Vec<_> = want.difference(&got).collect();
         let more: Vec<_> = got.difference(&want).collect();
         if !lacking.is_empty() || !more.is_empty() {
@@ -146,8 +148,8 @@ struct Callers {
 }
 
 impl Callers {
-    fn new(twins: &Twins) -> Callers {
-        let control = &twins.control;
+    fn new(node_pair: &NodePair) -> Callers {
+        let control = &node_pair.control;
         let mut certified = BTreeMap::new();
         for (name, subject) in
             [("admin", BOSS), ("nobody", "/CN=nobody"), ("nameless", "/O=system:masters")]
@@ -223,8 +225,13 @@ enum Listener {
 }
 
 /// Asks both and says what is different.
-fn compare(twins: &Twins, callers: &Callers, ask: &Ask, listener: Listener) -> Option<String> {
-    let send = |twin: &tests::twins::Twin| -> anyhow::Result<Answer> {
+fn compare(
+    node_pair: &NodePair,
+    callers: &Callers,
+    ask: &Ask,
+    listener: Listener,
+) -> Option<String> {
+    let send = |twin: &tests::node_pair::PairedNode| -> anyhow::Result<Answer> {
         let text = ask.text();
         let (wire, port) = match listener {
             Listener::Http2 => {
@@ -245,8 +252,8 @@ fn compare(twins: &Twins, callers: &Callers, ask: &Ask, listener: Listener) -> O
         };
         wire.send(port, &encode(&twin.own(&text)), ask.method == "HEAD")
     };
-    match (send(&twins.go), send(&twins.ours)) {
-        (Ok(go), Ok(ours)) => difference(ask, (&twins.go, &go), (&twins.ours, &ours)),
+    match (send(&node_pair.go), send(&node_pair.ours)) {
+        (Ok(go), Ok(ours)) => difference(ask, (&node_pair.go, &go), (&node_pair.ours, &ours)),
         (Err(_), Err(_)) => None,
         (Ok(go), Err(error)) => {
             Some(format!("{} {:?} has no answer: {error:#}", go.status, go.text()))
@@ -277,14 +284,14 @@ struct Report {
 }
 
 impl Report {
-    fn ask(&mut self, twins: &Twins, callers: &Callers, asks: &[Ask], listener: Listener) {
+    fn ask(&mut self, node_pair: &NodePair, callers: &Callers, asks: &[Ask], listener: Listener) {
         let next = AtomicUsize::new(0);
         let found = Mutex::new(BTreeMap::new());
         std::thread::scope(|scope| {
             for _ in 0..number("WORKERS", 3) {
                 scope.spawn(|| {
                     while let Some((turn, ask)) = turn(&next, asks) {
-                        if let Some(text) = compare(twins, callers, ask, listener) {
+                        if let Some(text) = compare(node_pair, callers, ask, listener) {
                             found.lock().unwrap().insert(turn, text);
                         }
                     }
@@ -310,8 +317,8 @@ impl Report {
 
 #[test]
 fn both_kubelets_answer_alike() {
-    let mut twins = Twins::start(&json!({"volumeStatsAggPeriod": "1s"})).unwrap();
-    let callers = Callers::new(&twins);
+    let mut node_pair = NodePair::start(&json!({"volumeStatsAggPeriod": "1s"})).unwrap();
+    let callers = Callers::new(&node_pair);
     let long = std::env::var_os("ASKS").is_some();
     let by_chance_alone = std::env::var_os("CHANCE").is_some();
     let few = |asks: Vec<Ask>, one_of: usize| -> Vec<Ask> {
@@ -322,33 +329,33 @@ fn both_kubelets_answer_alike() {
     let mut asks = few(table(), 3);
     asks.extend(few(access(), 17));
     asks.extend(few(odd(), 17));
-    let mut chance = Chance::new(number("SEED", 1));
-    let mut by_chance = |count: u64| -> Vec<Ask> { (0..count).map(|_| chance.ask()).collect() };
+    let mut rng = RandomAsks::new(number("SEED", 1));
+    let mut by_chance = |count: u64| -> Vec<Ask> { (0..count).map(|_| rng.ask()).collect() };
     asks.extend(by_chance(number("ASKS", 200)));
-    report.ask(&twins, &callers, &asks, Listener::Secure);
+    report.ask(&node_pair, &callers, &asks, Listener::Secure);
     let clear = ["GET", "HEAD", "POST", "PUT", "OPTIONS", "PATCH", "DELETE", "GOT", "HEADER"];
     let clear = clear.map(|method| Ask::new(method, "/healthz"));
-    report.ask(&twins, &callers, &clear, Listener::Clear);
-    keep_pages(&twins, &callers);
-    for found in compare_metrics(&twins, &callers) {
+    report.ask(&node_pair, &callers, &clear, Listener::Clear);
+    keep_pages(&node_pair, &callers);
+    for found in compare_metrics(&node_pair, &callers) {
         report.differ += 1;
         let _ = writeln!(report.text, "{found}");
     }
     let mut kept = few(odd(), 13);
     kept.extend(by_chance(number("ASKS", 100) / 4));
     kept.retain(|ask| ask.method != "HEAD");
-    report.ask(&twins, &callers, &kept, Listener::Kept);
+    report.ask(&node_pair, &callers, &kept, Listener::Kept);
     let mut read_only = few(access(), 23);
     read_only.extend(by_chance(number("ASKS", 100) / 5));
-    report.ask(&twins, &callers, &read_only, Listener::ReadOnly);
+    report.ask(&node_pair, &callers, &read_only, Listener::ReadOnly);
     let mut health = few(access(), 47);
     health.extend(few(odd(), 47));
     health.extend(by_chance(number("ASKS", 100) / 5));
-    report.ask(&twins, &callers, &health, Listener::Health);
-    let mut queries = Chance::new(number("SEED", 1));
+    report.ask(&node_pair, &callers, &health, Listener::Health);
+    let mut queries = RandomAsks::new(number("SEED", 1));
     if long {
         for overlay in variants() {
-            twins.restart(&overlay).unwrap();
+            node_pair.restart(&overlay).unwrap();
             let _ = writeln!(report.text, "with {overlay}");
             let mut asks: Vec<Ask> = few(access(), 1).into_iter().step_by(3).collect();
             let logs = odd().into_iter().filter(|ask| ask.target.starts_with("/logs"));
@@ -357,17 +364,17 @@ fn both_kubelets_answer_alike() {
             if overlay["enableSystemLogQuery"] == true {
                 asks.extend((0..number("ASKS", 0) / 10).map(|_| queries.log_query()));
             }
-            report.ask(&twins, &callers, &asks, Listener::Secure);
+            report.ask(&node_pair, &callers, &asks, Listener::Secure);
         }
-        twins.restart(&newer()).unwrap();
-        for twin in [&twins.go, &twins.ours] {
+        node_pair.restart(&newer()).unwrap();
+        for twin in [&node_pair.go, &node_pair.ours] {
             connect_http2(twin.port()).unwrap();
         }
         let mut asks = few(table(), 1);
         asks.extend(few(access(), 1));
         asks.extend(by_chance(number("ASKS", 0) / 4));
         asks.retain(|ask| http2::request(ask, str::to_owned).is_some());
-        report.ask(&twins, &callers, &asks, Listener::Http2);
+        report.ask(&node_pair, &callers, &asks, Listener::Http2);
     }
     let Report { text, asked, differ, .. } = report;
     println!("{asked} requests, {differ} differences");

@@ -10,13 +10,25 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use testkit::eventually;
 use testkit::real::{KubeletKind, KubeletOptions, TestNode, run};
-use tests::wire::connect_http2;
+use tests::wire::{connect_http2, connect_tls};
 
 /// Resident memory of a process in KiB.
 fn resident(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Processor time that a process has had.
+fn processor_time(pid: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+    Duration::from_millis(ticks * 10)
+}
+
+fn healthy(url: &str) {
+    run("curl", ["-fsSk", "-m", "20", url]).unwrap();
 }
 
 fn series(port: u16) -> usize {
@@ -169,6 +181,45 @@ fn floods_of_http2_are_ended_and_cost_nothing() {
     assert!(after < before + 32 * 1024, "{before} KiB became {after} KiB");
 }
 
+/// Streams that are asked on and whose answers are never taken: the window is nothing (CVE-2019-9517).
+#[test]
+fn stalled_streams_and_packed_headers_of_http2_cost_little() {
+    let kind = KubeletKind::from_env().unwrap();
+    let mut node = TestNode::builder().kubelet(kind).start().unwrap();
+    let (pid, port) = (node.kubelet().unwrap().pid(), node.api_port());
+    eventually!(30, connect_http2(port).is_ok());
+    let before = resident(pid);
+    let no_window = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
+    let stalled: Vec<_> = (0..100)
+        .filter_map(|_| {
+            let mut stream = connect_http2(port).ok()?;
+            let asks = (0..250).flat_map(|n| frame(1, END, n * 2 + 1, HEADERS));
+            let all: Vec<u8> = no_window.iter().copied().chain(asks).collect();
+            stream.write_all(&all).and_then(|()| stream.flush()).ok()?;
+            Some(stream)
+        })
+        .collect();
+    let url = format!("https://127.0.0.1:{port}/healthz");
+    healthy(&url);
+    let after = resident(pid);
+    println!("{} connections of stalled streams: {before} KiB to {after} KiB", stalled.len());
+    assert!(after < before + 64 * 1024, "{before} KiB became {after} KiB");
+    drop(stalled);
+    // One header of 3,900 bytes, then 16,000 times the same by its number: 62 MB in 16 KB.
+    let (before, used) = (resident(pid), processor_time(pid));
+    let mut first = vec![0x40, 1, b'a', 0x7f, 0xbd, 0x1d];
+    first.extend([b'x'; 3900]);
+    let again = vec![0xbe; 16_000];
+    let refused = until_refused(port, 400, |stream| {
+        let (head, more) = ([HEADERS, &first[..]].concat(), [HEADERS, &again[..]].concat());
+        [frame(1, END, stream * 2 - 1, &head), frame(1, END, stream * 2 + 1, &more)].concat()
+    });
+    healthy(&url);
+    let (after, used) = (resident(pid), processor_time(pid) - used);
+    println!("packed headers refused after {refused:?}: {used:?}, {before} KiB to {after} KiB");
+    assert!(after < before + 64 * 1024, "{before} KiB became {after} KiB");
+}
+
 #[test]
 fn slow_clients_are_not_waited_for_and_keep_nobody_else_waiting() {
     let kind = KubeletKind::from_env().unwrap();
@@ -194,4 +245,78 @@ fn slow_clients_are_not_waited_for_and_keep_nobody_else_waiting() {
     let _ = first.read_to_end(&mut rest);
     assert!(asked.elapsed() < Duration::from_secs(55), "half a handshake ends");
     assert!(resident(pid) < before + 32 * 1024, "half handshakes hold little memory");
+}
+
+#[test]
+fn idle_connections_shut_nobody_out() {
+    let kind = KubeletKind::from_env().unwrap();
+    let mut node = TestNode::builder().kubelet(kind).start().unwrap();
+    let (pid, port, health) = (node.kubelet().unwrap().pid(), node.api_port(), node.health_port());
+    eventually!(30, TcpStream::connect(("127.0.0.1", port)).is_ok());
+    let (api, health_url) =
+        (format!("https://127.0.0.1:{port}/healthz"), format!("http://127.0.0.1:{health}/healthz"));
+    healthy(&api);
+    let before = resident(pid);
+    // All of them from the address that whoever checks health has, too.
+    let open = |port: u16, said: &[u8]| {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        // Others may have been closed already.
+        let _ = stream.write_all(said);
+        stream
+    };
+    let mut idle: Vec<TcpStream> =
+        (0..400).map(|_| open(health, b"GET /healthz HTTP/1.1\r\n")).collect();
+    idle.extend((0..2000).map(|_| open(port, b"")));
+    let spoken: Vec<_> = (0..600).filter_map(|_| connect_tls(port).ok()).collect();
+    let asked = Instant::now();
+    for _ in 0..20 {
+        healthy(&api);
+        healthy(&health_url);
+    }
+    let after = resident(pid);
+    println!(
+        "{} idle connections, {} after a handshake: {:?} for 40 answers; {before} KiB to {after} KiB",
+        idle.len(),
+        spoken.len(),
+        asked.elapsed()
+    );
+    assert!(after < before + 32 * 1024, "{before} KiB became {after} KiB");
+}
+
+#[test]
+fn heads_that_come_byte_by_byte_cost_little() {
+    let kind = KubeletKind::from_env().unwrap();
+    let mut node = TestNode::builder().kubelet(kind).start().unwrap();
+    let (pid, port) = (node.kubelet().unwrap().pid(), node.api_port());
+    eventually!(30, connect_tls(port).is_ok());
+    let (before, used) = (resident(pid), processor_time(pid));
+    let until = Instant::now() + Duration::from_secs(10);
+    let bytes: usize = std::thread::scope(|scope| {
+        let drips: Vec<_> = (0..8)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut sent = 0;
+                    while Instant::now() < until {
+                        let Ok(mut stream) = connect_tls(port) else { continue };
+                        let head = format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(900_000));
+                        if stream.write_all(head.as_bytes()).is_err() {
+                            continue;
+                        }
+                        while Instant::now() < until
+                            && stream.write_all(b"x").and_then(|()| stream.flush()).is_ok()
+                        {
+                            sent += 1;
+                        }
+                    }
+                    sent
+                })
+            })
+            .collect();
+        drips.into_iter().map(|drip| drip.join().unwrap()).sum()
+    });
+    let (after, used) = (resident(pid), processor_time(pid) - used);
+    println!("{bytes} single bytes: {used:?} of processor time; {before} KiB to {after} KiB");
+    // The Go kubelet takes half a second for it; looking from the begin at every byte took more than ten.
+    assert!(used < Duration::from_secs(10), "{used:?} for {bytes} bytes");
+    assert!(after < before + 64 * 1024, "{before} KiB became {after} KiB");
 }

@@ -27,14 +27,14 @@ unmount) umount "$2" && echo '{"status": "Success"}' ;;
 esac
 "#;
 
-struct Bed {
+struct RecordingNode {
     control: Arc<ControlPlane>,
     kind: KubeletKind,
     node: TestNode,
     scratch: PathBuf,
 }
 
-impl Bed {
+impl RecordingNode {
     fn new() -> Self {
         let control = Arc::new(ControlPlane::start(&ControlPlaneOptions::default()).unwrap());
         let kind = KubeletKind::from_env().unwrap();
@@ -207,74 +207,90 @@ fn encoded(text: &str) -> String {
 
 #[test]
 fn a_pod_sees_its_volumes_as_under_the_go_kubelet_and_leaves_nothing() {
-    let mut bed = Bed::new();
+    let mut recording_node = RecordingNode::new();
     let mut seen = Map::new();
-    bed.object("ServiceAccount", "sa", &json!({}));
-    bed.object(
+    recording_node.object("ServiceAccount", "sa", &json!({}));
+    recording_node.object(
         "ConfigMap",
         "map",
         &json!({"data": {"a": "1", "b": "2"},
         "binaryData": {"bin": encoded("word")}}),
     );
-    bed.object("Secret", "secret", &json!({"data": {"s": encoded("word"), "t": encoded("other")}}));
-    bed.local_claim();
-    bed.control.create(&bed.pod()).unwrap();
-    let container = bed.node.wait_running("c", PATIENCE).unwrap();
-    seen.insert("start".into(), bed.look(&container));
+    recording_node.object(
+        "Secret",
+        "secret",
+        &json!({"data": {"s": encoded("word"), "t": encoded("other")}}),
+    );
+    recording_node.local_claim();
+    recording_node.control.create(&recording_node.pod()).unwrap();
+    let container = recording_node.node.wait_running("c", PATIENCE).unwrap();
+    seen.insert("start".into(), recording_node.look(&container));
 
     // Changes arrive under the running container; a subPath stays as it was.
-    bed.patch(&["configmap", "map"], &json!({"data": {"a": "one", "b": null, "c": "3"}}));
-    bed.patch(
+    recording_node
+        .patch(&["configmap", "map"], &json!({"data": {"a": "one", "b": null, "c": "3"}}));
+    recording_node.patch(
         &["secret", "secret"],
         &json!({"data": {"s": encoded("other"), "u": encoded("new")}}),
     );
-    bed.patch(
+    recording_node.patch(
         &["pod", "p"],
         &json!({"metadata": {"labels": {"l": "2"}, "annotations": {"note": "second"}}}),
     );
     // A key that an item names is gone: that volume keeps what it has.
-    let arrived = |bed: &Bed| {
-        bed.inside(
+    let arrived = |recording_node: &RecordingNode| {
+        recording_node.inside(
             &container,
             "cat /v/map/c /v/secret/u /v/down/notes; cat /v/all/labels; ls /v/map/b 2>/dev/null; true",
         )
     };
-    eventually(PATIENCE, "changes arrive", || arrived(&bed) == "3newsecondk=\"x-y\"\nl=\"2\"")
-        .unwrap_or_else(|error| panic!("{error:#}: {:?}", arrived(&bed)));
+    eventually(PATIENCE, "changes arrive", || {
+        arrived(&recording_node) == "3newsecondk=\"x-y\"\nl=\"2\""
+    })
+    .unwrap_or_else(|error| panic!("{error:#}: {:?}", arrived(&recording_node)));
     eventually(PATIENCE, "the projected volume follows", || {
-        bed.inside(&container, "cat /v/all/m/a /v/all/s") == "oneother"
+        recording_node.inside(&container, "cat /v/all/m/a /v/all/s") == "oneother"
     })
     .unwrap();
-    seen.insert("updated".into(), bed.look(&container));
+    seen.insert("updated".into(), recording_node.look(&container));
 
     // A restart: nothing moves, and what changed meanwhile arrives.
     let write = "for d in disk memory host local flex sub; do echo kept > /v/$d/kept; done; echo kept > /v/file";
-    bed.inside(&container, write);
-    let kind = bed.kind;
-    bed.node.stop_kubelet();
-    bed.patch(&["configmap", "map"], &json!({"data": {"a": "uno", "b": "due", "c": null}}));
-    bed.node.start_kubelet(kind).unwrap();
+    recording_node.inside(&container, write);
+    let kind = recording_node.kind;
+    recording_node.node.stop_kubelet();
+    recording_node
+        .patch(&["configmap", "map"], &json!({"data": {"a": "uno", "b": "due", "c": null}}));
+    recording_node.node.start_kubelet(kind).unwrap();
     eventually(PATIENCE, "changes arrive after a restart", || {
-        bed.inside(&container, "cat /v/map/a /v/some/b /v/all/m/a; ls /v/map/c 2>/dev/null; true")
+        recording_node
+            .inside(&container, "cat /v/map/a /v/some/b /v/all/m/a; ls /v/map/c 2>/dev/null; true")
             == "unodueuno"
     })
     .unwrap();
-    assert_eq!(bed.node.wait_running("c", PATIENCE).unwrap(), container, "it never stopped");
-    seen.insert("restarted".into(), bed.look(&container));
+    assert_eq!(
+        recording_node.node.wait_running("c", PATIENCE).unwrap(),
+        container,
+        "it never stopped"
+    );
+    seen.insert("restarted".into(), recording_node.look(&container));
 
     // The end: what the pod owned is gone, what others own is not.
-    bed.control.kubectl(["delete", "pod", "p", "--wait=false"]).unwrap();
-    eventually(PATIENCE, "no mount and no folder is left", || bed.leftovers().is_empty())
-        .unwrap_or_else(|error| panic!("{error:#}: {:#?}", bed.leftovers()));
-    eventually(PATIENCE, "the pod is gone", || bed.control.get(["pod", "p"]).is_err()).unwrap();
-    let calls = bed.node.slot().path("volume-plugins/example.test~dir/calls");
+    recording_node.control.kubectl(["delete", "pod", "p", "--wait=false"]).unwrap();
+    eventually(PATIENCE, "no mount and no folder is left", || {
+        recording_node.leftovers().is_empty()
+    })
+    .unwrap_or_else(|error| panic!("{error:#}: {:#?}", recording_node.leftovers()));
+    eventually(PATIENCE, "the pod is gone", || recording_node.control.get(["pod", "p"]).is_err())
+        .unwrap();
+    let calls = recording_node.node.slot().path("volume-plugins/example.test~dir/calls");
     let calls = std::fs::read_to_string(calls).unwrap();
     assert!(calls.lines().any(|call| call == "unmount"), "{calls}");
     let kept: Vec<String> = (["host/kept", "host-file", "local/kept"].iter())
-        .map(|name| std::fs::read_to_string(bed.scratch.join(name)).unwrap_or_default())
+        .map(|name| std::fs::read_to_string(recording_node.scratch.join(name)).unwrap_or_default())
         .collect();
     seen.insert("kept".into(), json!(kept));
-    std::fs::remove_dir_all(&bed.scratch).unwrap();
+    std::fs::remove_dir_all(&recording_node.scratch).unwrap();
 
     let seen = Value::Object(seen);
     let Some(record) = recorded("volumes/inside.json", &seen).unwrap() else { return };

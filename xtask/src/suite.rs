@@ -28,14 +28,17 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use crate::idleness::Idleness;
+use crate::tidy::security::by_hand;
+use crate::unsteady;
 
 /// Longest any one program may run, unless `TEST_LIMIT` says otherwise (seconds).
 const LIMIT: Duration = Duration::from_secs(900);
 /// Programs that keep the whole machine busy by themselves; they start before the others.
 const ALONE: [&str; 1] = ["tests/goldens"];
 /// Long programs about what others show in part; they run with `ALL=1`, or when they are named.
-const LATER: [&str; 12] = [
+const LATER: [&str; 13] = [
     "tests/access",
+    "tests/api_load",
     "tests/churn",
     "tests/claims",
     "tests/content_changes",
@@ -113,6 +116,11 @@ pub(crate) fn run(root: &Path, filters: &[String]) -> Result<()> {
     if filters.is_empty() && !all {
         say(&format!("ALL=1 adds most golden pods and {}", LATER.join(", ")));
     }
+    if filters.is_empty() {
+        let manifest = fs::read_to_string(root.join("tests/Cargo.toml"));
+        let left_out = by_hand(&manifest.context("read tests/Cargo.toml")?);
+        say(&format!("left out, each has a make target: {}", left_out.join(", ")));
+    }
 
     let begun = Instant::now();
     let mut ended = run_all(programs, jobs, limit, &logs)?;
@@ -124,16 +132,39 @@ pub(crate) fn run(root: &Path, filters: &[String]) -> Result<()> {
     }
     let total = begun.elapsed().as_secs();
     say(&format!("{} of {} programs passed in {total} s", ended.len() - failed.len(), ended.len()));
-    for name in &unsteady {
-        say(&format!(
-            "UNSTEADY {name}: failed beside others, passed by itself; this is a bug to find"
-        ));
+    let again = unsteady::note(&target.join("unsteady"), &tree(root)?, &unsteady)?;
+    if !unsteady.is_empty() {
+        say("UNSTEADY: failed beside others, passed by itself; each is a bug to find");
+        for name in &unsteady {
+            let before = if again.contains(name) { "in an earlier run too" } else { "" };
+            say(&format!("  {name:<28} {before}"));
+        }
     }
-    if failed.is_empty() {
-        return Ok(());
+    if !failed.is_empty() {
+        let names: Vec<&str> = failed.iter().map(|e| e.program.name.as_str()).collect();
+        bail!("failed: {}", names.join(", "))
     }
-    let names: Vec<&str> = failed.iter().map(|e| e.program.name.as_str()).collect();
-    bail!("failed: {}", names.join(", "))
+    if !again.is_empty() {
+        bail!("unsteady in two runs of the same tree: {}", again.join(", "))
+    }
+    Ok(())
+}
+
+/// What names the state of the tree: the commit, and what was changed since.
+fn tree(root: &Path) -> Result<String> {
+    let git = |arguments: &[&str]| -> Result<String> {
+        let out = Command::new("git").args(arguments).current_dir(root).output();
+        let out = out.context("run git")?;
+        Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())
+    };
+    // Changes that are not committed are part of the name, however many there are.
+    Ok(format!("{} {:x}", git(&["rev-parse", "HEAD"])?, fnv(&git(&["diff", "HEAD"])?)))
+}
+
+fn fnv(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 /// Whether a program runs: it is named, or nothing is and it is not one for later.

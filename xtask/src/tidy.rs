@@ -1,9 +1,15 @@
-//! The rules of the tree that no compiler checks, as tests: layers, file heads, sizes, names.
+//! The rules of the tree that no compiler checks, as tests: layers, file heads, sizes, names, crates of others, what
+//! documents name and promise, subjects of commits.
 //!
 //! Each rule is a function from the tree to a list of faults, so that one run names them all.
 
+mod commits;
+mod dependencies;
+mod documents;
+mod items;
 mod layers;
 mod metrics;
+pub(crate) mod security;
 mod source;
 
 use std::path::Path;
@@ -14,6 +20,11 @@ use anyhow::{Result, bail};
 pub(crate) fn faults(root: &Path) -> Result<Vec<String>> {
     let mut faults = layers::faults(root)?;
     faults.extend(source::faults(root)?);
+    faults.extend(items::faults(root)?);
+    faults.extend(documents::faults(root)?);
+    faults.extend(commits::faults(root));
+    faults.extend(dependencies::faults(root)?);
+    faults.extend(security::faults(root)?);
     Ok(faults)
 }
 

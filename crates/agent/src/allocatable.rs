@@ -1,7 +1,7 @@
 //! What the node has, what it keeps from pods, and the cgroups that say so.
 
-use crate::AgentError;
 use crate::host::Host;
+use crate::{AgentError, settings};
 use config::Config;
 use config::resolved::CpuManagerPolicy;
 use engine::cgroup::{
@@ -9,7 +9,9 @@ use engine::cgroup::{
     allocatable, list_limits, over_reserved,
 };
 use engine::eviction::{Signal, Threshold};
-use ports::{EventSeverity, EventTarget, Events, NodeEvent, OnExit, PodCgroups, Roots, Tasks};
+use ports::{
+    EventSeverity, EventTarget, Events, NodeEvent, PodCgroups, PodsSnapshot, Roots, Tasks,
+};
 use resources::cgroups::{
     CgroupDriver, CgroupTree, CgroupTreeConfig, NoPodCgroups, ProtectedMemory, ReservedCgroup,
 };
@@ -17,8 +19,19 @@ use resources::cpus::Cpus;
 use resources::{TunableRule, set_kernel_tunables};
 use std::sync::Arc;
 use telemetry::metrics::Registry;
+use tokio::sync::watch;
 use units::Quantity;
 use units::quantity::Format;
+
+/// What the cgroup tree is made with.
+pub(crate) struct CgroupParts<'a> {
+    pub(crate) driver: Driver,
+    pub(crate) thresholds: &'a [Threshold],
+    pub(crate) lifts_quota: Option<Cpus>,
+    pub(crate) pods: watch::Receiver<PodsSnapshot>,
+    pub(crate) registry: &'a Registry,
+    pub(crate) events: &'a Arc<dyn Events>,
+}
 
 /// Checks the reservation and the kernel, then makes and limits the tree. Faults are upstream's, and end
 /// the start.
@@ -26,11 +39,10 @@ pub(crate) async fn set_up(
     config: &Config,
     host: &Host,
     roots: &Roots,
-    (driver, thresholds, lifts_quota): (Driver, &[Threshold], Option<Cpus>),
-    registry: &Registry,
-    events: &Arc<dyn Events>,
+    parts: CgroupParts<'_>,
     tasks: &Tasks,
 ) -> Result<Arc<dyn PodCgroups>, AgentError> {
+    let CgroupParts { driver, thresholds, lifts_quota, pods, registry, events } = parts;
     let resources = &config.resources;
     let reservations = &resources.reservations;
     let capacity = capacity(config, host, roots);
@@ -44,7 +56,7 @@ pub(crate) async fn set_up(
     if let Some(fault) = missing_hierarchies(host) {
         return Err(AgentError::ContainerManager(fault));
     }
-    if crate::protect::may_swap_volumes(roots) {
+    if crate::eviction_and_shutdown::may_swap_volumes(roots) {
         events.emit(NodeEvent {
             target: EventTarget::Node,
             severity: EventSeverity::Warning,
@@ -57,7 +69,7 @@ pub(crate) async fn set_up(
     }
     let rule = if config.node.protect_kernel_defaults {
         TunableRule::Refuse
-    } else if crate::protect::tolerates_user_namespace(config, roots) {
+    } else if crate::eviction_and_shutdown::tolerates_user_namespace(config, roots) {
         TunableRule::TryToChange
     } else {
         TunableRule::Change
@@ -72,16 +84,19 @@ pub(crate) async fn set_up(
     };
     let maker = CgroupDriver::new(driver, Arc::clone(&host.cgroups), host.page_sizes.clone())
         .measured(registry);
-    let protected = config.gates.enabled("MemoryQoS").then(|| ProtectedMemory::new(registry));
+    let protected = settings::memory_qos(config).then(|| ProtectedMemory::new(registry));
     let shape = CgroupTreeConfig {
         lifts_quota,
         protected,
-        ..tree(config, host, driver, &capacity, cpus.as_deref())
+        ..tree(config, host, &capacity, cpus.as_deref())
     };
     let tree = Box::pin(CgroupTree::set_up(maker, shape)).await?;
-    tasks.spawn("qos-cgroups", OnExit::Fine, tree.clone().run(tasks.token()));
-    let enforce = tree.clone().enforce_pods(Arc::clone(events), tasks.token());
-    tasks.spawn("node-allocatable", OnExit::Fine, enforce);
+    let (levels, token) = (tree.clone(), tasks.token());
+    tasks.spawn_anew("qos-cgroups", move || levels.clone().run(pods.clone(), token.clone()));
+    let (enforcing, told, token) = (tree.clone(), Arc::clone(events), tasks.token());
+    tasks.spawn_anew("node-allocatable", move || {
+        enforcing.clone().enforce_pods(Arc::clone(&told), token.clone())
+    });
     let reserved = reserved(config, cpus.as_deref());
     let limited = tree.enforce_reserved(&reserved, &**events).await;
     limited.map_err(AgentError::ContainerManager)?;
@@ -155,7 +170,6 @@ fn kept_by_eviction(thresholds: &[Threshold], capacity: &ResourceList) -> Resour
 fn tree(
     config: &Config,
     host: &Host,
-    driver: Driver,
     capacity: &ResourceList,
     cpus: Option<&str>,
 ) -> CgroupTreeConfig {
@@ -163,13 +177,13 @@ fn tree(
     let left = allocatable(capacity, &reservations.system, &reservations.kube);
     let for_pods = if config.resources.enforcement.pods { &left } else { capacity };
     let memory = left.get("memory").map_or(0, |q| q.value());
-    let protection = match config.gates.enabled("MemoryQoS") && host.cgroups.is_v2() {
+    let protection = match settings::memory_qos(config) && host.cgroups.is_v2() {
         false => MemoryProtection::Off,
         true if config.resources.tiered_memory_reservation => MemoryProtection::Tiered,
         true => MemoryProtection::Cleared,
     };
     CgroupTreeConfig {
-        root: CgroupName::parse(driver, &config.resources.cgroup_root),
+        root: CgroupName::of_root(&config.resources.cgroup_root),
         policy: PodLimitPolicy {
             cfs_quota: config.pods.cpu_cfs_quota,
             period_us: u64::try_from(config.pods.cpu_cfs_quota_period.as_micros())
@@ -181,7 +195,7 @@ fn tree(
             reserved: reservations.qos_memory_percent.map(|percent| (percent, memory)),
             protection,
         },
-        pod_level_resources: config.gates.enabled("PodLevelResources"),
+        pod_level_resources: settings::pod_level_resources(config),
         lifts_quota: None,
         protected: None,
     }
@@ -199,7 +213,7 @@ fn reserved(config: &Config, cpus: Option<&str>) -> Vec<ReservedCgroup> {
         (enforcement.system_compressible, "System", names.0, system, Enforced::Compressible),
         (enforcement.kube_compressible, "Kube", names.1, kube, Enforced::Compressible),
     ];
-    let protect = config.gates.enabled("MemoryQoS");
+    let protect = settings::memory_qos(config);
     let chosen = all.into_iter().filter(|(on, ..)| *on);
     chosen
         .map(|(_, whose, name, list, enforced)| {

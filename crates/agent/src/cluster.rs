@@ -3,6 +3,7 @@
 
 use crate::host::Host;
 use crate::{AgentError, settings};
+use api::core::v1::Pod;
 use config::Config;
 use kubeapi::certs::{ClientCertConfig, EstablishError, Established, establish};
 use kubeapi::{
@@ -13,6 +14,7 @@ use kubeapi::{
 use ports::{
     ClaimApi, Clock, Events, NodeView, Objects, OnExit, PodApi, Reviews, StorageApi, Tasks,
 };
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use telemetry::metrics::Registry;
 use tokio::sync::{mpsc, watch};
@@ -27,8 +29,10 @@ pub(crate) struct Cluster {
     pub(crate) claims: Option<Arc<dyn ClaimApi>>,
     pub(crate) reviews: Option<Arc<dyn Reviews>>,
     pub(crate) pods: Option<Arc<dyn PodApi>>,
-    pub(crate) pod_sets: Option<mpsc::Receiver<Vec<Arc<api::core::v1::Pod>>>>,
 }
+
+/// Pods of the API server as they come, for their one reader.
+pub(crate) type PodSets = Option<mpsc::Receiver<Vec<Arc<Pod>>>>;
 
 impl Cluster {
     /// Reads or obtains credentials and starts the watches; standalone without a kubeconfig.
@@ -38,9 +42,9 @@ impl Cluster {
         view: &watch::Receiver<Arc<NodeView>>,
         (clock, registry): (&Arc<dyn Clock>, &Registry),
         tasks: &Tasks,
-    ) -> Result<Self, AgentError> {
+    ) -> Result<(Self, PodSets), AgentError> {
         let (Some(api), Some(objects)) = (&config.api, settings::objects(config, host)) else {
-            return Ok(Self {
+            let alone = Self {
                 connection: None,
                 objects: Arc::new(StandaloneObjects),
                 events: Arc::new(EventLog),
@@ -48,8 +52,8 @@ impl Cluster {
                 claims: None,
                 reviews: None,
                 pods: None,
-                pod_sets: None,
-            });
+            };
+            return Ok((alone, None));
         };
         let name = host.hostname.clone();
         let credentials = ClientCertConfig {
@@ -82,16 +86,17 @@ impl Cluster {
         tasks.spawn("events", OnExit::Exit, sending);
         let objects =
             ApiObjects::start(&connection, &objects, view.clone(), Arc::clone(clock), tasks);
-        Ok(Self {
+        let pod_sets = pod_sets(connection.clone(), name.clone(), tasks);
+        let cluster = Self {
             objects: Arc::new(objects),
             events: Arc::new(events),
             storage: Some(Arc::new(ApiStorage::new(&connection, name.clone()))),
-            claims: Some(Arc::new(ApiClaims::new(&connection, name.clone()))),
+            claims: Some(Arc::new(ApiClaims::new(&connection, name))),
             reviews: Some(Arc::new(ApiReviews::new(&connection))),
             pods: Some(Arc::new(ApiPods::new(&connection))),
-            pod_sets: Some(pod_sets(connection.clone(), name, tasks)),
             connection: Some(connection),
-        })
+        };
+        Ok((cluster, Some(pod_sets)))
     }
 }
 
@@ -100,11 +105,7 @@ fn fault(error: &EstablishError) -> AgentError {
 }
 
 /// Complete pod sets from the API server, newest only.
-fn pod_sets(
-    connection: Connection,
-    name: String,
-    tasks: &Tasks,
-) -> mpsc::Receiver<Vec<Arc<api::core::v1::Pod>>> {
+fn pod_sets(connection: Connection, name: String, tasks: &Tasks) -> mpsc::Receiver<Vec<Arc<Pod>>> {
     let (out, mut watched) = watch::channel::<Option<PodWatchEvent>>(None);
     tasks.spawn("pod-watch", OnExit::Exit, watch_pods(connection, name, out, tasks.token()));
     let (sender, receiver) = mpsc::channel(1);
@@ -125,8 +126,9 @@ fn pod_sets(
 
 /// The sets to hand on: the newest, and before it, if pods were cut off since the last one, one that
 /// still has them in their last state. Without it a forced deletion would look like any removal, and
-/// the pod would be given all its time to end.
-fn steps(before: &PodWatchEvent, now: &PodWatchEvent) -> Vec<Vec<Arc<api::core::v1::Pod>>> {
+/// the pod would be given all its time to end. A pod that was made anew under the name of one that was
+/// cut off is only in the second: a name is one pod's at a time.
+fn steps(before: &PodWatchEvent, now: &PodWatchEvent) -> Vec<Vec<Arc<Pod>>> {
     let missed =
         |uid: &api::ids::PodUid| before.pods.contains_key(uid) && !now.pods.contains_key(uid);
     let newest: Vec<_> = now.pods.values().cloned().collect();
@@ -135,19 +137,22 @@ fn steps(before: &PodWatchEvent, now: &PodWatchEvent) -> Vec<Vec<Arc<api::core::
     if last.is_empty() {
         return vec![newest];
     }
-    vec![newest.iter().cloned().chain(last).collect(), newest]
+    let name = |pod: &Arc<Pod>| (pod.metadata.namespace.clone(), pod.metadata.name.clone());
+    let taken: BTreeSet<_> = last.iter().map(name).collect();
+    let others = newest.iter().filter(|pod| !taken.contains(&name(pod))).cloned();
+    vec![others.chain(last.iter().cloned()).collect(), newest]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use api::core::v1::Pod;
     use std::collections::BTreeMap;
 
     fn pods(all: &[(&str, i64)]) -> Arc<BTreeMap<api::ids::PodUid, Arc<Pod>>> {
         let one = |(uid, grace): &(&str, i64)| {
             let mut pod = Pod::default();
             pod.metadata.uid = Some((*uid).to_owned());
+            pod.metadata.name = Some(uid.split('-').next().unwrap_or_default().to_owned());
             pod.metadata.deletion_grace_period_seconds = Some(*grace);
             ((*uid).into(), Arc::new(pod))
         };
@@ -167,5 +172,20 @@ mod tests {
             [vec![Some(30), Some(0)], vec![Some(30)],]
         );
         assert_eq!(steps(&now, &now).len(), 1);
+    }
+
+    #[test]
+    fn a_pod_made_anew_under_the_name_of_one_that_was_cut_off_comes_after_its_end() {
+        let before = PodWatchEvent { pods: pods(&[("a-1", 30)]), ..Default::default() };
+        let now =
+            PodWatchEvent { pods: pods(&[("a-2", 30), ("b", 30)]), cut_off: pods(&[("a-1", 0)]) };
+        let uids = |set: &Vec<Arc<Pod>>| -> Vec<String> {
+            set.iter().filter_map(|pod| pod.metadata.uid.clone()).collect()
+        };
+        let shown: Vec<_> = steps(&before, &now).iter().map(uids).collect();
+        assert_eq!(
+            shown,
+            [vec!["b".to_owned(), "a-1".to_owned()], vec!["a-2".to_owned(), "b".to_owned()]]
+        );
     }
 }

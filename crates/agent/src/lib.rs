@@ -9,23 +9,24 @@
 
 mod allocatable;
 mod cluster;
-mod exclusive;
+mod eviction_and_shutdown;
 mod explain;
 mod host;
 mod idle_metrics;
+mod image_gc_and_logs;
 mod iptables;
 mod layout;
 mod lifecycle;
 mod placement;
-mod protect;
-mod refusals;
+mod reclaim;
 mod registries;
+mod resource_managers;
 mod runtime;
 mod settings;
+mod start;
+mod startup_checks;
 mod traces;
-mod upkeep;
 mod watchdog;
-mod wire;
 
 pub use host::HostError;
 pub use runtime::RuntimeError;
@@ -33,7 +34,7 @@ pub use watchdog::WatchdogError;
 
 use config::Config;
 use lifecycle::Ending;
-use ports::{Clock as _, OnExit, SystemClock, Tasks};
+use ports::{Clock as _, SystemClock, Tasks};
 use std::sync::Arc;
 use std::time::Duration;
 use telemetry::log::LogHandle;
@@ -88,7 +89,7 @@ pub enum AgentError {
     Api(String),
     /// Image pulls.
     #[error(transparent)]
-    Images(#[from] pods::images::ImagesError),
+    Images(#[from] images::ImagesError),
     /// Credential provider plugins.
     #[error("{0}")]
     Providers(String),
@@ -170,6 +171,11 @@ pub fn explain_socket(root: &std::path::Path) -> std::path::PathBuf {
     server::explain_socket(&roots.rubelet())
 }
 
+/// How long calls to the runtime that are under way may take to end: the runtime cancels what its caller
+/// does not wait for, and a pod that may run once would have had its turn. With the rest of the way out it
+/// is well within the 90 s after which a service manager kills.
+const CALLS_UNDER_WAY: Duration = Duration::from_secs(30);
+
 /// How long tasks may take to end. What they leave undone is done after the next start.
 const SHUTDOWN: Duration = Duration::from_secs(10);
 
@@ -180,6 +186,9 @@ const GIVE_UP: Duration = Duration::from_secs(1);
 pub async fn run(config: Config, logs: LogHandle) -> Result<(), AgentError> {
     let tasks = Tasks::new();
     let outcome = run_with(&config, logs, &tasks).await;
+    if outcome.is_ok() {
+        finish_calls(&tasks).await;
+    }
     // What a start that failed has begun has nothing to finish, and may wait for what never came.
     let patience = if outcome.is_ok() { SHUTDOWN } else { GIVE_UP };
     let late = tasks.shutdown_within(patience).await;
@@ -189,6 +198,20 @@ pub async fn run(config: Config, logs: LogHandle) -> Result<(), AgentError> {
     match outcome? {
         Ending::Signal | Ending::LockContention => Ok(()),
         Ending::TaskFailed => Err(AgentError::Task(tasks.fatal().unwrap_or_default())),
+    }
+}
+
+/// Begins nothing new and waits for what is under way; everything else works on meanwhile.
+async fn finish_calls(tasks: &Tasks) {
+    tracing::info!("Ending: waiting for the calls to the runtime that are under way");
+    if let Ok(socket) = std::env::var("NOTIFY_SOCKET")
+        && let Err(error) = sys::systemd::notify(&socket, "STOPPING=1")
+    {
+        tracing::debug!(err = %error, "service manager not notified");
+    }
+    let left = tasks.finish_within(CALLS_UNDER_WAY).await;
+    if left > 0 {
+        tracing::warn!(pods = left, "ending with calls to the runtime under way");
     }
 }
 
@@ -215,7 +238,7 @@ async fn run_with(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<End
     }
     let started = tokio::select! {
         // A start that is given up leaves tasks behind; the caller ends them.
-        started = wire::start(config, logs, Arc::clone(&health_metrics), tasks) => started?,
+        started = start::start(config, logs, Arc::clone(&health_metrics), tasks) => started?,
         // Cancel-safe: the signal is seen once and ends everything.
         signalled = &mut signal => {
             signalled.map_err(AgentError::Signals)?;
@@ -224,20 +247,24 @@ async fn run_with(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<End
     };
     // Last, as upstream: whoever sees it healthy finds every other socket open.
     if let Some(address) = config.server.healthz {
-        let health = server::health::serve(address, health_metrics, tasks.clone());
-        tasks.spawn("health", OnExit::Fine, health);
+        let all = tasks.clone();
+        tasks.spawn_anew("health", move || {
+            server::health::serve(address, Arc::clone(&health_metrics), all.clone())
+        });
     }
     if let Some(socket) = variable("NOTIFY_SOCKET") {
         if let Err(error) = sys::systemd::notify(&socket, "READY=1") {
             tracing::debug!(err = %error, "service manager not notified");
         }
         if let Some(period) = watchdog {
-            let dog = watchdog::run(socket, period, started.checks(), tasks.token());
-            tasks.spawn("watchdog", OnExit::Fine, dog);
+            let (checks, stop) = (started.checks(), tasks.token());
+            tasks.spawn_anew("watchdog", move || {
+                watchdog::run(socket.clone(), period, checks.clone(), stop.clone())
+            });
         }
     }
     tracing::info!("Started kubelet");
-    let cancelled = tasks.token();
+    let failed = tasks.stopping();
     Ok(tokio::select! {
         // Cancel-safe: each of these only waits.
         signalled = &mut signal => {
@@ -245,7 +272,7 @@ async fn run_with(config: &Config, logs: LogHandle, tasks: &Tasks) -> Result<End
             Ending::Signal
         }
         () = &mut contention => Ending::LockContention,
-        () = cancelled.cancelled() => Ending::TaskFailed,
+        () = failed.cancelled() => Ending::TaskFailed,
     })
 }
 

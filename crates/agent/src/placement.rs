@@ -1,7 +1,7 @@
 //! Placement on exclusive resources and what belongs to it: devices, the pod resources socket.
 
-use crate::AgentError;
-use crate::exclusive::Exclusive;
+use crate::resource_managers::ResourceManagers;
+use crate::{AgentError, settings};
 use api::ids::PodUid;
 use config::{Config, environment};
 use cri::RuntimeClient;
@@ -27,16 +27,17 @@ pub(crate) struct Placing {
     pub(crate) front: Arc<dyn Placement>,
     pub(crate) devices: Devices,
     pub(crate) claims: Claims,
-    /// Pods whose devices changed their health.
-    pub(crate) touched: [mpsc::Receiver<PodUid>; 2],
 }
+
+/// Pods whose devices or claims changed their health, for their one reader.
+pub(crate) type ChangedDevices = [mpsc::Receiver<PodUid>; 2];
 
 /// What placement is connected to.
 #[derive(Debug)]
 pub(crate) struct PlacingDeps<'a> {
     pub(crate) running: BTreeSet<(String, String)>,
     /// CPUs and memory.
-    pub(crate) exclusive: &'a Exclusive,
+    pub(crate) resource_managers: &'a ResourceManagers,
     pub(crate) pods: watch::Receiver<PodsSnapshot>,
     pub(crate) api: Option<Arc<dyn ClaimApi>>,
     pub(crate) node: NodeViews,
@@ -50,14 +51,16 @@ impl Placing {
         config: &Config,
         roots: &Roots,
         deps: PlacingDeps<'_>,
-    ) -> Result<Self, AgentError> {
-        let PlacingDeps { running, exclusive, pods, api, node, clock, registry, tasks } = deps;
+    ) -> Result<(Self, ChangedDevices), AgentError> {
+        let PlacingDeps { running, resource_managers, pods, api, node, clock, registry, tasks } =
+            deps;
+        let gates = settings::device_gates(config);
         let (devices, device_pods) = Devices::start(
             DevicesConfig {
                 dir: roots.device_plugins.clone(),
-                numa_nodes: exclusive.numa_nodes(),
-                health_status: config.gates.enabled("ResourceHealthStatus"),
-                claims_for_extended: config.gates.enabled("DRAExtendedResource"),
+                numa_nodes: resource_managers.numa_nodes(),
+                health_status: gates.health,
+                claims_for_extended: gates.extended_claims,
                 running,
                 late: match config.opt_ins.late_devices {
                     environment::LateDevices::Refuse => LateDevices::Refuse,
@@ -73,12 +76,9 @@ impl Placing {
         let (claims, claim_pods) = Claims::start(
             ClaimsConfig {
                 dir: roots.kubelet.clone(),
-                rules: ClaimRules {
-                    extended: config.gates.enabled("DRAExtendedResource"),
-                    groups: config.gates.enabled("DRAWorkloadResourceClaims"),
-                },
-                health: config.gates.enabled("ResourceHealthStatus"),
-                health_message: config.gates.enabled("ResourceHealthStatusMessage"),
+                rules: ClaimRules { extended: gates.extended_claims, groups: gates.group_claims },
+                health: gates.health,
+                health_message: gates.health_message,
             },
             ClaimsDeps {
                 api,
@@ -93,16 +93,15 @@ impl Placing {
             pods,
             devices: devices.clone(),
             claims: Some(claims.clone()),
-            exclusive: Some(exclusive.sets()),
-            active_only: config.gates.enabled("KubeletPodResourcesListUseActivePods"),
+            exclusive: Some(resource_managers.sets()),
+            active_only: gates.active_pods_only,
             metrics: PodResourcesMetrics::new(registry),
         };
         shown.serve(&roots.kubelet.join("pod-resources"), tasks)?;
         // CDI names of claims come before those of device plugins.
-        let front =
-            exclusive.placement(config, vec![Arc::new(claims.clone()), Arc::new(devices.clone())]);
-        let touched = [device_pods, claim_pods];
-        Ok(Self { front, devices, claims, touched })
+        let front = resource_managers
+            .placement(config, vec![Arc::new(claims.clone()), Arc::new(devices.clone())]);
+        Ok((Self { front, devices, claims }, [device_pods, claim_pods]))
     }
 }
 
@@ -133,8 +132,8 @@ pub(crate) async fn running(client: &RuntimeClient) -> BTreeSet<(String, String)
 }
 
 /// Has pods looked at whose devices changed.
-pub(crate) fn look_after(touched: [mpsc::Receiver<PodUid>; 2], pods: &PodsHandle, tasks: &Tasks) {
-    for mut touched in touched {
+pub(crate) fn look_after(changed: ChangedDevices, pods: &PodsHandle, tasks: &Tasks) {
+    for mut touched in changed {
         let (pods, token) = (pods.clone(), tasks.token());
         tasks.spawn("device-health", OnExit::Fine, async move {
             // Cancel-safe: a pod that is not looked at now is looked at after the next start.

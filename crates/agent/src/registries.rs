@@ -1,10 +1,11 @@
 //! The plugins that know registries: their configuration, a file or a folder of files, and their
 //! programs (kubelet: `RegisterCredentialProviderPlugins`).
 
+use crate::settings;
 use config::Config;
 use config::credentials::{self, CredentialProvider, CredentialProviderConfig};
 use engine::image::provider::{ExecEnv, ProviderConfig, TokenAttributes};
-use pods::images::ProviderSetup;
+use images::ProviderSetup;
 use sha2::{Digest as _, Sha256};
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -24,7 +25,7 @@ pub(crate) fn load(config: &Config) -> Result<Option<ProviderSetup>, String> {
         });
     }
     let (joined, hash) = read(&places.config)?;
-    let tokens = config.gates.enabled("KubeletServiceAccountTokenForCredentialProviders");
+    let tokens = settings::tokens_for_providers(config);
     let faults = credentials::faults(&joined, tokens);
     if !faults.is_empty() {
         let faults = config::aggregate(&faults);

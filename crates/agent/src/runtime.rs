@@ -1,5 +1,6 @@
 //! The connection to the container runtime and what it says of itself at start.
 
+use crate::settings;
 use config::Config;
 use cri::{ClientConfig, Endpoint, RuntimeClient, SlowCall};
 use engine::cgroup::Driver;
@@ -104,7 +105,7 @@ pub(crate) async fn connect(
     };
     let client_config = ClientConfig {
         request_timeout: config.runtime.request_timeout,
-        list_streaming: config.gates.enabled("CRIListStreaming"),
+        list_streaming: settings::lists_are_streamed(config),
         observer,
     };
     // The runtime comes first: a bad image endpoint is told once the runtime has answered.

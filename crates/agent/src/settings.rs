@@ -10,8 +10,10 @@ use config::resolved::{
 };
 use engine::admission::resize::ResizePolicy;
 use engine::cgroup::{CgroupName, Driver};
+use engine::cpus::OptionStages;
+use engine::housekeeping::garbage::GcPolicy;
+use engine::image::pull_order::PullOrder;
 use engine::image::record::{AllowList, VerificationPolicy};
-use engine::image::turn::PullOrder;
 use engine::node::{NodeSettings, Reservation, Threshold};
 use engine::pod::PodGates;
 use engine::pod::backoff::BackOffCurve;
@@ -21,10 +23,10 @@ use engine::request::resources::{CgroupVersion, MemoryQos, MemoryReservation, Re
 use engine::request::security::SecuritySettings;
 use engine::status::StatusGates;
 use engine::volumes::Labelling;
+use images::{DockerConfigPlaces, ImagesConfig};
 use kubeapi::{ConnectionConfig, ObjectsConfig, Rate, Strategy};
 use node::{HeartbeatConfig, LeaseConfig, NodeConfig, Registration};
-use pods::images::{DockerConfigPlaces, ImagesConfig};
-use pods::{AdmissionConfig, GcPolicy, PodsConfig, UrlSourceConfig, UsernsConfig, ViewConfig};
+use pods::{AdmissionConfig, PodsConfig, UrlSourceConfig, UsernsConfig, ViewConfig};
 use ports::Roots;
 use server::ServerSettings;
 use server::auth::AuthConfig;
@@ -90,7 +92,7 @@ fn status_gates(config: &Config) -> StatusGates {
 fn request(config: &Config, host: &Host) -> RequestSettings {
     let v2 = host.cgroups.is_v2();
     let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-    let memory_qos = (v2 && config.gates.enabled("MemoryQoS")).then(|| MemoryQos {
+    let memory_qos = (v2 && memory_qos(config)).then(|| MemoryQos {
         reservation: if config.resources.tiered_memory_reservation {
             MemoryReservation::Tiered
         } else {
@@ -115,7 +117,7 @@ fn request(config: &Config, host: &Host) -> RequestSettings {
             cgroup: if v2 { CgroupVersion::V2 } else { CgroupVersion::V1 },
             cfs_period: config.pods.cpu_cfs_quota.then_some(config.pods.cpu_cfs_quota_period),
             single_process_oom_kill: config.pods.single_process_oom_kill.unwrap_or(!v2),
-            pod_level_resources: config.gates.enabled("PodLevelResources"),
+            pod_level_resources: pod_level_resources(config),
             memory_capacity: bytes(host.machine.memory_bytes),
             swap_capacity: bytes(host.machine.swap_bytes),
             swap_controller: host.swap_controller,
@@ -177,7 +179,7 @@ pub(crate) fn pods(config: &Config, host: &Host, roots: &Roots, runtime_name: &s
         runtime_name: runtime_name.to_owned(),
         admission: AdmissionConfig {
             allowed_unsafe_sysctls: config.pods.allowed_unsafe_sysctls.clone(),
-            pod_level_resources: config.gates.enabled("PodLevelResources"),
+            pod_level_resources: pod_level_resources(config),
             taint_comparison: config.gates.enabled("TaintTolerationComparisonOperators"),
             declared_features: host.declared_features.clone(),
             resize: resize_policy(config, host),
@@ -463,7 +465,7 @@ pub(crate) fn stats(
     started: api::stats::Moment,
 ) -> StatsConfig {
     let resources = &config.resources;
-    let root = CgroupName::parse(driver, &resources.cgroup_root);
+    let root = CgroupName::of_root(&resources.cgroup_root);
     let tree = engine::cgroup::Tree::new(&root);
     let own = || crate::host::own_cgroup_of(roots, &host.cgroups);
     StatsConfig {
@@ -482,4 +484,129 @@ pub(crate) fn stats(
         measure_volumes: config.pods.volume_stats_period.is_some(),
         from_runtime: config.gates.enabled("PodAndContainerStatsFromCRI"),
     }
+}
+
+/// Gates of the devices of plugins and of claims.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DeviceGates {
+    /// Whether a pod's status tells the health of its devices, and why it is bad.
+    pub(crate) health: bool,
+    pub(crate) health_message: bool,
+    /// Whether extended resources can be had by claims.
+    pub(crate) extended_claims: bool,
+    /// Whether claims of a group of pods are known.
+    pub(crate) group_claims: bool,
+    /// Whether the pod resources socket lists only pods that have not ended.
+    pub(crate) active_pods_only: bool,
+}
+
+pub(crate) fn device_gates(config: &Config) -> DeviceGates {
+    let on = |gate| config.gates.enabled(gate);
+    DeviceGates {
+        health: on("ResourceHealthStatus"),
+        health_message: on("ResourceHealthStatusMessage"),
+        extended_claims: on("DRAExtendedResource"),
+        group_claims: on("DRAWorkloadResourceClaims"),
+        active_pods_only: on("KubeletPodResourcesListUseActivePods"),
+    }
+}
+
+/// Which options of the CPU manager's policy can be had.
+pub(crate) fn cpu_option_stages(config: &Config) -> OptionStages {
+    let on = |gate| config.gates.enabled(gate);
+    OptionStages {
+        alpha: on("CPUManagerPolicyAlphaOptions"),
+        beta: on("CPUManagerPolicyBetaOptions"),
+    }
+}
+
+/// Gates of graceful shutdown.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ShutdownGates {
+    pub(crate) graceful: bool,
+    pub(crate) by_priority: bool,
+}
+
+pub(crate) fn shutdown_gates(config: &Config) -> ShutdownGates {
+    let on = |gate| config.gates.enabled(gate);
+    ShutdownGates {
+        graceful: on("GracefulNodeShutdown"),
+        by_priority: on("GracefulNodeShutdownBasedOnPodPriority"),
+    }
+}
+
+/// Whether the times of the last shutdown are kept and shown.
+pub(crate) fn keeps_shutdown_times(config: &Config) -> bool {
+    let gates = shutdown_gates(config);
+    gates.graceful && gates.by_priority
+}
+
+/// Whether the cgroups of pods protect and throttle memory.
+pub(crate) fn memory_qos(config: &Config) -> bool {
+    config.gates.enabled("MemoryQoS")
+}
+
+/// Whether pods may have resources of their own.
+pub(crate) fn pod_level_resources(config: &Config) -> bool {
+    config.gates.enabled("PodLevelResources")
+}
+
+/// Whether CPUs and memory are given out to pods with resources of their own.
+pub(crate) fn pod_level_managers(config: &Config) -> bool {
+    config.gates.enabled("PodLevelResourceManagers")
+}
+
+/// Whether a container with CPUs of its own has no quota.
+pub(crate) fn exclusive_cpus_lift_quota(config: &Config) -> bool {
+    config.gates.enabled("DisableCPUQuotaWithExclusiveCPUs")
+}
+
+/// Whether the runtime is asked for lists as streams.
+pub(crate) fn lists_are_streamed(config: &Config) -> bool {
+    config.gates.enabled("CRIListStreaming")
+}
+
+/// Whether pods on the host's network may have users of their own.
+pub(crate) fn user_namespaces_on_host_network(config: &Config) -> bool {
+    config.gates.enabled("UserNamespacesHostNetworkSupport")
+}
+
+/// Whether containers can be checkpointed.
+pub(crate) fn checkpoints(config: &Config) -> bool {
+    config.gates.enabled("ContainerCheckpoint")
+}
+
+/// Whether a serving certificate is asked for a node without addresses.
+pub(crate) fn allow_dns_only_certificates(config: &Config) -> bool {
+    config.gates.enabled("AllowDNSOnlyNodeCSR")
+}
+
+/// Whether there is a socket that lists pods.
+pub(crate) fn serves_pods_socket(config: &Config) -> bool {
+    config.gates.enabled("PodsAPI")
+}
+
+/// Whether it is remembered with which credentials images were pulled.
+pub(crate) fn remembers_pulls(config: &Config) -> bool {
+    config.gates.enabled("KubeletEnsureSecretPulledImages")
+}
+
+/// Whether the files of the serving certificate are read again when they change.
+pub(crate) fn reloads_serving_files(config: &Config) -> bool {
+    config.gates.enabled("ReloadKubeletServerCertificateFile")
+}
+
+/// Whether credential providers may be given a pod's token.
+pub(crate) fn tokens_for_providers(config: &Config) -> bool {
+    config.gates.enabled("KubeletServiceAccountTokenForCredentialProviders")
+}
+
+/// Whether images and containers may have a filesystem each.
+pub(crate) fn image_filesystem_may_be_split(config: &Config) -> bool {
+    config.gates.enabled("KubeletSeparateDiskGC")
+}
+
+/// Whether what cannot be done in a user namespace is left out there.
+pub(crate) fn allows_user_namespace(config: &Config) -> bool {
+    config.gates.enabled("KubeletInUserNamespace")
 }

@@ -7,6 +7,8 @@
 #![forbid(unsafe_code)]
 
 pub mod ids;
+pub mod image;
+pub mod pod;
 pub mod stats;
 
 pub use k8s_openapi::api::{

@@ -33,6 +33,7 @@ use std::collections::BTreeMap;
 use units::release::REPORTED_VERSION;
 
 /// Everything the agent is told.
+/// Many fields: a section for each subsystem.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// The configuration document in force, defaults included.

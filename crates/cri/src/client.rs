@@ -1,4 +1,4 @@
-//! The client: its make, and the one road every call takes.
+//! The client: its construction, and the one function through which every call passes.
 
 mod containers;
 mod content;
@@ -34,30 +34,30 @@ use crate::error::CriError;
 use crate::events::EventStream;
 use crate::features::{Features, Learned};
 use crate::health::{Health, Reachability};
+use crate::in_flight::{InFlight, SlowCall};
 use crate::metrics::CallObserver;
-use crate::under_way::{SlowCall, UnderWay};
 
 pub use streaming::ExecOutput;
 
-/// The largest message taken from a runtime.
+/// The largest message accepted from a runtime.
 const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 /// A call that waits longer than this part of its deadline is logged.
 const SLOW_PART: u32 = 4;
 
-/// A deadline below this has passed before anything is sent.
+/// A deadline below this has expired before anything is sent.
 const LEAST_DEADLINE: Duration = Duration::from_millis(1);
 
-/// And one above this, a hundred years, is none: clocks and headers end somewhere.
+/// A deadline above this, a hundred years, means none: clocks and headers have limits.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// How to call.
+/// Settings of the client.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
     /// The deadline of an ordinary call (`runtimeRequestTimeout`).
     pub request_timeout: Duration,
-    /// Lists come as streams where the runtime has them (gate `CRIListStreaming`).
+    /// Lists are streamed where the runtime supports it (gate `CRIListStreaming`).
     pub list_streaming: bool,
-    /// Is told of every finished call.
+    /// Called after every finished call.
     pub observer: Arc<dyn CallObserver>,
 }
 
@@ -77,14 +77,15 @@ pub struct RuntimeClient {
     inner: Arc<Inner>,
 }
 
-/// A connection whose calls tell the runtime which span they belong to.
-pub(crate) type Traced = InterceptedService<Channel, HandOn>;
+/// A connection whose calls carry the trace context of their span.
+pub(crate) type Traced = InterceptedService<Channel, InjectTraceContext>;
 
-/// Hands the span of the call on (OpenTelemetry: the propagator `TraceContext` of `otelgrpc`).
+/// Injects the trace context of the call's span (OpenTelemetry: the propagator `TraceContext` of
+/// `otelgrpc`).
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct HandOn;
+pub(crate) struct InjectTraceContext;
 
-impl Interceptor for HandOn {
+impl Interceptor for InjectTraceContext {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
         let header = traces::current().and_then(|span| span.to_header().parse().ok());
         if let Some(header) = header {
@@ -99,9 +100,9 @@ struct Inner {
     runtime: RuntimeServiceClient<Traced>,
     image: ImageServiceClient<Traced>,
     content: ContentClient<Channel>,
-    /// The runtime has no such store.
+    /// Whether the runtime has no content store.
     lacks_content: AtomicBool,
-    under_way: UnderWay,
+    in_flight: InFlight,
     runtime_endpoint: String,
     image_endpoint: String,
     config: ClientConfig,
@@ -114,8 +115,8 @@ struct Inner {
 }
 
 impl RuntimeClient {
-    /// A client of the services behind two sockets (the same one, if no image endpoint is given). Connects
-    /// when first used. Needs a tokio runtime around it.
+    /// A client of the services behind two sockets (the same one, if no image endpoint is given).
+    /// Connects on first use. Needs a tokio runtime.
     pub fn new(config: ClientConfig, runtime: &Endpoint, image: Option<&Endpoint>) -> Self {
         let image = image.unwrap_or(runtime);
         Self::build(
@@ -135,19 +136,19 @@ impl RuntimeClient {
         (runtime_endpoint, runtime): (&str, Connector),
         (image_endpoint, image): (&str, Connector),
     ) -> Self {
-        let runtime = RuntimeServiceClient::with_interceptor(runtime.channel(), HandOn)
+        let runtime = RuntimeServiceClient::with_interceptor(runtime.channel(), InjectTraceContext)
             .max_decoding_message_size(MAX_MESSAGE_BYTES);
         let images = image.channel();
         let content =
             ContentClient::new(images.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
-        let image = ImageServiceClient::with_interceptor(images, HandOn)
+        let image = ImageServiceClient::with_interceptor(images, InjectTraceContext)
             .max_decoding_message_size(MAX_MESSAGE_BYTES);
         let inner = Inner {
             runtime,
             image,
             content,
             lacks_content: AtomicBool::new(false),
-            under_way: UnderWay::default(),
+            in_flight: InFlight::default(),
             runtime_endpoint: runtime_endpoint.to_owned(),
             image_endpoint: image_endpoint.to_owned(),
             streams_runtime_lists: AtomicBool::new(config.list_streaming),
@@ -161,7 +162,7 @@ impl RuntimeClient {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Asks both services once, as the Go kubelet does at its start.
+    /// Calls both services once, as the Go kubelet does at its start.
     pub async fn validate(&self) -> Result<(), ValidateError> {
         let failed = |service, endpoint: &str, source| ValidateError {
             service,
@@ -177,13 +178,14 @@ impl RuntimeClient {
         Ok(())
     }
 
-    /// What is known so far about optional calls.
+    /// Which optional calls the runtime is known to support.
     pub fn features(&self) -> Features {
         self.inner.learned.get()
     }
 
-    /// Asks for what can be asked without effect (`RuntimeConfig`, events) and tells what is known then. Meant
-    /// for the start, before an event stream is open: some runtimes split events between streams.
+    /// Probes the optional calls that have no side effects (`RuntimeConfig`, events) and returns
+    /// what is known then. Meant for the start, before an event stream is open: some runtimes split
+    /// events between streams.
     pub async fn probe_features(&self) -> Features {
         // Failures other than "not implemented" leave the feature unknown, and are reported by health.
         let _ = self.runtime_config().await;
@@ -197,12 +199,12 @@ impl RuntimeClient {
         EventStream::new(self.clone())
     }
 
-    /// Calls under way that take a good part of their deadline, the oldest first.
+    /// Calls in flight that have used a considerable part of their deadline, the oldest first.
     pub fn slow_calls(&self) -> Vec<SlowCall> {
-        self.inner.under_way.slow(SLOW_PART)
+        self.inner.in_flight.slow(SLOW_PART)
     }
 
-    /// Follows whether a service can be reached.
+    /// Watches whether a service can be reached.
     pub fn reachability(&self, service: Service) -> watch::Receiver<Reachability> {
         self.inner.health(service).subscribe()
     }
@@ -230,22 +232,22 @@ impl RuntimeClient {
     ) -> Result<T, CriError> {
         let span = tracing::debug_span!("cri", call = call.name());
         let started = Instant::now();
-        let _under_way = self.inner.under_way.enter(call, deadline);
-        // On the heap: many callers hold such a future in theirs.
+        let _under_way = self.inner.in_flight.enter(call, deadline);
+        // Boxed: many callers hold such a future in theirs.
         let attempt = Box::pin(within(call, deadline, attempt).instrument(span));
         let outcome = traces::record(|| opening(call), attempt, closing).await;
         self.note(call, started, outcome.as_ref().map(|_| ()));
         outcome.map(Response::into_inner)
     }
 
-    /// Tells everybody how a call ended.
+    /// Records how a call ended: features, reachability, observer.
     pub(crate) fn note(&self, call: Call, started: Instant, outcome: Result<(), &CriError>) {
         let elapsed = started.elapsed();
         self.inner.learned.note(call, outcome);
         let health = self.inner.health(call.service());
         match outcome {
             Err(err) if err.is_unavailable() => health.lost(&err.to_string()),
-            // Silence until the deadline says nothing about the way to the runtime.
+            // A timeout says nothing about the connection to the runtime.
             Err(err) if err.is_deadline() => {}
             _ => health.answered(),
         }
@@ -255,7 +257,7 @@ impl RuntimeClient {
         self.inner.config.observer.ended(call, elapsed, outcome);
     }
 
-    /// Takes note that the runtime has events.
+    /// Records that the runtime supports events.
     pub(crate) fn learn_events(&self) {
         self.inner.learned.note(Call::GetContainerEvents, Ok(()));
     }
@@ -267,8 +269,8 @@ impl RuntimeClient {
         }
     }
 
-    /// Takes a list from its streamed form where that is wanted and there, else from the plain call. A runtime
-    /// that lacks one streamed list is not asked for another again.
+    /// Uses the streamed list if it is enabled and supported, else the plain call. A runtime that
+    /// lacks one streamed list is not asked for another.
     async fn list<T, Streamed, Plain>(
         &self,
         service: Service,
@@ -308,7 +310,7 @@ impl Inner {
     }
 }
 
-/// A call as traces show it (OpenTelemetry's `otelgrpc`).
+/// The span of a call (OpenTelemetry's `otelgrpc`).
 fn opening(call: Call) -> Opening {
     let service = match call.service() {
         Service::Runtime => "runtime.v1.RuntimeService",
@@ -336,7 +338,7 @@ fn closing<T>(outcome: &Result<Response<T>, CriError>) -> Closing {
     }
 }
 
-/// Waits for an attempt until its deadline; logs once when it takes a good part of it.
+/// Waits for an attempt until its deadline; logs once when it has used a considerable part of it.
 async fn within<T>(
     call: Call,
     deadline: Option<Duration>,
@@ -346,7 +348,7 @@ async fn within<T>(
     let Some(deadline) = deadline else {
         return attempt.await.map_err(failed);
     };
-    // Upstream's clients never make it in less.
+    // Upstream's clients never succeed in less.
     if deadline < LEAST_DEADLINE {
         return Err(CriError::deadline(call));
     }
@@ -361,7 +363,7 @@ async fn within<T>(
     }
 }
 
-/// A request that tells the runtime its deadline.
+/// A request that sends its deadline to the runtime.
 fn request<M>(message: M, deadline: Option<Duration>) -> Request<M> {
     let mut request = Request::new(message);
     if let Some(deadline) = deadline {
@@ -383,7 +385,7 @@ async fn gather<M, T>(
     Ok(Response::new(all))
 }
 
-/// Turns a verdict on an answer into the call's error.
+/// Turns a failed verification of a response into the call's error.
 fn verified<T>(call: Call, answer: T, verdict: Result<(), String>) -> Result<T, CriError> {
     match verdict {
         Ok(()) => Ok(answer),
@@ -391,14 +393,14 @@ fn verified<T>(call: Call, answer: T, verdict: Result<(), String>) -> Result<T, 
     }
 }
 
-/// A service did not answer at the start.
+/// A service did not respond at the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValidateError {
     /// Which service.
     pub service: Service,
-    /// Where it should be, as configured.
+    /// The configured endpoint.
     pub endpoint: String,
-    /// What the call ended with.
+    /// The error of the call.
     pub source: CriError,
 }
 

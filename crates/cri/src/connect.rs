@@ -1,8 +1,8 @@
 //! Connections on demand, with a back-off between failed attempts.
 //!
-//! A call that finds no connection starts an attempt. While the back-off after a failed one runs, calls fail
-//! at once with that failure, so that a dead runtime costs nothing but the error. (grpc-go behaves so in
-//! its state `TRANSIENT_FAILURE`.)
+//! A call without a connection starts an attempt. During the back-off after a failed one, calls
+//! fail at once with that error, so that a dead runtime costs nothing but the error. (grpc-go does
+//! the same in its state `TRANSIENT_FAILURE`.)
 
 use std::fmt;
 use std::future::Future;
@@ -27,8 +27,14 @@ const LAST_DELAY: Duration = Duration::from_secs(3);
 const GROWTH: f64 = 1.6;
 /// How long one attempt may take.
 const ATTEMPT: Duration = Duration::from_secs(5);
-/// Room for whole lists in flight: HTTP/2's own 64 KiB would make a big answer wait for window updates.
+/// The receive window, large enough for complete lists: with HTTP/2's default of 64 KiB a large
+/// response would wait for window updates.
 const WINDOW_BYTES: u32 = 1 << 20;
+
+/// The maximal size of a failed call's message, as in grpc-go. hyper's default of 16 KiB would end
+/// the connection, and every other call on it, when a runtime repeats pod-controlled text (a
+/// command of a megabyte that is not found).
+const ERROR_BYTES: u32 = 16 << 20;
 
 /// The target of a socket without a path.
 const NOWHERE: &str = "dial unix ";
@@ -47,7 +53,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Io for T {}
 
 type Connect = dyn Fn() -> BoxFuture<'static, io::Result<Box<dyn Io>>> + Send + Sync;
 
-/// A way to reach a service: a socket, or in tests any byte stream. Cheap to clone.
+/// Connects to a service: by a socket, or in tests by any byte stream. Cheap to clone.
 #[derive(Clone)]
 pub struct Connector {
     connect: Arc<Connect>,
@@ -80,12 +86,13 @@ impl Connector {
         Self { connect: Arc::new(connect), target: target.into() }
     }
 
-    /// A channel that connects when it is first used. Needs a tokio runtime around it.
+    /// A channel that connects on first use. Needs a tokio runtime.
     pub(crate) fn channel(self) -> Channel {
         let state = Arc::new(Mutex::new(DialState::default()));
         tonic::transport::Endpoint::from_static("http://localhost")
             .initial_stream_window_size(WINDOW_BYTES)
             .initial_connection_window_size(WINDOW_BYTES)
+            .http2_max_header_list_size(ERROR_BYTES)
             .connect_with_connector_lazy(Dialer { connector: self, state })
     }
 }
@@ -102,7 +109,7 @@ pub(crate) enum DialError {
     /// The attempt failed.
     #[error("connection error: desc = {}", quote(&format!("transport: Error while dialing: {}", .0)))]
     Failed(String),
-    /// There is nothing to attempt.
+    /// There is no address.
     #[error("dns resolver: missing address")]
     NoAddress,
 }

@@ -1,6 +1,6 @@
-//! Where a service listens: `unix://PATH` or a bare path.
+//! The address of a service: `unix://PATH` or a bare path.
 //!
-//! (cri-client: `GetAddressAndDialer`.) Sockets only; the texts of refusals are upstream's.
+//! (cri-client: `GetAddressAndDialer`.) Unix sockets only; the error texts are upstream's.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Reads a configured endpoint.
+    /// Parses a configured endpoint.
     pub fn parse(text: &str) -> Result<Self, EndpointError> {
         let refused = |scheme: &str| match scheme {
             "tcp" => EndpointError::NotUnix,
@@ -23,7 +23,7 @@ impl Endpoint {
         let path = match gourl::parse(text) {
             Ok(url) if url.scheme == "unix" => url.path,
             Ok(url) if !url.scheme.is_empty() => return Err(refused(&url.scheme)),
-            // No URL at all is taken for what follows `unix://`.
+            // A text that is not a URL is treated as the part after `unix://`.
             _ => gourl::parse(&format!("unix://{text}")).map_err(EndpointError::NoUrl)?.path,
         };
         Ok(Self { configured: text.to_owned(), path: path.into() })
@@ -52,7 +52,7 @@ pub enum EndpointError {
     /// A network address.
     #[error("only support unix socket endpoint")]
     NotUnix,
-    /// Nothing that can be taken for an address.
+    /// Not a valid address.
     #[error("{0}")]
     NoUrl(String),
     /// Another scheme.

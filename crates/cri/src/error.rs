@@ -1,4 +1,4 @@
-//! What a call can fail with, in the words of the Go kubelet.
+//! Errors of calls, with the texts of the Go kubelet.
 
 use std::error::Error;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::connect::DialError;
 /// A failed call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CriError {
-    /// The runtime, or the way to it, answered with an error.
+    /// The runtime returned an error, or the connection to it failed.
     #[error("{}", rpc_text(*call, *code, message))]
     Rpc {
         /// What was called.
@@ -23,7 +23,7 @@ pub enum CriError {
         /// The runtime's text.
         message: String,
     },
-    /// The answer lacks what it must have.
+    /// The response lacks a required field.
     #[error("{problem}")]
     BadReply {
         /// What was called.
@@ -31,7 +31,7 @@ pub enum CriError {
         /// What is missing.
         problem: String,
     },
-    /// The request makes no sense and was not sent.
+    /// The request is invalid and was not sent.
     #[error("{problem}")]
     BadRequest {
         /// What would have been called.
@@ -39,12 +39,12 @@ pub enum CriError {
         /// What is wrong with it.
         problem: String,
     },
-    /// A command in a container ran out of time.
+    /// A command in a container exceeded its timeout.
     #[error("command timed out: {} timed out after {}", quote(command), go_duration(*after))]
     CommandTimedOut {
         /// The command, joined by spaces.
         command: String,
-        /// The time it had.
+        /// The timeout.
         after: Duration,
     },
 }
@@ -70,7 +70,7 @@ impl CriError {
         }
     }
 
-    /// The gRPC code, if there was an answer.
+    /// The gRPC code, if there was a response.
     pub fn code(&self) -> Option<Code> {
         match self {
             Self::Rpc { code, .. } => Some(*code),
@@ -79,7 +79,7 @@ impl CriError {
         }
     }
 
-    /// The text without the gRPC frame around it.
+    /// The text without grpc-go's prefix.
     pub fn message(&self) -> String {
         match self {
             Self::Rpc { message, .. } => message.clone(),
@@ -108,8 +108,8 @@ impl CriError {
     }
 }
 
-/// grpc-go's frame around a status. A pull that failed with an unknown code keeps only its message, which
-/// image code matches on. (cri-client: `pullImageV1`.)
+/// grpc-go's prefix around a status. A pull that failed with an unknown code has only its message,
+/// which image code matches on. (cri-client: `pullImageV1`.)
 fn rpc_text(call: Call, code: Code, message: &str) -> String {
     match (call, code) {
         (Call::PullImage, Code::Unknown) => message.to_owned(),
@@ -117,7 +117,7 @@ fn rpc_text(call: Call, code: Code, message: &str) -> String {
     }
 }
 
-/// Code and message as grpc-go would give them: errors of the way to the runtime become `Unavailable`.
+/// Code and message as grpc-go would return them: connection errors become `Unavailable`.
 fn normalise(status: &Status) -> (Code, String) {
     let mut cause = status.source();
     let mut root = None;
@@ -140,10 +140,10 @@ fn normalise(status: &Status) -> (Code, String) {
     }
 }
 
-/// tonic's own text for a passed deadline.
+/// tonic's text for an expired deadline.
 const TIMEOUT: &str = "Timeout expired";
 
-/// grpc-go's text for an answer over the size limit, from tonic's.
+/// grpc-go's text for a response over the size limit, from tonic's.
 fn too_large(message: &str) -> Option<String> {
     let rest = message.strip_prefix("Error, decoded message length too large: found ")?;
     let (found, rest) = rest.split_once(" bytes, the limit is: ")?;

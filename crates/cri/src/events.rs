@@ -1,4 +1,4 @@
-//! The runtime's events, as a stream that opens itself again.
+//! The runtime's events, as a stream that reopens itself.
 //!
 //! ```text
 //!            ┌────────────── back-off over ◀──┐
@@ -8,9 +8,9 @@
 //!            └── not implemented: unsupported ┘
 //! ```
 //!
-//! Events are hints: what happened while no stream was open is lost, so each [`RuntimeEvent::Opened`] means
-//! "look at everything". A runtime in Go sends nothing at all until its first event, so an attempt that is
-//! still quiet after a moment counts as open.
+//! Events are hints: those sent while no stream was open are lost, so each [`RuntimeEvent::Opened`]
+//! means that everything must be relisted. A runtime in Go sends nothing at all until its first
+//! event, so an attempt that is still quiet after `QUIET` counts as open.
 
 use std::fmt;
 use std::time::Duration;
@@ -27,21 +27,21 @@ use crate::error::CriError;
 
 /// How long an attempt must stay quiet to count as open.
 const QUIET: Duration = Duration::from_millis(250);
-/// A stream that lived this long was a good one: the back-off starts anew after it.
+/// After a stream that lasted this long, the back-off is reset.
 const STEADY: Duration = Duration::from_secs(10);
-/// How often a runtime without events is asked again (it may have been upgraded).
+/// How often a runtime without events is tried again (it may have been upgraded).
 const UNSUPPORTED_RETRY: Duration = Duration::from_secs(60);
 
-/// What the stream has to say.
+/// An item of the stream.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RuntimeEvent {
-    /// Events flow from now on; what happened before may have been missed.
+    /// Events are received from now on; earlier ones may have been missed.
     Opened,
     /// Something happened to a container.
     Event(Box<ContainerEventResponse>),
     /// The stream broke; it will be opened again.
     Lost(CriError),
-    /// The runtime has no events; it will be asked again after a while.
+    /// The runtime has no events; it will be tried again later.
     Unsupported,
 }
 
@@ -67,7 +67,7 @@ impl EventStream {
         Self { client, state: State::Waiting(now), failures: 0, started: now }
     }
 
-    /// The next thing to know. Never ends; dropping the future loses nothing.
+    /// The next item. Never ends; cancel-safe.
     pub async fn next(&mut self) -> RuntimeEvent {
         loop {
             match &mut self.state {
@@ -92,7 +92,7 @@ impl EventStream {
                     Ok(events) => self.state = State::Open(Box::new(events)),
                     Err(status) => return self.lost(&status),
                 },
-                // Cancel-safe: a half-read message stays in the stream.
+                // Cancel-safe: a partly read message stays in the stream.
                 State::Open(events) => match events.message().await {
                     Ok(Some(event)) => {
                         self.failures = 0;

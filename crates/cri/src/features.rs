@@ -1,19 +1,19 @@
-//! What the runtime can do, learned from its answers.
+//! Optional features of the runtime, learned from its responses.
 
 use std::sync::{Mutex, PoisonError};
 
 use crate::call::Call;
 use crate::error::CriError;
 
-/// Whether a call is there.
+/// Whether a call is supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Support {
-    /// Not asked yet, or only failed for other reasons.
+    /// Not called yet, or it only failed for other reasons.
     #[default]
     Unknown,
-    /// It answered.
+    /// It responded.
     Yes,
-    /// It answered that it does not have it.
+    /// It responded with `Unimplemented`.
     No,
 }
 
@@ -69,8 +69,8 @@ impl Learned {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of an outcome. Only an answer of the call itself counts: a missing object proves that the
-    /// call is there, a dead connection proves nothing.
+    /// Records an outcome. Only a response of the call itself counts: `NotFound` proves that the
+    /// call is supported, a dead connection proves nothing.
     pub(crate) fn note(&self, call: Call, outcome: Result<(), &CriError>) {
         let support = match outcome {
             Ok(()) => Support::Yes,

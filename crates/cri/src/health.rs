@@ -1,17 +1,17 @@
-//! Whether the runtime can be reached, as seen by the calls themselves.
+//! Whether the runtime can be reached, according to the calls themselves.
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::call::Service;
 
-/// What the last call says about the way to a service.
+/// Whether the last call reached the service.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Reachability {
     /// No call has ended yet.
     #[default]
     Unknown,
-    /// It answers (with whatever answer).
+    /// It responds, successfully or with an error.
     Reachable,
     /// It cannot be reached.
     Unreachable {

@@ -1,10 +1,10 @@
 //! The CRI connection: deadlines, typed errors, event stream.
 //!
-//! [`RuntimeClient`] speaks to a container runtime's two services (which may live behind different sockets).
-//! It connects when first used and again after a loss, never faster than its back-off allows; every call has
-//! a deadline of its class and fails with a [`CriError`] whose text is the one the Go kubelet shows.
-//! [`EventStream`] delivers runtime events and reopens itself. What the runtime cannot do is remembered in
-//! [`Features`].
+//! [`RuntimeClient`] speaks to a container runtime's two services (which may be on different
+//! sockets). It connects on first use and again after a loss, never faster than its back-off
+//! allows; every call has a deadline of its class and fails with a [`CriError`] whose text is the
+//! one the Go kubelet shows. [`EventStream`] delivers runtime events and reopens itself. Calls that
+//! the runtime does not support are remembered in [`Features`].
 //!
 //! It decides nothing about pods: no retry of a call, no interpretation of a state.
 #![forbid(unsafe_code)]
@@ -17,8 +17,8 @@ mod error;
 mod events;
 mod features;
 mod health;
+mod in_flight;
 mod metrics;
-mod under_way;
 mod verify;
 
 pub use call::{Call, Service};
@@ -29,7 +29,7 @@ pub use error::CriError;
 pub use events::{EventStream, RuntimeEvent};
 pub use features::{Features, Support};
 pub use health::Reachability;
+pub use in_flight::SlowCall;
 pub use metrics::{CallObserver, RuntimeOperations};
 pub use proto::cri_v1 as api;
 pub use tonic::Code;
-pub use under_way::SlowCall;

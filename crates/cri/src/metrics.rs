@@ -1,4 +1,4 @@
-//! What calls are counted by.
+//! Metrics of calls.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use telemetry::metrics::{CounterFamily, Desc, HistogramFamily, Registry, exponen
 use crate::call::Call;
 use crate::error::CriError;
 
-/// Is told of every finished call.
+/// Called after every finished call.
 pub trait CallObserver: Debug + Send + Sync {
-    /// A call ended. One that its caller gave up is not reported.
+    /// A call ended. A cancelled one is not reported.
     fn ended(&self, call: Call, elapsed: Duration, outcome: Result<(), &CriError>);
 }
 
-/// Nobody listens.
+/// Ignores all calls.
 impl CallObserver for () {
     fn ended(&self, _: Call, _: Duration, _: Result<(), &CriError>) {}
 }
@@ -44,7 +44,7 @@ pub struct RuntimeOperations {
 }
 
 impl RuntimeOperations {
-    /// Counts into a registry.
+    /// Registers the metrics.
     pub fn new(registry: &Registry) -> Self {
         Self {
             total: registry.counter(TOTAL),
@@ -54,8 +54,8 @@ impl RuntimeOperations {
     }
 }
 
-/// Whether upstream makes a call past the client that counts: statistics, log rotation, events and the
-/// question for the cgroup driver have the bare one (kubelet: `Dependencies.RemoteRuntimeService`).
+/// Whether upstream counts a call: it makes stats, log rotation, events and the query of the cgroup
+/// driver through an uncounted client (kubelet: `Dependencies.RemoteRuntimeService`).
 fn is_counted(call: Call) -> bool {
     !matches!(
         call,

@@ -1,4 +1,4 @@
-//! The least an answer must hold to be believed. (cri-client: `verifySandboxStatus`, `verifyContainerStatus`.)
+//! Required fields of responses. (cri-client: `verifySandboxStatus`, `verifyContainerStatus`.)
 
 use proto::cri_v1::{
     ContainerStatus, ImageStatusResponse, PodSandboxStatus, StatusResponse, VersionResponse,

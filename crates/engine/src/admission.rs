@@ -5,7 +5,7 @@
 //! [`before_placement`] (resize, pressure, sysctls) → placement → [`after_placement`] (predicates, AppArmor, features,
 //! shutdown).
 //!
-//! Promises: the first check that refuses decides; nothing here changes any state.
+//! Promises: the first failing check decides; nothing here changes any state.
 
 mod affinity;
 mod predicates;
@@ -20,9 +20,10 @@ pub use affinity::matches_node;
 pub use predicates::{Failure, failures};
 pub use taints::{tolerates, untolerated};
 
-use crate::pod::{is_mirror, is_static, restarts_all};
+use crate::pod::restarts_all;
 use crate::resources::{QosClass, qos_class};
 use api::core::v1::{Node, Pod, Taint};
+use api::pod::{ContainerExt, PodExt};
 use resize::ResizePolicy;
 use sysctl::SysctlPolicy;
 
@@ -117,20 +118,20 @@ pub struct AdmissionConfig {
     pub taint_comparison: bool,
 }
 
-/// What an admission looks at.
+/// The input of an admission.
 #[derive(Debug, Clone, Copy)]
 pub struct AdmissionView<'a> {
-    /// The pod: new ones with allocated resources if a checkpoint has them, resized ones with the wished resources.
+    /// The pod: a new one with allocated resources if a checkpoint has them, a resized one with the desired resources.
     pub pod: &'a Pod,
     /// The pod as it is allocated now, when this is a resize.
     pub resized_from: Option<&'a Pod>,
     /// The other active pods with their allocated resources.
     pub others: &'a [&'a Pod],
-    /// The node; `None` if it cannot be known.
+    /// The node; `None` if it is not known.
     pub node: Option<&'a Node>,
     /// Pressure in force.
     pub pressure: &'a [Pressure],
-    /// A graceful shutdown is under way.
+    /// A graceful shutdown is in progress.
     pub shutting_down: bool,
     /// Settings.
     pub config: &'a AdmissionConfig,
@@ -145,14 +146,14 @@ pub fn before_placement(view: &AdmissionView<'_>) -> Result<(), Rejection> {
     sysctl::check(&view.config.sysctls, view.pod)
 }
 
-/// What the checks after placement say.
+/// The result of the checks after placement.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
     /// The node takes the pod.
     Admitted,
-    /// It does not.
+    /// The node rejects the pod.
     Rejected(Rejection),
-    /// It does once these pods (by index in `others`, in order) are ended.
+    /// The node takes the pod once these pods (by index in `others`, in order) are ended.
     Preempt(preempt::Victims),
 }
 
@@ -199,10 +200,10 @@ fn check_rest(view: &AdmissionView<'_>) -> Result<(), Rejection> {
 
 /// Whether a pod is critical: static, mirror or of system priority.
 pub fn is_critical(pod: &Pod) -> bool {
-    is_static(pod) || is_mirror(pod) || has_system_priority(pod)
+    pod.is_static() || pod.is_mirror() || has_system_priority(pod)
 }
 
-/// Whether a pod has one of the priorities that are the system's own.
+/// Whether a pod has a system priority ([`CRITICAL_PRIORITY`] or above).
 pub fn has_system_priority(pod: &Pod) -> bool {
     priority(pod).is_some_and(|priority| priority >= CRITICAL_PRIORITY)
 }
@@ -283,8 +284,8 @@ fn app_armor_profiles(pod: &Pod) -> Vec<String> {
     found
 }
 
-/// Text of the event about an update that needs what the node does not declare; nothing if it declares all of it, or
-/// the gate NodeDeclaredFeatures is off.
+/// Event message for an update that needs features which the node does not declare; `None` if it declares all of them,
+/// or the gate NodeDeclaredFeatures is off.
 pub fn update_fault(old: &Pod, new: &Pod, declared: Option<&[String]>) -> Option<String> {
     let declared = declared?;
     let (old, new) = (old.spec.as_ref()?, new.spec.as_ref()?);
@@ -298,7 +299,7 @@ pub fn update_fault(old: &Pod, new: &Pod, declared: Option<&[String]>) -> Option
         (
             "InPlacePodVerticalScalingInitContainers",
             init.any(|(was, is)| {
-                !crate::pod::is_sidecar(was)
+                !was.is_sidecar()
                     && !crate::allocation::same(was.resources.as_ref(), is.resources.as_ref())
             }),
         ),
@@ -306,7 +307,7 @@ pub fn update_fault(old: &Pod, new: &Pod, declared: Option<&[String]>) -> Option
     missing_features(&needs, declared)
 }
 
-/// What a pod needs and the node does not declare, as upstream tells it.
+/// The features that a pod needs and the node does not declare, in upstream's words.
 fn missing_features(needs: &[(&str, bool)], declared: &[String]) -> Option<String> {
     let missing: Vec<&str> = needs
         .iter()

@@ -1,13 +1,14 @@
-//! Resources that pods were admitted with, and resources that were last applied: both as a checkpoint that either
-//! kubelet reads (`allocated_pods_state`, `actuated_pods_state`).
+//! Resources that pods were admitted with, and resources that were last applied, each with a checkpoint in the Go
+//! kubelet's format (`allocated_pods_state`, `actuated_pods_state`).
 //!
 //! Promises: same file form and checksum as the Go kubelet; a file that does not verify is an error, never an empty
 //! state. Quantities keep their text.
 
-use crate::pod::{Actuated, is_sidecar};
+use crate::pod::Actuated;
 use crate::resources::{Amounts, Side, side_of};
 use api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use api::ids::PodUid;
+use api::pod::ContainerExt;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use units::gojson::Shape;
@@ -23,7 +24,7 @@ pub enum CheckpointError {
     Corrupt,
 }
 
-/// What one pod was given.
+/// The allocated resources of one pod.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct PodAllocation {
     /// By container name.
@@ -35,12 +36,12 @@ pub struct PodAllocation {
 }
 
 impl PodAllocation {
-    /// What the spec asks for, as far as it can be resized.
+    /// The spec's resources, as far as they can be resized.
     pub fn of(pod: &Pod, gates: AllocationGates) -> Self {
         let Some(spec) = &pod.spec else { return Self::default() };
         let init = spec.init_containers.iter().flatten();
         let containers = init
-            .filter(|c| gates.init_containers || is_sidecar(c))
+            .filter(|c| gates.init_containers || c.is_sidecar())
             .chain(&spec.containers)
             .map(|c| (c.name.clone(), c.resources.clone().unwrap_or_default()))
             .collect();
@@ -48,13 +49,13 @@ impl PodAllocation {
         Self { containers, pod_level }
     }
 
-    /// The pod with these resources instead of the ones it wishes; `None` if they are the same.
+    /// The pod with these resources instead of those in its spec; `None` if they are the same.
     pub fn apply(&self, pod: &Pod, gates: AllocationGates) -> Option<Pod> {
         let wished = pod.spec.as_ref()?;
         let pod_level =
             gates.pod_level && !same(wished.resources.as_ref(), self.pod_level.as_ref());
         let init = wished.init_containers.iter().flatten();
-        // Asked for every pod at every change of any: nothing may be cloned to say "the same".
+        // Called for every pod at every change of any pod: the unchanged case must not clone.
         if !pod_level && wished.containers.iter().chain(init).all(|c| self.differing(c).is_none()) {
             return None;
         }
@@ -72,7 +73,7 @@ impl PodAllocation {
         Some(updated)
     }
 
-    /// What the container has, if that is not what it wishes.
+    /// The container's allocated resources, if they differ from its spec.
     fn differing(&self, container: &Container) -> Option<&ResourceRequirements> {
         let own = self.containers.get(&container.name)?;
         (!same(container.resources.as_ref(), Some(own))).then_some(own)
@@ -151,17 +152,17 @@ impl AllocationState {
         units::gojson::to_string(&Checkpoint { data, checksum })
     }
 
-    /// What a pod was given.
+    /// A pod's allocation.
     pub fn get(&self, uid: &PodUid) -> Option<&PodAllocation> {
         self.pods.get(uid)
     }
 
-    /// Notes what a pod is given; says whether that is new.
+    /// Sets a pod's allocation; returns whether it changed.
     pub fn set(&mut self, uid: &PodUid, allocation: PodAllocation) -> bool {
         self.pods.insert(uid.clone(), allocation.clone()) != Some(allocation)
     }
 
-    /// Notes what one container is given; says whether that is new.
+    /// Sets one container's allocation; returns whether it changed.
     pub fn set_container(
         &mut self,
         uid: &PodUid,
@@ -172,18 +173,18 @@ impl AllocationState {
         pod.containers.insert(container.to_owned(), resources.clone()) != Some(resources)
     }
 
-    /// Notes what the pod itself is given; says whether that is new.
+    /// Sets the pod-level allocation; returns whether it changed.
     pub fn set_pod_level(&mut self, uid: &PodUid, resources: Option<ResourceRequirements>) -> bool {
         let pod = self.pods.entry(uid.clone()).or_default();
         std::mem::replace(&mut pod.pod_level, resources.clone()) != resources
     }
 
-    /// Forgets a pod.
+    /// Removes a pod.
     pub fn remove(&mut self, uid: &PodUid) {
         self.pods.remove(uid);
     }
 
-    /// Forgets pods that are not in the list.
+    /// Removes pods for which `keep` is false.
     pub fn retain(&mut self, keep: impl Fn(&PodUid) -> bool) {
         self.pods.retain(|uid, _| keep(uid));
     }
@@ -216,7 +217,7 @@ pub fn requested_resizes(old: &Pod, new: &Pod) -> Vec<RequestedResize> {
             let had = side_of(was.resources.as_ref(), side);
             let has = side_of(container.resources.as_ref(), side);
             for resource in ["cpu", "memory"] {
-                // Nothing of it is none.
+                // An amount of zero counts as unset.
                 let amount = |list: &Amounts| list.get(resource).copied().filter(|q| !q.is_zero());
                 let operation = match (amount(&had), amount(&has)) {
                     (None, Some(_)) => "add",
@@ -232,13 +233,13 @@ pub fn requested_resizes(old: &Pod, new: &Pod) -> Vec<RequestedResize> {
     found
 }
 
-/// Whether an update wishes other resources for a pod than the version before (upstream: `recordResizeOperations`).
+/// Whether an update changes a pod's desired resources (upstream: `recordResizeOperations`).
 pub fn wishes_otherwise(old: &Pod, new: &Pod) -> bool {
     let own = |pod: &'_ Pod| pod.spec.as_ref().and_then(|spec| spec.resources.clone());
     !requested_resizes(old, new).is_empty() || !same(own(old).as_ref(), own(new).as_ref())
 }
 
-/// Whether two stanzas mean the same, however their quantities are written.
+/// Whether two resource requirements are equal, however their quantities are written.
 pub fn same<'a>(a: Option<&'a ResourceRequirements>, b: Option<&'a ResourceRequirements>) -> bool {
     let claims =
         |r: Option<&'a ResourceRequirements>| r.and_then(|r| r.claims.as_deref()).unwrap_or(&[]);

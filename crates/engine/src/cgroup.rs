@@ -16,8 +16,8 @@ mod pod;
 use crate::resources::QosClass;
 pub use node::{Enforced, ResourceList, allocatable, list_limits, over_reserved};
 pub use pod::{
-    MemoryProtection, PodAsk, PodLimitPolicy, QosPolicy, pod_ask, pod_limits, pod_protection,
-    protected_memory, qos_limits, starved,
+    LevelValues, MemoryProtection, PodAsk, PodLimitPolicy, QosPolicy, only_raised, pod_ask,
+    pod_limits, pod_protection, protected_memory, qos_limits, starved, unsummed,
 };
 
 /// Smallest CPU shares a cgroup can have.
@@ -77,6 +77,12 @@ impl CgroupName {
                 )
             }
         }
+    }
+
+    /// Reads `cgroupRoot`, which is a path of the cgroup filesystem with either driver (kubelet:
+    /// `ParseCgroupfsToCgroupName`).
+    pub fn of_root(text: &str) -> Self {
+        Self::parse(Driver::Cgroupfs, text)
     }
 
     /// Whether this is the root.
@@ -161,7 +167,7 @@ impl Tree {
     }
 }
 
-/// Limits of one cgroup; what is `None` is left as it is.
+/// Limits of one cgroup; `None` leaves a value unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Limits {
     /// CPU shares on the version 1 scale.
@@ -175,7 +181,7 @@ pub struct Limits {
     /// Process limit; -1 is unlimited.
     pub pids: Option<i64>,
     /// Hugetlb limits by page size name (`2MB`). Every page size of the machine must be listed:
-    /// what is missing here is written as 0.
+    /// a missing one is written as 0.
     pub hugetlb: Option<BTreeMap<String, u64>>,
     /// CPUs of the cgroup.
     pub cpuset_cpus: Option<String>,
@@ -196,20 +202,20 @@ pub struct FileWrite {
     pub optional: bool,
 }
 
-/// CPU shares for a CPU amount, within the kernel's bounds. Beyond all machines the product overflows, as upstream's
-/// does (kubelet: `MilliCPUToShares`).
+/// CPU shares for a CPU amount, within the kernel's bounds. For absurdly large amounts the product overflows, as
+/// upstream's does (kubelet: `MilliCPUToShares`).
 pub fn shares(milli_cpu: i64) -> u64 {
     let raw = milli_cpu.wrapping_mul(1024) / 1000;
     u64::try_from(raw).unwrap_or(0).clamp(MIN_SHARES, MAX_SHARES)
 }
 
-/// The version 2 weight that stands for these shares.
+/// The version 2 weight equivalent to these shares.
 pub fn weight(shares: u64) -> u64 {
     let shares = shares.clamp(MIN_SHARES, MAX_SHARES);
     1 + (shares - MIN_SHARES) * 9_999 / (MAX_SHARES - MIN_SHARES)
 }
 
-/// CPU shares that a weight of version 2 stands for.
+/// CPU shares equivalent to a weight of version 2.
 pub fn shares_of_weight(weight: u64) -> u64 {
     weight.saturating_sub(1).saturating_mul(262_142) / 9_999 + 2
 }
@@ -333,6 +339,19 @@ mod tests {
     }
 
     #[test]
+    fn the_configured_root_is_a_path_with_either_driver() {
+        let path =
+            |root: &str, driver| Tree::new(&CgroupName::of_root(root)).kubepods().path(driver);
+        assert_eq!(path("/", Driver::Systemd), "/kubepods.slice");
+        let nested = "/a.slice/a-b.slice";
+        assert_eq!(path(nested, Driver::Cgroupfs), "/a.slice/a-b.slice/kubepods");
+        assert_eq!(
+            path(nested, Driver::Systemd),
+            "/a.slice.slice/a.slice-a_b.slice.slice/a.slice-a_b.slice-kubepods.slice"
+        );
+    }
+
+    #[test]
     fn shares_weight_and_quota_follow_upstream() {
         for (milli, expected) in
             [(0, 2), (1, 2), (2, 2), (10, 10), (1000, 1024), (1 << 40, 262_144)]
@@ -405,7 +424,7 @@ mod tests {
             texts(true),
             ["memory.max=1048576", "cpu.weight=39", "cpu.max=100000 100000", "pids.max=max"]
         );
-        // Upstream's library takes no memory at all for no limit.
+        // Upstream's library treats a memory limit of 0 as unset.
         let nothing = Limits { memory_bytes: Some(0), ..Limits::default() };
         assert!([false, true].iter().all(|v2| file_writes(&nothing, *v2, &[]).is_empty()));
     }

@@ -1,17 +1,17 @@
-//! Dynamic resources: which claims a pod uses, which devices drivers prepared for them, who still needs them.
+//! Dynamic resources: which claims a pod uses, which devices drivers prepared for them, which pods still need them.
 //!
 //! Owns: every decision about claims on this node (upstream: `cm/dra`: `Manager`, `claimInfoCache`, and the claim rules
 //! of `dynamic-resource-allocation/resourceclaim`) and the form of their checkpoint.
 //!
 //! Deliberately absent: talking to drivers and the API server, files.
 
-mod book;
 pub mod checkpoint;
 pub mod health;
 mod rules;
+mod state;
 
-pub use book::{ClaimBook, ClaimKey, PreparedClaim, PreparedDevice, Unprepare};
 pub use rules::{ClaimRules, PodClaim, check, claim_entry, container_requests, pod_claims};
+pub use state::{ClaimKey, ClaimState, PreparedClaim, PreparedDevice, Unprepare};
 
 /// Why claims cannot be used. Display is upstream's text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -36,7 +36,7 @@ pub enum ClaimError {
         /// Name of the entry.
         claim: String,
     },
-    /// A generated claim belongs to somebody else.
+    /// A generated claim is not owned by the pod.
     #[error("ResourceClaim {namespace}/{claim} was not created for Pod {namespace}/{pod} ({why})")]
     NotOwner {
         /// Of both.
@@ -45,7 +45,7 @@ pub enum ClaimError {
         claim: String,
         /// The pod.
         pod: String,
-        /// Who is not the owner.
+        /// Upstream's explanation.
         why: String,
     },
     /// The claim is not reserved for the pod.
@@ -60,10 +60,10 @@ pub enum ClaimError {
         /// Of the claim.
         claim_uid: String,
     },
-    /// Nobody allocated the claim.
+    /// The claim is not allocated.
     #[error("ResourceClaim {0}: not allocated")]
     NotAllocated(String),
-    /// A claim of this name is still prepared for a pod that was forced away.
+    /// An earlier claim of this name is still prepared, for a force-deleted pod.
     #[error(
         "old ResourceClaim with same name {claim} and different UID {uid} still exists (previous pod force-deleted?!)"
     )]
@@ -73,7 +73,7 @@ pub enum ClaimError {
         /// Of the one that is still there.
         uid: String,
     },
-    /// Nothing is known of a claim that should have been prepared.
+    /// A claim that should have been prepared is not known.
     #[error(
         "internal error: unable to get claim info for ResourceClaim {claim} in namespace {namespace}"
     )]

@@ -1,4 +1,4 @@
-//! Exclusive CPUs: which CPUs a container gets for itself and which are left for everybody.
+//! Exclusive CPUs: which CPUs a container gets for itself and which are shared.
 //!
 //! Owns: the machine's CPUs ([`CpuTopology`]), the choice among free ones ([`take`]), the `static` policy
 //! ([`StaticCpus`]) and the text of `cpu_manager_state` ([`checkpoint`]). Upstream: `cpumanager`.

@@ -1,21 +1,21 @@
-//! Devices of device plugins: who has which, which to give next, what the node offers.
+//! Devices of device plugins: their assignments, the choice of devices, and the node's extended resources.
 //!
 //! Owns: every decision about devices (upstream: `devicemanager.ManagerImpl`, `podDevices`) and the form of their
 //! checkpoint. Promises: same choices as upstream where it has an order, ascending ids where it has none.
 //!
-//! Deliberately absent: talking to plugins, files, time (moments are durations since the agent began).
+//! Deliberately absent: calls to plugins, files, clocks (times are durations since the agent started).
 
 mod answers;
-mod book;
 pub mod checkpoint;
 mod choose;
 mod hints;
 mod names;
+mod state;
 
 pub use answers::DeviceAdditions;
-pub use book::{Amounts, DeviceBook, GRACE, Held, PluginOptions};
 pub use choose::{Choice, Question, Request};
 pub use names::is_extended_resource;
+pub use state::{Amounts, DeviceState, GRACE, Held, PluginOptions};
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,10 +46,10 @@ impl Device {
     }
 }
 
-/// Why devices cannot be given. Display is upstream's text.
+/// Why devices cannot be allocated. Display is upstream's text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// The container has another number of devices than it asks for.
+    /// The container has another number of devices than it requests.
     #[error(
         "pod {uid:?} container {container:?} changed request for resource {resource:?} from {from} to {to}"
     )]
@@ -62,16 +62,16 @@ pub enum DeviceError {
         resource: String,
         /// What it has.
         from: usize,
-        /// What it asks for.
+        /// What it requests.
         to: usize,
     },
     /// No plugin ever offered the resource.
     #[error("cannot allocate unregistered device {0}")]
     Unregistered(String),
-    /// The plugin is away or has nothing that works.
+    /// The plugin is gone or has no healthy device.
     #[error("no healthy devices present; cannot allocate unhealthy devices {0}")]
     NoneHealthy(String),
-    /// What the container has is broken or its plugin has not come back.
+    /// The container's devices are unhealthy or their plugin has not registered again.
     #[error(
         "previously allocated devices are no longer healthy; cannot allocate unhealthy devices {0}"
     )]
@@ -88,7 +88,7 @@ pub enum DeviceError {
         /// How many are free.
         available: usize,
     },
-    /// The sets did not hold what they promised.
+    /// Fewer devices could be taken than were counted as available.
     #[error(
         "unexpectedly allocated less resources than required. Requested: {requested}, Got: {got}"
     )]

@@ -1,11 +1,11 @@
-//! Keeping the node alive under pressure: when to act, what to reclaim first, whom to evict, and what to say.
+//! Node-pressure eviction: when to act, what to reclaim first, which pod to evict, and its messages.
 //!
 //! ```text
 //!  stats ─▶ observations ─▶ EvictionState::round ─▶ conditions (for the node and admission)
 //!                                              └──▶ thresholds to act on ─▶ reclaim ─▶ rank ─▶ one pod
 //! ```
 //!
-//! Owns: thresholds ([`threshold`]), what was met since when ([`EvictionState`]), the order of victims ([`rank`]), local
+//! Owns: thresholds ([`threshold`]), since when they are met ([`EvictionState`]), the order of victims ([`rank`]), local
 //! storage limits ([`local`]) and the texts.
 //!
 //! Promises: acts on a reading only once; a condition outlives its cause by the transition period; at most one pod per
@@ -40,7 +40,7 @@ use units::Quantity;
 pub struct Observation {
     /// What is left.
     pub available: Quantity,
-    /// The whole.
+    /// The capacity.
     pub capacity: Quantity,
     /// When it was read; `None` if unknown.
     pub at: Option<Timestamp>,
@@ -100,7 +100,7 @@ pub enum FsLayout {
     Split,
 }
 
-/// A step that frees node resources without touching a pod that runs.
+/// A step that frees node resources without touching a running pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reclaim {
     /// Remove dead containers.
@@ -123,7 +123,7 @@ pub fn reclaim_steps(signal: Signal, layout: FsLayout) -> &'static [Reclaim] {
     }
 }
 
-/// How long an evicted pod gets.
+/// The grace period of evicted pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GracePolicy {
     /// `evictionMaxPodGracePeriod` in seconds.

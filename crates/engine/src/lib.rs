@@ -1,9 +1,10 @@
 //! Every decision, as pure functions over a view and now.
 //!
-//! Owns: what a pod needs next and where it is in its life ([`pod`]), what the API shows of it ([`status`]), what probes
-//! mean ([`probe`]), whether the node takes it ([`admission`], [`allocation`]), when it has to go ([`eviction`],
-//! [`shutdown`]), pods that no API server saw ([`static_pod`]), what is asked of the runtime ([`request`]) and of
-//! cgroups ([`cgroup`], [`resources`]), where its CPUs and memory are ([`topology`], [`cpus`], [`memory`]), images, volumes and the node object.
+//! Owns: what a pod needs next and its life cycle ([`pod`]), its status in the API ([`status`]), what probe results
+//! mean ([`probe`]), whether the node admits it ([`admission`], [`allocation`]), when it is evicted or shut down
+//! ([`eviction`], [`shutdown`]), static pods ([`static_pod`]), requests to the runtime ([`request`]) and cgroup values
+//! ([`cgroup`], [`resources`]), placement of CPUs and memory ([`topology`], [`cpus`], [`memory`]), images, volumes, the
+//! node object, and the clean-up of pods that are no longer configured and of what they left ([`housekeeping`]).
 //!
 //! Promises: no I/O, no clock, no logging, no randomness. Every function is total and deterministic;
 //! `now` is an argument and state is a value that the caller keeps.
@@ -16,6 +17,7 @@ pub mod claims;
 pub mod cpus;
 pub mod devices;
 pub mod eviction;
+pub mod housekeeping;
 pub mod image;
 pub mod memory;
 pub mod node;

@@ -35,7 +35,7 @@ pub struct NodeFacts {
 #[error("{0}")]
 pub struct MemoryFault(pub String);
 
-/// Whether the memory policy cares about a resource.
+/// Whether the memory policy manages a resource.
 fn is_memory(name: &str) -> bool {
     name == "memory" || name.starts_with("hugepages-")
 }

@@ -1,4 +1,4 @@
-//! Out-of-memory kills as the kernel's log tells them (upstream: `oomparser`).
+//! Out-of-memory kills, parsed from the kernel's log (upstream: `oomparser`).
 //!
 //! ```text
 //!   "… invoked oom-killer: …" ─▶ collecting ─▶ "oom-kill:constraint=…" or "Killed process …" ─▶ a kill
@@ -54,7 +54,7 @@ pub struct Victim {
 }
 
 impl OomKill {
-    /// Where the killed process was; `None` if it was no pod's.
+    /// The pod and container of the killed process; `None` if it belonged to no pod.
     pub fn victim(&self) -> Option<Victim> {
         let parts: Vec<&str> = self.cgroup.split('/').filter(|part| !part.is_empty()).collect();
         let (at, pod) =
@@ -72,7 +72,7 @@ impl OomKill {
         Some(Victim { pod, container, limited })
     }
 
-    /// The message of an event of the pod: who was killed, by whose limit, with numbers as far as known.
+    /// The message of the pod's event: what was killed, by which limit, with numbers as far as known.
     pub fn pod_message(&self, limited: Limited, limit: Option<u64>, peak: Option<u64>) -> String {
         let whose = match limited {
             Limited::Container => "the container's",
@@ -108,7 +108,7 @@ pub struct OomReader {
 }
 
 impl OomReader {
-    /// Takes in a line; gives the kill that it completes.
+    /// Reads a line; returns the kill that it completes.
     pub fn line(&mut self, line: &str) -> Option<OomKill> {
         let Some(current) = &mut self.current else {
             if line.contains("invoked oom-killer:") {

@@ -37,7 +37,7 @@ impl ProbeKind {
     }
 }
 
-/// What a probe says about a container.
+/// The settled result of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ProbeOutcome {
     /// The threshold of successes was reached.
@@ -65,14 +65,30 @@ impl ProbeResults {
         self.results.insert((id.clone(), kind), outcome) != Some(outcome)
     }
 
-    /// Forgets one result.
-    pub fn remove(&mut self, id: &ContainerId, kind: ProbeKind) {
-        self.results.remove(&(id.clone(), kind));
+    /// All results of these containers.
+    pub fn of<'a>(&self, ids: impl IntoIterator<Item = &'a ContainerId>) -> Self {
+        let kinds = [ProbeKind::Startup, ProbeKind::Readiness, ProbeKind::Liveness];
+        let mut some = Self::default();
+        for id in ids {
+            for kind in kinds {
+                if let Some(outcome) = self.get(id, kind) {
+                    some.set(id, kind, outcome);
+                }
+            }
+        }
+        some
     }
 
-    /// Forgets containers that are not in the list.
-    pub fn retain(&mut self, keep: impl Fn(&ContainerId) -> bool) {
+    /// Forgets one result; says whether there was one.
+    pub fn remove(&mut self, id: &ContainerId, kind: ProbeKind) -> bool {
+        self.results.remove(&(id.clone(), kind)).is_some()
+    }
+
+    /// Forgets containers that are not in the list; says whether there were any.
+    pub fn retain(&mut self, keep: impl Fn(&ContainerId) -> bool) -> bool {
+        let before = self.results.len();
         self.results.retain(|(id, _), _| keep(id));
+        self.results.len() != before
     }
 
     /// All results in order.

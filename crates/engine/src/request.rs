@@ -1,4 +1,4 @@
-//! CRI requests from pods: everything the runtime is told about a sandbox or container.
+//! CRI requests for pods: all that is sent to the runtime about a sandbox or container.
 //!
 //! Owns: the mapping of a pod to `PodSandboxConfig`, `ContainerConfig` and resource updates, the
 //! files we make for containers (hosts file text), and the labels by which we recognise our own
@@ -35,8 +35,6 @@ pub use container::{ContainerInput, container_config, create_container};
 pub use error::RequestError;
 pub use sandbox::{SandboxInput, run_sandbox, sandbox_config};
 
-use api::core::v1::Pod;
-
 /// Settings of the node that requests depend on, resolved once.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RequestSettings {
@@ -56,15 +54,4 @@ pub struct RequestSettings {
     pub resources: resources::ResourceSettings,
     /// Defaults of security contexts.
     pub security: security::SecuritySettings,
-}
-
-/// `name_namespace(uid)`, as messages name a pod.
-pub fn pod_text(pod: &Pod) -> String {
-    let name = pod.metadata.name.as_deref().unwrap_or_default();
-    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    format!("{name}_{namespace}({})", pod_uid(pod))
-}
-
-fn pod_uid(pod: &Pod) -> &str {
-    pod.metadata.uid.as_deref().unwrap_or_default()
 }

@@ -1,12 +1,11 @@
-//! What pods ask for: requests and limits summed over containers, QoS class, and the numbers the kernel gets.
+//! Requests and limits of pods summed over containers, QoS class, and the corresponding kernel values.
 //!
 //! Promises: same sums as upstream (`component-helpers/resource`): sidecars add to the regular containers and to
 //! every later init container, init containers raise the sum to their maximum, pod-level values replace sums,
 //! overhead comes on top.
-
-use crate::pod::is_sidecar;
 use api::core::v1::{Container, ContainerStatus, Pod, PodSpec, ResourceRequirements};
 use api::machinery::api::resource::Quantity as ApiQuantity;
+use api::pod::ContainerExt;
 use std::collections::BTreeMap;
 use units::Quantity;
 
@@ -74,9 +73,8 @@ pub fn pod_limits(pod: &Pod) -> Amounts {
     of_pod(pod, Side::Limits, Counting::default())
 }
 
-/// What a pod asks for of one resource when pods are compared with each other (upstream:
-/// `GetResourceRequestQuantity`): of a pod that asks for something as a whole its containers do not count, and overhead
-/// counts only on top of something.
+/// A pod's request of one resource for comparisons between pods (upstream: `GetResourceRequestQuantity`): pod-level
+/// resources replace those of the containers, and overhead is added only to a request that is not zero.
 pub fn compared_request(pod: &Pod, resource: &str) -> Quantity {
     let Some(spec) = &pod.spec else { return Quantity::ZERO };
     let asked = if pod_level_set(pod) {
@@ -101,14 +99,14 @@ fn of_containers(pod: &Pod, spec: &PodSpec, side: Side, counting: Counting) -> A
     let mut sidecars = Amounts::new();
     let mut peak = Amounts::new();
     for container in spec.init_containers.iter().flatten() {
-        let sidecar = is_sidecar(container);
+        let sidecar = container.is_sidecar();
         let own = of_container(pod, container, side, counting.with_status && sidecar);
         if sidecar {
             add_all(&mut sums, &own);
             add_all(&mut sidecars, &own);
             raise(&mut peak, &sidecars);
         } else {
-            // A sum is written as its first part is: that of the one that runs.
+            // A sum has the format of its first term: that of the running container.
             let mut now = own;
             add_all(&mut now, &sidecars);
             raise(&mut peak, &now);
@@ -165,14 +163,14 @@ fn resize_is_infeasible(pod: &Pod) -> bool {
         .any(|c| c.type_ == "PodResizePending" && c.reason.as_deref() == Some("Infeasible"))
 }
 
-/// Whether a pod asks for something as a whole (upstream: `IsPodLevelResourcesSet`).
+/// Whether a pod has pod-level resources (upstream: `IsPodLevelResourcesSet`).
 pub fn pod_level_set(pod: &Pod) -> bool {
     let own = pod.spec.as_ref().and_then(|spec| spec.resources.as_ref());
     let lists = own.into_iter().flat_map(|own| [&own.requests, &own.limits]).flatten();
     lists.flat_map(BTreeMap::keys).any(|name| is_pod_level_resource(name))
 }
 
-/// Whether a container by itself asks as those of Guaranteed pods do: CPU and memory, each as much as its limit
+/// Whether a container by itself is like one of a Guaranteed pod: it requests CPU and memory, each equal to its limit
 /// (upstream: `IsContainerEquivalentQOSGuaranteed`).
 pub fn is_guaranteed_alone(container: &Container) -> bool {
     let requests = side_of(container.resources.as_ref(), Side::Requests);
@@ -183,7 +181,7 @@ pub fn is_guaranteed_alone(container: &Container) -> bool {
     })
 }
 
-/// Whether a pod can set this resource for itself.
+/// Whether this resource can be set at pod level.
 pub fn is_pod_level_resource(name: &str) -> bool {
     name == "cpu" || name == "memory" || name.starts_with("hugepages-")
 }
@@ -294,13 +292,13 @@ pub fn compute_qos(pod: &Pod, pod_level: bool) -> QosClass {
     if guaranteed && equal { QosClass::Guaranteed } else { QosClass::Burstable }
 }
 
-/// CPU in milli-units that a cgroup's shares stand for, if they mean anything.
+/// CPU in milli-units equivalent to a cgroup's shares; `None` if they are below the minimum.
 pub fn milli_of_shares(shares: i64) -> Option<i64> {
     let milli = shares.saturating_mul(1000).saturating_add(1023).checked_div(1024)?;
     (shares >= 2 && milli > 0).then_some(milli)
 }
 
-/// CPU in milli-units that a quota stands for; `None` for no limit.
+/// CPU in milli-units equivalent to a quota; `None` for no limit.
 pub fn milli_of_quota(quota: i64, period: i64) -> Option<i64> {
     if quota < 0 || period <= 0 {
         return None;

@@ -1,17 +1,19 @@
-//! What the runtime says about one pod, in the form that decisions read.
+//! The runtime's state of one pod, as the input of decisions.
 //!
-//! Owns: the view types and the questions asked of them again and again (newest instance of a name,
-//! newest sandbox, instances of the active sandbox).
+//! Owns: the view types and common queries on them (newest instance of a name, newest sandbox, instances
+//! of the active sandbox).
 //!
-//! Promises: lists are ordered (sandboxes newest attempt first, containers newest creation first) once
-//! [`RuntimePod::normalise`] was called; every look-up relies on that order.
+//! Promises: lists are ordered (sandboxes newest attempt first, containers newest creation first, and those of one
+//! name by their restart counts, whatever their creation times) once [`RuntimePod::normalise`] was called; every
+//! look-up relies on that order.
 //!
-//! Deliberately absent: CRI messages. Whoever talks to the runtime translates them into these types.
+//! Deliberately absent: CRI messages. The runtime client converts them to these types.
 
 use api::ids::{ContainerId, PodUid, SandboxId};
 use jiff::Timestamp;
+use std::collections::BTreeMap;
 
-/// Everything the runtime knows about one pod at one moment.
+/// The runtime's state of one pod at one time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RuntimePod {
     /// The pod's UID, from sandbox metadata or container labels.
@@ -31,7 +33,7 @@ pub struct RuntimePod {
 }
 
 impl RuntimePod {
-    /// A pod of which the runtime has nothing.
+    /// A pod without sandboxes and containers.
     pub fn empty(uid: PodUid, name: &str, namespace: &str, observed_at: Timestamp) -> Self {
         Self {
             uid,
@@ -44,16 +46,49 @@ impl RuntimePod {
         }
     }
 
-    /// Puts both lists into the order that look-ups rely on.
+    /// Sorts both lists into the order that look-ups rely on, and distinguishes cancelled starts from real exits.
     pub fn normalise(&mut self) {
+        for container in &mut self.containers {
+            if container.start_was_cut_off() {
+                container.state = ContainerRunState::CutOff;
+            }
+        }
         self.sandboxes.sort_by(|a, b| {
             (b.attempt, b.created_at).cmp(&(a.attempt, a.created_at)).then_with(|| a.id.cmp(&b.id))
         });
-        // Two instances of the same moment are told apart by their attempt.
+        // Instances created at the same time are ordered by their attempt.
         self.containers.sort_by(|a, b| {
             let age = |c: &ContainerView| (c.created_at, c.restart_count);
             age(b).cmp(&age(a)).then_with(|| a.id.cmp(&b.id))
         });
+        self.order_instances();
+    }
+
+    /// Orders the instances of each name by restart count, within the positions they occupy: a clock that was set
+    /// back between two starts must not make the older one the newest.
+    fn order_instances(&mut self) {
+        let out_of_order = |list: &[ContainerView]| {
+            list.iter().enumerate().any(|(at, later)| {
+                let earlier = list.iter().take(at);
+                let mut same = earlier.filter(|c| c.name == later.name);
+                same.any(|c| c.restart_count < later.restart_count)
+            })
+        };
+        if !out_of_order(&self.containers) {
+            return;
+        }
+        let mut by_name: BTreeMap<String, Vec<ContainerView>> = BTreeMap::new();
+        let names: Vec<String> = self.containers.iter().map(|c| c.name.clone()).collect();
+        for container in std::mem::take(&mut self.containers) {
+            by_name.entry(container.name.clone()).or_default().push(container);
+        }
+        for list in by_name.values_mut() {
+            // Stable: instances with equal counts keep their order. Taken from the end.
+            list.sort_by_key(|c| std::cmp::Reverse(c.restart_count));
+            list.reverse();
+        }
+        self.containers =
+            names.iter().filter_map(|name| by_name.get_mut(name).and_then(Vec::pop)).collect();
     }
 
     /// The newest instance with this container name, over all sandboxes.
@@ -86,7 +121,7 @@ impl RuntimePod {
         self.newest_sandbox().filter(|s| s.state == SandboxState::Ready)
     }
 
-    /// The first IP that the active sandbox has of its own: none for pods on the node's network.
+    /// The first IP of the active sandbox; empty if it has none, as on the host network.
     pub fn own_ip(&self) -> &str {
         let network = self.active_sandbox().and_then(|s| s.network.as_ref());
         network.map_or("", |network| network.first_ip())
@@ -108,7 +143,7 @@ impl RuntimePod {
         self.sandboxes.iter().any(|s| s.state == SandboxState::Ready)
     }
 
-    /// Whether the runtime holds nothing alive of this pod.
+    /// Whether no container runs and no sandbox is ready.
     pub fn is_dead(&self) -> bool {
         !self.has_running_container() && !self.has_ready_sandbox()
     }
@@ -120,6 +155,10 @@ impl RuntimePod {
         }
     }
 }
+
+/// How containerd shows a container that it could not start.
+const START_ERROR: &str = "StartError";
+const START_ERROR_CODE: i32 = 128;
 
 /// State of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -200,6 +239,9 @@ pub enum ContainerRunState {
     Running,
     /// Its process ended.
     Exited,
+    /// The runtime reports it as exited, but it never ran: the caller of its start went away, and the runtime
+    /// cancelled the start before there was a process.
+    CutOff,
     /// The runtime cannot tell.
     Unknown,
 }
@@ -210,13 +252,20 @@ impl ContainerRunState {
         match self {
             Self::Created => "created",
             Self::Running => "running",
-            Self::Exited => "exited",
+            // As the runtime calls it.
+            Self::Exited | Self::CutOff => "exited",
             Self::Unknown => "unknown",
         }
+    }
+
+    /// Whether it was created and has provably never run.
+    pub fn never_ran(self) -> bool {
+        matches!(self, Self::Created | Self::CutOff)
     }
 }
 
 /// One container instance.
+/// Many fields: what the runtime says of a container, as plans and statuses need it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ContainerView {
     /// Its id, without the runtime's prefix.
@@ -275,6 +324,18 @@ impl ContainerView {
     /// Whether its process runs.
     pub fn is_running(&self) -> bool {
         self.state == ContainerRunState::Running
+    }
+
+    /// Whether its reported exit is a start that was cancelled before its process began. containerd creates the
+    /// process first, which then waits, and starts it in a second step: from there on it may have run, and a start
+    /// that fails for another reason has another message.
+    fn start_was_cut_off(&self) -> bool {
+        self.state == ContainerRunState::Exited
+            && self.started_at.is_none()
+            && self.exit_code == START_ERROR_CODE
+            && self.reason == START_ERROR
+            && self.message.starts_with("failed to create containerd task: ")
+            && self.message.ends_with(": context canceled")
     }
 
     /// Host path of the termination message file, if it is mounted.
@@ -353,4 +414,66 @@ pub struct RestoredSpec {
     pub pre_stop: Option<api::core::v1::LifecycleHandler>,
     /// `io.kubernetes.container.ports`.
     pub ports: Vec<api::core::v1::ContainerPort>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::testing;
+
+    /// How a start ends in containerd's words, as recorded from real ones.
+    fn ended(message: &str) -> ContainerRunState {
+        let mut pod = testing::runtime("ready a:exited128");
+        let container = &mut pod.containers[0];
+        container.started_at = None;
+        container.reason = START_ERROR.to_owned();
+        container.message = message.to_owned();
+        pod.normalise();
+        pod.containers[0].state
+    }
+
+    #[test]
+    fn only_a_start_that_was_cancelled_before_there_was_a_process_never_ran() {
+        assert_eq!(ended(testing::CUT), ContainerRunState::CutOff);
+        for message in [
+            "failed to start containerd task \"a\": context canceled",
+            "failed to create containerd task: failed to create shim task: OCI runtime create \
+             failed: runc create failed: unable to start container process: exec: \
+             \"context canceled\": executable file not found in $PATH",
+            "failed to create containerd task: failed to create shim task: context deadline exceeded",
+            "context canceled",
+            "",
+        ] {
+            assert_eq!(ended(message), ContainerRunState::Exited, "{message}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_does_not_make_an_older_instance_the_newest() {
+        let mut pod = testing::runtime("ready a:exited1 b:running a:exited2 a:running");
+        for (number, created) in [(0, 900), (1, 100), (2, 200)] {
+            let code = [1, 2, 0];
+            let found =
+                pod.containers.iter_mut().find(|c| c.name == "a" && c.exit_code == code[number]);
+            let container = found.unwrap();
+            container.restart_count = i32::try_from(number).unwrap();
+            container.created_at = testing::at(created);
+        }
+        pod.normalise();
+        let numbers: Vec<i32> = pod.instances("a").map(|c| c.restart_count).collect();
+        assert_eq!(numbers, [2, 1, 0]);
+        assert!(pod.newest("a").unwrap().is_running());
+        assert_eq!(pod.containers.len(), 4);
+    }
+
+    #[test]
+    fn what_has_started_has_run_whatever_is_said_of_its_end() {
+        let mut pod = testing::runtime("ready a:exited128");
+        let container = &mut pod.containers[0];
+        container.reason = START_ERROR.to_owned();
+        container.message = "failed to create containerd task: context canceled".to_owned();
+        assert!(container.started_at.is_some());
+        pod.normalise();
+        assert_eq!(pod.containers[0].state, ContainerRunState::Exited);
+    }
 }

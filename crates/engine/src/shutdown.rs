@@ -7,9 +7,9 @@ use crate::pod::life::StatusOverride;
 use api::core::v1::{Pod, PodCondition};
 use std::time::Duration;
 
-/// Why pods end.
+/// `status.reason` of the pods.
 const REASON: &str = "Terminated";
-/// What they are told.
+/// `status.message` of the pods.
 pub const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
 
 /// Time for pods of a priority and above, up to the next group.
@@ -84,7 +84,7 @@ pub fn groups(periods: &[PriorityPeriod], pods: &[&Pod]) -> Vec<Group> {
     filled
 }
 
-/// What a pod shows that ends with the node.
+/// The status of a pod that is terminated by the shutdown.
 pub fn status(pod: &Pod) -> StatusOverride {
     StatusOverride {
         reason: REASON.to_owned(),

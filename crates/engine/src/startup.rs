@@ -1,29 +1,29 @@
 //! How long pods of the API server take to start (upstream: `PodStartupLatencyTracker`).
 //!
-//! Owns: per pod what is taken off its time: pulls of images, and the run of its init container; and whether its
-//! start was seen already, in the status that was sent and then in what the API server tells of it.
+//! Owns: per pod the times to deduct (image pulls and its init containers' runs), and whether its start was observed
+//! already: in the status that was sent, and then in the pod that the API server sends back.
 //!
-//! Promises: a pod is told once, when all its containers run at the same time; one that was there before us, or that
-//! the scheduler could not place at once, is never told. The odd arithmetic of several init containers is upstream's.
-
-use crate::status::is_terminal;
+//! Promises: a pod is reported once, when all its containers run at the same time; one that is older than the agent,
+//! or that the scheduler could not place at once, is never reported. The odd arithmetic of several init containers is
+//! upstream's.
 use api::core::v1::{Pod, PodStatus};
 use api::ids::PodUid;
+use api::pod::{PodExt, PodStatusExt};
 use jiff::{SignedDuration, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A start that was just seen to be over.
+/// The measured start of a pod.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Started {
     /// Seconds since the pod was created.
     pub total: f64,
-    /// The same without pulls and init containers; absent for pods with volumes that outlive them.
+    /// The same without pulls and init containers; absent for stateful pods.
     pub own: Option<f64>,
     /// It has a network of its own.
     pub own_network: bool,
 }
 
-/// All pods whose start is followed.
+/// All pods whose start is tracked.
 #[derive(Debug, Default)]
 pub struct Startups {
     pods: BTreeMap<PodUid, Startup>,
@@ -41,12 +41,12 @@ struct Startup {
 }
 
 impl Startups {
-    /// The API server shows a pod (not a static one); what is to be told of its start.
+    /// The API server sent a pod (not a static one); returns its start, if it is to be reported now.
     pub fn observed(&mut self, pod: &Pod, now: Timestamp) -> Option<Started> {
-        let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
+        let uid = pod.uid();
         let none = PodStatus::default();
         let status = pod.status.as_ref().unwrap_or(&none);
-        if is_terminal(status.phase.as_deref()) {
+        if status.is_terminal() {
             self.pods.remove(&uid);
             return None;
         }
@@ -92,7 +92,7 @@ impl Startups {
         }
     }
 
-    /// An image of the pod is there: the pull that began first is over. One that failed goes on until then.
+    /// An image of the pod was pulled: ends the pull that began first. A failed one counts until then.
     pub fn pull_ended(&mut self, uid: &PodUid, at: Timestamp) {
         if let Some(startup) = self.pods.get_mut(uid)
             && !startup.pulling.is_empty()
@@ -109,7 +109,7 @@ impl Startups {
         }
     }
 
-    /// The runtime shows an init container that ended then; told at every look.
+    /// The runtime reports an init container that ended at `at`; called at every sync.
     pub fn init_ended(&mut self, uid: &PodUid, at: Timestamp) {
         let Some(startup) = self.pods.get_mut(uid) else { return };
         if let Some(since) = startup.init_since.take() {
@@ -131,7 +131,7 @@ impl Startups {
     }
 }
 
-/// Whether every container runs; so it is of a pod that shows none.
+/// Whether every container runs; true for a status without containers.
 fn all_run(status: &PodStatus) -> bool {
     status.container_statuses.iter().flatten().all(|entry| {
         let running = entry.state.as_ref().and_then(|state| state.running.as_ref());
@@ -139,7 +139,7 @@ fn all_run(status: &PodStatus) -> bool {
     })
 }
 
-/// Time in which at least one pull was under way, given in the order of their ends.
+/// Total time in which at least one pull ran; `pulls` are in the order of their ends.
 fn pulling_time(pulls: &[(Timestamp, Timestamp)]) -> SignedDuration {
     let mut total = SignedDuration::ZERO;
     let mut until: Option<Timestamp> = None;
@@ -189,7 +189,7 @@ mod tests {
         .unwrap()
     }
 
-    /// Follows a pod from its first sight until it runs; what is told of it at second 30.
+    /// Tracks a pod from its creation until it runs; returns what is reported at second 30.
     fn follow(
         pod_of: impl Fn(bool) -> Pod,
         meanwhile: impl FnOnce(&mut Startups),
@@ -238,7 +238,7 @@ mod tests {
             |running| pod(json!([]), running),
             |startups| {
                 startups.init_began(&uid, at(2));
-                // The second one is started before the end of the first is looked at.
+                // The second one is started before the end of the first is observed.
                 startups.init_began(&uid, at(6));
                 startups.init_ended(&uid, at(5));
                 startups.init_ended(&uid, at(9));

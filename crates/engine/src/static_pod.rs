@@ -1,10 +1,10 @@
 //! From a manifest to a pod of this node, and its mirror in the API.
 //!
-//! Owns: the API's defaults and validation for pods that no API server saw, their identity, and when a mirror pod is
-//! still theirs.
+//! Owns: the API's defaults and validation for pods that do not come from an API server, their identity, and when a
+//! mirror pod still matches.
 //!
-//! Promises: the same manifest in the same place is the same pod (UID) across restarts, and the one that the Go
-//! kubelet makes of it. A manifest that an API server would refuse is refused.
+//! Promises: the same manifest from the same origin is the same pod (UID) across restarts, and the same as the Go
+//! kubelet's. A manifest that an API server would reject is rejected.
 
 mod defaults;
 mod identity;
@@ -17,13 +17,10 @@ pub use defaults::set_defaults;
 pub use references::api_reference;
 pub use validate::{Fault, Rules, faults};
 
-use crate::pod::{MIRROR_ANNOTATION, is_static};
 use api::core::v1::{Pod, Toleration};
 use api::machinery::apis::meta::v1::OwnerReference;
+use api::pod::{HASH_ANNOTATION, MIRROR_ANNOTATION, PodExt};
 use identity::uid_of;
-
-/// Annotation with a static pod's identity; a mirror repeats it.
-pub const HASH_ANNOTATION: &str = "kubernetes.io/config.hash";
 
 /// Where the manifest was read; part of the pod's identity.
 #[derive(Debug, Clone, Copy)]
@@ -56,7 +53,7 @@ pub enum StaticPodError {
     /// It refers to an object of the API.
     #[error("static pods may not reference {0}")]
     ApiReference(String),
-    /// It refers to what no static pod may have, whatever else is allowed.
+    /// It uses something that no static pod may use, whatever the gates.
     #[error("static pods may not use {0}")]
     NeverAllowed(&'static str),
     /// An API server would refuse it.
@@ -64,7 +61,7 @@ pub enum StaticPodError {
     Invalid(Vec<Fault>),
 }
 
-/// Fills in defaults, identity and place, and validates the result.
+/// Fills in defaults, identity and node name, and validates the result.
 pub fn prepare(
     mut pod: Pod,
     origin: &StaticOrigin<'_>,
@@ -89,7 +86,7 @@ pub fn prepare(
     if matches!(origin, StaticOrigin::File(_)) {
         tolerate_everything(spec.tolerations.get_or_insert_default());
     }
-    // What else the manifest says about its status stays, as of a pod that was dumped to a file.
+    // The rest of a status in the manifest stays, e.g. from a pod that was dumped to a file.
     pod.status.get_or_insert_default().phase = Some("Pending".to_owned());
     set_uid(&mut pod, &uid);
     let found = faults(&pod, &settings.rules);
@@ -102,7 +99,7 @@ pub fn prepare(
     }
 }
 
-/// What the pod refers to although a static pod may not.
+/// The reference of the pod that a static pod may not have.
 fn refusal(
     pod: &Pod,
     origin: &StaticOrigin<'_>,
@@ -111,7 +108,7 @@ fn refusal(
     if settings.refuse_api_references {
         return api_reference(pod).map(|what| StaticPodError::ApiReference(what.to_owned()));
     }
-    // Without the rule lists are not looked at, and of single pods only this.
+    // Without the gate, lists are not checked, and single pods only for this.
     if matches!(origin, StaticOrigin::UrlList(_)) {
         return None;
     }
@@ -166,22 +163,21 @@ pub struct MirrorPlan {
 
 /// Compares a static pod with its mirror, if the API has one.
 pub fn mirror_plan(pod: &Pod, mirror: Option<&Pod>) -> MirrorPlan {
-    let Some(mirror) = mirror else { return MirrorPlan { delete: None, create: is_static(pod) } };
+    let Some(mirror) = mirror else { return MirrorPlan { delete: None, create: pod.is_static() } };
     let fits = mirror.metadata.deletion_timestamp.is_none() && is_mirror_of(mirror, pod);
     if fits {
         return MirrorPlan { delete: None, create: false };
     }
-    MirrorPlan { delete: mirror.metadata.uid.clone(), create: is_static(pod) }
+    MirrorPlan { delete: mirror.metadata.uid.clone(), create: pod.is_static() }
 }
 
 /// Whether a mirror shows this version of a static pod.
 pub fn is_mirror_of(mirror: &Pod, pod: &Pod) -> bool {
-    let shown = mirror.metadata.annotations.as_ref().and_then(|a| a.get(MIRROR_ANNOTATION));
     mirror.metadata.name == pod.metadata.name
         && mirror.metadata.namespace == pod.metadata.namespace
-        && shown.map(String::as_str) == hash(pod)
+        && mirror.annotation(MIRROR_ANNOTATION) == hash(pod)
 }
 
 fn hash(pod: &Pod) -> Option<&str> {
-    pod.metadata.annotations.as_ref()?.get(HASH_ANNOTATION).map(String::as_str)
+    pod.annotation(HASH_ANNOTATION)
 }

@@ -1,7 +1,7 @@
-//! What the API shows of a pod.
+//! The status of a pod in the API.
 //!
-//! Owns: the status computed from the runtime's view and the previous status ([`generate`]), what the cache takes
-//! over ([`cache`]), how it is combined with what the API has ([`merge`]) and the smallest patch ([`patch`]).
+//! Owns: the status computed from the runtime's view and the previous status ([`generate`]), what the cache accepts
+//! ([`cache`]), how it is merged with the API's status ([`merge`]) and the smallest patch ([`patch`]).
 //!
 //! Promises: a terminal phase is never left; conditions of others pass through; the same inputs give the same
 //! status, so an unchanged pod costs no write.
@@ -20,7 +20,7 @@ mod tests;
 pub use conditions::{is_owned, ready_condition};
 pub use resources::PodCgroupAmounts;
 
-use crate::pod::{Actuated, PodGates, is_sidecar};
+use crate::pod::{Actuated, PodGates};
 use crate::probe::{ProbeKind, ProbeOutcome, ProbeResults};
 use crate::resources::{Side, of_pod, qos_class, to_api};
 use crate::runtime::RuntimePod;
@@ -29,16 +29,17 @@ use api::core::v1::{
     PodStatus, ResourceRequirements, ResourceStatus,
 };
 use api::ids::ContainerId;
+use api::pod::{ContainerExt, PodStatusExt, is_terminal_phase};
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Reason of a container whose end nobody saw.
+/// Reason of a container whose exit was not observed.
 pub const CONTAINER_STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 /// Reason of containers that end because all are restarted.
 pub const RESTARTING_ALL: &str = "RestartingAllContainers";
 
-/// Reason of a pod that waits for its devices before it is judged.
+/// Reason of a pod that waits for its devices before admission.
 pub const WAITING_FOR_DEVICES: &str = "WaitingForDevices";
 
 /// Feature gates that change the status, resolved once.
@@ -114,7 +115,7 @@ pub struct StatusView<'a> {
     pub start_errors: &'a BTreeMap<String, StartError>,
     /// Resources last applied.
     pub actuated: &'a Actuated,
-    /// What the pod's cgroup says; `None` if nobody read it: then what was last applied is shown.
+    /// The values of the pod's cgroup; `None` if they were not read: then the last applied ones are shown.
     pub cgroup: Option<PodCgroupAmounts>,
     /// Resize conditions in force.
     pub resize: &'a [PodCondition],
@@ -122,7 +123,7 @@ pub struct StatusView<'a> {
     pub health: &'a BTreeMap<String, Vec<ResourceStatus>>,
     /// All containers were stopped for good.
     pub terminal: bool,
-    /// It was ended as failed, by an eviction or a preemption: so it is, however well its containers ended.
+    /// It was evicted or preempted: its phase is Failed, whatever its containers' exit codes.
     pub evicted: bool,
     /// The node.
     pub node: &'a NodeFacts,
@@ -159,9 +160,9 @@ pub fn generate(view: &StatusView<'_>, now: Timestamp) -> Generated {
         ..PodStatus::default()
     };
     set_pod_ips(&mut status, &view.runtime.ips, view.node.ipv6_first);
-    if status.pod_ip.is_none() && is_terminal(view.old.phase.as_deref()) {
-        // The network of a pod that is over is gone, but its address is still of interest. Upstream
-        // remembers it until the agent is restarted.
+    if status.pod_ip.is_none() && view.old.is_terminal() {
+        // The network of a terminal pod is gone, but its address is kept in the status. Upstream keeps it until
+        // the agent is restarted.
         status.pod_ip.clone_from(&view.old.pod_ip);
         status.pod_ips.clone_from(&view.old.pod_ips);
     }
@@ -175,7 +176,7 @@ pub fn generate(view: &StatusView<'_>, now: Timestamp) -> Generated {
         status.allocated_resources = Some(to_api(&requests)).filter(|r| !r.is_empty());
     }
 
-    // The phase still sees `started` as inherited; probes are looked at afterwards, as upstream does.
+    // The phase still sees the inherited `started`; probe results are applied afterwards, as upstream does.
     let computed = if view.evicted { "Failed" } else { phase::of(view, spec, &status) };
     let deadline_exceeded = set_phase(&mut status, view, spec, &api, computed, now);
 
@@ -208,7 +209,7 @@ pub fn rejected(pod: &Pod, reason: &str, message: &str, gates: &StatusGates) -> 
     }
 }
 
-/// The status of a pod that is not judged yet: what is known of it stays, but it is not ready.
+/// The status of a pod that waits for admission: the previous status, but not ready.
 pub fn held_back(previous: &PodStatus, message: &str) -> PodStatus {
     let reason = WAITING_FOR_DEVICES;
     let mut status = previous.clone();
@@ -246,11 +247,6 @@ pub fn apply_override(status: &mut PodStatus, wish: &crate::pod::life::StatusOve
     }
 }
 
-/// Whether a phase is final.
-pub fn is_terminal(phase: Option<&str>) -> bool {
-    matches!(phase, Some("Failed" | "Succeeded"))
-}
-
 /// Whether the active deadline of a pod that started then is over.
 pub fn deadline_is_over(pod: &Pod, started: Option<Timestamp>, now: Timestamp) -> bool {
     let deadline = pod.spec.as_ref().and_then(|s| s.active_deadline_seconds);
@@ -269,8 +265,8 @@ fn set_phase(
 ) -> bool {
     let old = view.old;
     let mut phase = computed.to_owned();
-    if !is_terminal(Some(computed)) {
-        let kept = [old, api].into_iter().find(|s| is_terminal(s.phase.as_deref()));
+    if !is_terminal_phase(Some(computed)) {
+        let kept = [old, api].into_iter().find(|s| s.is_terminal());
         if let Some(kept) = kept.and_then(|s| s.phase.clone()) {
             phase = kept;
         }
@@ -292,7 +288,7 @@ fn set_phase(
         status.reason = Some("DeadlineExceeded".to_owned());
         status.message = Some(DEADLINE_MESSAGE.to_owned());
     }
-    if let Some(final_phase) = api.phase.as_ref().filter(|p| is_terminal(Some(p))) {
+    if let Some(final_phase) = api.phase.as_ref().filter(|p| is_terminal_phase(Some(p))) {
         phase.clone_from(final_phase);
     }
     status.phase = Some(phase);
@@ -318,7 +314,7 @@ fn set_probe_flags(
         let container = spec.init_containers.iter().flatten().find(|c| c.name == entry.name);
         let started = is_started(view, entry, container);
         entry.started = Some(started);
-        if container.is_some_and(is_sidecar) {
+        if container.is_some_and(ContainerExt::is_sidecar) {
             if started {
                 entry.ready = is_ready(view, entry, container, &mut probe_now);
             }
@@ -356,8 +352,8 @@ fn is_ready(
         return true;
     }
     probe_now.extend(bare_id(entry));
-    // A container that no probe of ours has judged keeps what was last published about it: whoever ran
-    // before us knew. Upstream does so only for containers that started well before the agent.
+    // A container without a probe result of this agent keeps its last published readiness, which an earlier run of
+    // the agent determined. Upstream does so only for containers that started well before the agent.
     !view.gates.change_on_restart && result.is_none() && published_ready(view, entry)
 }
 
@@ -384,9 +380,9 @@ pub fn bare_id(entry: &ContainerStatus) -> Option<ContainerId> {
     Some(ContainerId::from(id))
 }
 
-/// The restart count that the next instance of an app container has by what was shown of the last
-/// ones, for when the runtime and the logs have forgotten them. A new round of init containers
-/// begins anew, and so does restarting all containers.
+/// The restart count of the next instance of an app container according to the published status, for when the
+/// runtime and the logs have lost the earlier ones. It is reset by a new run of init containers, and by restarting
+/// all containers.
 pub fn next_restart_count(shown: &PodStatus, container: &str) -> u32 {
     let mut entries = shown.container_statuses.iter().flatten();
     let Some(entry) = entries.find(|entry| entry.name == container) else { return 0 };
@@ -396,7 +392,7 @@ pub fn next_restart_count(shown: &PodStatus, container: &str) -> u32 {
     let count = u32::try_from(entry.restart_count).unwrap_or_default();
     match ended.map(|ended| ended.reason.as_deref()) {
         Some(Some(RESTARTING_ALL)) => 0,
-        // One that was lost while it ran has been counted; without an end there is none to count.
+        // One that was lost while it ran has been counted already; one without an exit is not counted.
         Some(Some(CONTAINER_STATUS_UNKNOWN)) | None => count,
         Some(_) => count.saturating_add(1),
     }

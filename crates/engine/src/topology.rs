@@ -1,8 +1,8 @@
-//! Aligning what a container gets to NUMA nodes: masks, hints and the policies that merge them.
+//! Alignment of a container's resources to NUMA nodes: masks, hints and the policies that merge them.
 //!
 //! Promises: same choice as upstream (`topologymanager`: `HintMerger`, the four policies, `NUMAInfo`) for the same
-//! hints, whatever their order. Deliberately absent: where hints come from (`engine::cpus`, `engine::memory`, devices)
-//! and who allocates.
+//! hints, whatever their order. Deliberately absent: the hint providers (`engine::cpus`, `engine::memory`, devices)
+//! and the allocation.
 
 mod mask;
 mod merge;
@@ -30,20 +30,20 @@ impl Hint {
         Self { affinity: Some(affinity), preferred }
     }
 
-    /// The hint of somebody who does not mind.
+    /// The hint of a provider without a preference.
     pub const fn any() -> Self {
         Self { affinity: None, preferred: true }
     }
 }
 
-/// What the state files of CPUs and memory remember.
+/// The content of the state files of CPUs and memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entries {
-    /// What containers have.
+    /// Assignments of containers.
     Containers,
-    /// What containers and what pods as a whole have (gate PodLevelResourceManagers).
+    /// Assignments of containers and of pods as a whole (gate PodLevelResourceManagers).
     Pods,
 }
 
-/// What one provider says, by resource name: `None` if it does not mind, an empty list if no allocation is possible.
+/// One provider's hints, by resource name: `None` without a preference, an empty list if no allocation is possible.
 pub type ResourceHints = BTreeMap<String, Option<Vec<Hint>>>;

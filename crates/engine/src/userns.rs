@@ -1,7 +1,7 @@
 //! User namespaces of pods: which range of host ids each pod has.
 //!
-//! Owns: the division of the node's ids into slots of equal size, who has which, and the content of
-//! the file that remembers a pod's range.
+//! Owns: the division of the node's ids into slots of equal size, their assignment, and the content of
+//! the file that stores a pod's range.
 //!
 //! Promises: two pods never share a host id; file content and texts are those of the Go kubelet
 //! (`pkg/kubelet/userns`).
@@ -56,10 +56,10 @@ impl HostIds {
     }
 }
 
-/// Why a range cannot be had.
+/// Why a range cannot be allocated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UsernsError {
-    /// The output of `getsubids` makes no sense.
+    /// The output of `getsubids` cannot be parsed.
     #[error("{0}")]
     SubIds(String),
     /// `idsPerPod` is no multiple of the unit.
@@ -107,7 +107,7 @@ pub enum UsernsError {
     /// The pod has another range already.
     #[error("different user namespace range already used by pod {0:?}")]
     Different(String),
-    /// A file's range is not among ours.
+    /// A file's range is outside the node's ids.
     #[error("id {0} is out of range")]
     OutOfRange(u32),
     /// Another pod has the range.
@@ -115,7 +115,7 @@ pub enum UsernsError {
     Taken(String),
 }
 
-/// Who has which slot.
+/// The assignment of slots.
 #[derive(Debug, Clone)]
 pub struct Slots {
     per_pod: u32,
@@ -149,8 +149,8 @@ impl Slots {
         Ok(Self { per_pod, first, count, by_slot: BTreeMap::new(), by_pod: BTreeMap::new() })
     }
 
-    /// The pod's range, or a free one. The search begins at a place of the pod's own, so that ranges
-    /// are not handed from pod to pod in order.
+    /// The pod's range, or a free one. The search begins at a position derived from the pod's UID, so that ranges
+    /// are not reused in order.
     pub fn allocate(&mut self, pod: &PodUid) -> Result<UserNamespaceRange, UsernsError> {
         if let Some(slot) = self.by_pod.get(pod) {
             return Ok(self.range(*slot));
@@ -165,7 +165,7 @@ impl Slots {
         Ok(self.range(slot))
     }
 
-    /// Notes the range that a pod's file gives it.
+    /// Records the range from a pod's file.
     pub fn record(&mut self, pod: &PodUid, range: UserNamespaceRange) -> Result<(), UsernsError> {
         if range.length != self.per_pod {
             return Err(UsernsError::WrongLength(range.length));

@@ -1,8 +1,8 @@
 //! Checkpoints of devices and claims that the Go kubelet wrote are read, and written again byte for byte.
 #![forbid(unsafe_code)]
 
-use engine::claims::ClaimBook;
-use engine::devices::{Device, DeviceBook, PluginOptions};
+use engine::claims::ClaimState;
+use engine::devices::{Device, DeviceState, PluginOptions};
 use std::time::Duration;
 
 const DEVICES: &str = include_str!(concat!(
@@ -16,7 +16,7 @@ const CLAIMS: &str = include_str!(concat!(
 
 #[test]
 fn a_device_checkpoint_of_the_go_kubelet_survives_the_switch() {
-    let mut book = DeviceBook::new(vec![0]);
+    let mut book = DeviceState::new(vec![0]);
     assert!(book.restore(DEVICES.trim_end(), Duration::ZERO).unwrap().is_empty());
     let uid = "6d6792dd-e510-4663-bb2e-753bafcd9b65";
     assert_eq!(book.additions(uid, "one").mounts[0].container_path, "/tmp/Dev-1");
@@ -29,7 +29,7 @@ fn a_device_checkpoint_of_the_go_kubelet_survives_the_switch() {
 
 #[test]
 fn a_claim_checkpoint_of_the_go_kubelet_survives_the_switch() {
-    let book = ClaimBook::restore(CLAIMS.trim_end()).unwrap();
+    let book = ClaimState::restore(CLAIMS.trim_end()).unwrap();
     assert!(book.has_pod("7d483fa3-7cef-4832-bb43-81e8cf23dc9c"));
     assert_eq!(book.to_checkpoint().unwrap(), CLAIMS.trim_end());
 }

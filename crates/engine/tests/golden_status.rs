@@ -7,6 +7,7 @@ use api::core::v1::{
     ContainerStateTerminated, ContainerStatus, EphemeralContainer, Pod, PodStatus,
 };
 use api::ids::{ContainerId, PodUid, SandboxId};
+use api::pod::PodStatusExt;
 use engine::pod::Actuated;
 use engine::probe::{ProbeKind, ProbeOutcome, ProbeResults};
 use engine::runtime::{
@@ -264,7 +265,7 @@ fn computed(pod: &Pod, golden: &PodStatus) -> PodStatus {
         probes: &probe_results(golden),
         start_errors: &start_errors,
         actuated: &actuated(pod),
-        terminal: engine::status::is_terminal(golden.phase.as_deref()),
+        terminal: golden.is_terminal(),
         ..first
     };
     let later = start().checked_add(std::time::Duration::from_secs(100)).unwrap();

@@ -1,4 +1,5 @@
-//! Certificates that the cluster signs for this node: to be a client, and to be a server.
+//! Certificates that the cluster signs for this node: the client certificate and the serving
+//! certificate.
 //!
 //! ```text
 //!             kubeconfig valid?  ──yes──▶ use it ─────────────────────┐
@@ -8,8 +9,9 @@
 //!                        └──────────────── expired ◀──────────────────┘
 //! ```
 //!
-//! Promises: a new certificate is used by the next connection, none is dropped; an expired one leads
-//! back to the bootstrap credentials without a restart (upstream ends the process instead).
+//! Promises: a new certificate is used by the next connection, and open connections are kept; an
+//! expired client certificate leads back to the bootstrap credentials without a restart (upstream
+//! ends the process instead).
 
 mod establish;
 mod key;

@@ -1,4 +1,4 @@
-//! Claims and slices of dynamic resources.
+//! Resource claims and slices.
 
 use crate::connection::{Connection, Lane};
 use crate::objects::{slim, sorted};
@@ -9,7 +9,7 @@ use kube::api::{DeleteParams, ListParams};
 use ports::{ClaimApi, ObjectError};
 use std::sync::Arc;
 
-/// Dynamic resources over the API server.
+/// Resource claims and slices over the API server.
 #[derive(Debug, Clone)]
 pub struct ApiClaims {
     reads: Lane,
@@ -32,7 +32,7 @@ impl ApiClaims {
 impl ClaimApi for ApiClaims {
     async fn claim(&self, namespace: &str, name: &str) -> Result<Arc<ResourceClaim>, ObjectError> {
         let api: Api<ResourceClaim> = Api::namespaced(self.reads.client(), namespace);
-        self.reads.ask(api.get(name)).await.map(slim).map_err(sorted)
+        self.reads.ask_referred(|| api.get(name)).await.map(slim).map_err(sorted)
     }
 
     async fn delete_slices(&self, driver: Option<&str>) -> Result<(), ObjectError> {

@@ -1,12 +1,12 @@
-//! What can go wrong with a request, sorted by what a caller may do about it.
+//! Errors of requests, by how a caller may react to them.
 //!
 //! Promises: the text of a refusal is the API server's own, so that it can be shown in events and
-//! waiting messages as it is.
+//! waiting messages unchanged.
 
 use kube::core::Status;
 use std::time::Duration;
 
-/// Why the server refused.
+/// Why the server refused a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Refusal {
     /// 404.
@@ -29,13 +29,13 @@ pub enum Refusal {
     Other,
 }
 
-/// A request that did not give what was wanted.
+/// A failed request.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ApiError {
-    /// The server answered with a failure.
+    /// The server responded with an error status.
     #[error("{message}")]
     Refused {
-        /// Which one.
+        /// Which kind.
         kind: Refusal,
         /// The HTTP status code.
         code: u16,
@@ -44,16 +44,16 @@ pub enum ApiError {
         /// How long the server asked to wait.
         retry_after: Option<Duration>,
     },
-    /// The server was not reached, or the answer broke off.
+    /// The server was not reached, or the response was cut off.
     #[error("{0}")]
     Unreachable(String),
-    /// The answer could not be understood.
+    /// The response could not be parsed.
     #[error("{0}")]
     Malformed(String),
 }
 
 impl ApiError {
-    /// The refusal, if the server answered.
+    /// The refusal, if the server responded.
     pub fn refusal(&self) -> Option<Refusal> {
         match self {
             Self::Refused { kind, .. } => Some(*kind),
@@ -66,7 +66,7 @@ impl ApiError {
         self.refusal() == Some(Refusal::NotFound)
     }
 
-    /// Whether the server, not the way to it, said no.
+    /// Whether the server itself refused the request, as opposed to being unreachable.
     pub fn is_refused(&self) -> bool {
         matches!(self, Self::Refused { .. })
     }
@@ -110,7 +110,7 @@ impl From<kube::Error> for ApiError {
     }
 }
 
-/// The error and its sources, outermost first, without repeating a text that its parent has.
+/// The error and its sources, outermost first, skipping texts that the parent already contains.
 pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,8 +1,9 @@
-//! Events to the API server: a bounded queue, correlation, one sender.
+//! Sends events to the API server: a bounded queue, correlation, one sender.
 //!
-//! Promises: emitting never waits; what does not fit in the queue is dropped with a log line; order
-//! is kept per process. An event tells when it happened, not when the server could be reached. What was
-//! emitted before the end is still sent, as far as a moment suffices: it may tell why it ends.
+//! Promises: emitting never waits; an event that does not fit in the queue is dropped with a log
+//! line; order is kept per process. An event has the time when it happened, not when the server
+//! could be reached. At shutdown queued events are still sent for a short time: they may say why
+//! the process ends.
 
 mod correlate;
 mod name;
@@ -25,9 +26,12 @@ use tokio_util::sync::CancellationToken;
 
 const QUEUE: usize = 1000;
 const TRIES: u32 = 12;
+/// The maximal length of a message that is sent and remembered: probe output of up to 10 KiB fits.
+/// Runtimes repeat the output of containers, which may be megabytes.
+const LONGEST_MESSAGE: usize = 16 << 10;
 const RETRY_PAUSE: Duration = Duration::from_secs(10);
-/// How long events are still sent after the end was asked for.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How long events are still sent after cancellation.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Settings of [`ApiEvents`].
 #[derive(Debug, Clone)]
@@ -36,7 +40,7 @@ pub struct EventsConfig {
     pub node_name: String,
 }
 
-/// The events of this process on their way to the API server. Cheap to clone.
+/// The queue of events for the API server. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct ApiEvents {
     queue: mpsc::Sender<Queued>,
@@ -44,7 +48,7 @@ pub struct ApiEvents {
 }
 
 impl ApiEvents {
-    /// The sink and the task that sends; the task ends when cancelled.
+    /// The sink and the sending task; the task ends when cancelled.
     pub fn new(
         connection: &Connection,
         config: EventsConfig,
@@ -67,7 +71,8 @@ impl Events for ApiEvents {
         self.emit_annotated(event, Annotations::new());
     }
 
-    fn emit_annotated(&self, event: NodeEvent, annotations: Annotations) {
+    fn emit_annotated(&self, mut event: NodeEvent, annotations: Annotations) {
+        shorten(&mut event.message);
         log(&event);
         let queued = Queued { event, annotations, at: self.clock.now() };
         if let Err(mpsc::error::TrySendError::Full(queued)) = self.queue.try_send(queued) {
@@ -76,9 +81,19 @@ impl Events for ApiEvents {
     }
 }
 
+/// Truncates a message that is too long and says so at its end.
+fn shorten(message: &mut String) {
+    const END: &str = "...";
+    if message.len() > LONGEST_MESSAGE {
+        message.truncate(message.floor_char_boundary(LONGEST_MESSAGE - END.len()));
+        message.push_str(END);
+        message.shrink_to_fit();
+    }
+}
+
 type Annotations = BTreeMap<String, String>;
 
-/// An event on its way.
+/// A queued event.
 #[derive(Debug)]
 struct Queued {
     event: NodeEvent,
@@ -86,7 +101,7 @@ struct Queued {
     at: Timestamp,
 }
 
-/// Events of standalone mode: the log is all there is.
+/// Events of standalone mode: they are only logged.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct EventLog;
 
@@ -142,7 +157,7 @@ impl SenderTask {
     async fn run(mut self, mut events: mpsc::Receiver<Queued>, cancel: CancellationToken) {
         let mut over = std::pin::pin!(async {
             cancel.cancelled().await;
-            tokio::time::sleep(LAST_WORDS).await;
+            tokio::time::sleep(DRAIN_TIMEOUT).await;
         });
         loop {
             let event = tokio::select! {
@@ -157,7 +172,7 @@ impl SenderTask {
                 continue;
             };
             tokio::select! {
-                // Cancel-safe: it goes on where it was.
+                // Cancel-safe: the deadline stays the same.
                 () = &mut over => return,
                 // Dropped only at the end of the process: the event is lost then.
                 () = self.deliver(&occurrence, version.as_deref(), &post) => {}
@@ -212,7 +227,7 @@ impl SenderTask {
         (occurrence, version)
     }
 
-    /// A refusal is final; an unreachable server is tried again for about two minutes.
+    /// A refusal is final; an unreachable server is retried for about two minutes.
     async fn deliver(&mut self, event: &Occurrence, version: Option<&str>, post: &Post) {
         for attempt in 1..=TRIES {
             match self.send(event, version, post).await {
@@ -272,9 +287,9 @@ impl SenderTask {
     ) -> Event {
         let Subject { api_version, kind, namespace: home, name, uid } = &event.subject;
         let given = |text: &String| (!text.is_empty()).then(|| text.clone());
-        // What stands for several has no annotations and no reporter, as upstream makes it.
+        // An aggregated event has no annotations and no reporting component, as upstream.
         let single = !post.is_folded();
-        // One that the server has forgotten comes back under its old name.
+        // An event that the server has deleted is created again under its old name.
         let own = post.name.clone().unwrap_or_else(|| match single {
             true => name::of_event(name, post.last),
             false => name::plain(name, post.last),
@@ -315,4 +330,20 @@ impl SenderTask {
 
 fn seconds(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_of_a_megabyte_is_cut_between_two_characters() {
+        let mut message = "ä".repeat(1 << 19);
+        shorten(&mut message);
+        assert!(message.len() <= LONGEST_MESSAGE && message.ends_with("ä..."));
+        assert!(message.capacity() < 2 * LONGEST_MESSAGE);
+        let mut short = "Back-off restarting failed container".to_owned();
+        shorten(&mut short);
+        assert_eq!(short, "Back-off restarting failed container");
+    }
 }

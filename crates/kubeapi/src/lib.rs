@@ -1,14 +1,14 @@
-//! The API server connection.
+//! The connection to the API server.
 //!
-//! Owns: the way to the API server (kubeconfig, TLS, HTTP/2, rate limits), certificates obtained
-//! from it, list/watch of pods, node and services, objects that pods refer to, pod and node writes,
-//! leases, and events with their correlation.
+//! Owns: the connection (kubeconfig, TLS, HTTP/2, rate limits), certificates obtained over it,
+//! list/watch of pods, node and services, objects that pods refer to, pod and node writes, leases,
+//! and events with their correlation.
 //!
 //! Promises: every request has a deadline; nothing here decides what a pod or node should look
 //! like; errors carry the API server's own text.
 //!
-//! Deliberately absent: protobuf (requests and answers are JSON), and any PUT of an object that was
-//! decoded into types, which would drop fields that they do not know.
+//! Deliberately absent: protobuf (requests and responses are JSON), and any PUT of an object that
+//! was decoded into types, which would drop unknown fields.
 #![forbid(unsafe_code)]
 
 pub mod certs;

@@ -63,7 +63,7 @@ pub struct RequestMetrics {
 }
 
 impl RequestMetrics {
-    /// Counts into a registry.
+    /// Registers the metrics.
     pub fn new(registry: &Registry) -> Self {
         Self {
             duration: registry.histogram(REQUEST_DURATION, &SECONDS),
@@ -75,7 +75,7 @@ impl RequestMetrics {
         }
     }
 
-    /// How long a lane waited for turns, from zero on.
+    /// The seconds that a lane waited for the rate limit; the series starts at zero.
     pub(crate) fn lane(&self, name: &str) -> Counter {
         self.lanes.with(&[name])
     }
@@ -84,7 +84,7 @@ impl RequestMetrics {
         self.throttled.observe_duration(&[verb, host], waited);
     }
 
-    /// A request ended with that status, if with any.
+    /// A request ended with this status, if it had a response.
     pub(crate) fn answered(
         &self,
         (verb, host): (&str, &str),
@@ -100,7 +100,7 @@ impl RequestMetrics {
         }
     }
 
-    /// An answer of so many bytes was read.
+    /// A response of this many bytes was read.
     pub(crate) fn read(&self, verb: &str, host: &str, bytes: u64) {
         self.response_size.observe(&[verb, host], size(bytes));
     }

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Reads and writes of this machine's node object.
+/// Reads and writes this machine's node object.
 #[derive(Debug, Clone)]
 pub struct NodeApi {
     heartbeat: Lane,
-    reads: Lane,
+    watches: Lane,
     name: String,
 }
 
@@ -25,7 +25,7 @@ impl NodeApi {
     pub fn new(connection: &Connection, name: impl Into<String>) -> Self {
         Self {
             heartbeat: connection.heartbeat().clone(),
-            reads: connection.reads().clone(),
+            watches: connection.watches().clone(),
             name: name.into(),
         }
     }
@@ -55,22 +55,22 @@ impl NodeApi {
         self.heartbeat.ask(api.patch_status(&self.name, &params, &patch)).await.map(slim)
     }
 
-    /// Dials anew for the next request.
+    /// The next request dials again.
     pub fn redial(&self) {
         self.heartbeat.redial();
     }
 
-    /// Keeps `out` at the node as the API server has it: outer `None` until it was listed once,
-    /// inner `None` while it does not exist.
+    /// Keeps `out` at the API server's node object: outer `None` until the first list, inner `None`
+    /// while it does not exist.
     pub async fn watch(
         self,
         out: watch::Sender<Option<Option<Arc<Node>>>>,
         cancel: CancellationToken,
     ) {
-        let api: Api<Node> = Api::all(self.reads.client());
+        let api: Api<Node> = Api::all(self.watches.client());
         let selection =
             Selection { fields: Some(format!("metadata.name={}", self.name)), labels: None };
-        follow(self.reads.source(api, selection), cancel, |change| {
+        follow(self.watches.source(api, selection), cancel, |change| {
             let node = match change {
                 Change::Listed(all) => all.into_iter().next().map(Arc::new),
                 Change::Applied(node) => Some(Arc::new(node)),
@@ -88,8 +88,8 @@ fn slim(mut node: Node) -> Node {
     node
 }
 
-/// The lease in `kube-node-lease`. Leases travel as plain JSON: they are PUT back, and fields that
-/// this version does not know must survive.
+/// The lease in `kube-node-lease`. Leases are plain JSON here: they are PUT back, and unknown
+/// fields must survive.
 #[derive(Debug, Clone)]
 pub struct LeaseApi {
     lane: Lane,
@@ -124,7 +124,7 @@ impl LeaseApi {
         self.send(Method::PUT, &format!("{LEASES}/{}", self.name), Some(lease)).await
     }
 
-    /// Dials anew for the next request.
+    /// The next request dials again.
     pub fn redial(&self) {
         self.lane.redial();
     }

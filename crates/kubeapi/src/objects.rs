@@ -2,7 +2,7 @@
 //! the node, tokens.
 //!
 //! Promises: with the watch strategy a change is known, and announced on
-//! [`ports::Objects::changes`], as soon as the API server tells it.
+//! [`ports::Objects::changes`], as soon as the API server sends it.
 
 mod references;
 mod standalone;
@@ -19,6 +19,7 @@ use api::core::v1::{
     ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount,
 };
 use api::node::v1::RuntimeClass;
+use api::pod::PodExt;
 use async_trait::async_trait;
 use kube::Api;
 use ports::{
@@ -30,9 +31,9 @@ use std::time::Duration;
 use store::Store;
 use tokio::sync::{broadcast, watch};
 
-/// How long a reader waits for a first list.
+/// How long a reader waits for the first list.
 const SYNC_WAIT: Duration = Duration::from_secs(1);
-/// Changes nobody has taken yet; a slower reader falls back to its periodic refresh.
+/// Buffered change notifications; a slower reader falls back to its periodic refresh.
 const CHANGES: usize = 256;
 
 /// Settings of [`ApiObjects`].
@@ -73,24 +74,24 @@ impl ApiObjects {
         clock: Arc<dyn Clock>,
         tasks: &Tasks,
     ) -> Self {
-        let reads = connection.reads().clone();
+        let (reads, watches) = (connection.reads().clone(), connection.watches().clone());
         let (services_out, services) = watch::channel(None);
         let (classes_out, runtime_classes) = watch::channel(None);
         // Only services that give pods environment variables: headless ones do not.
         let selection =
             Selection { labels: Some("!service.kubernetes.io/headless".into()), fields: None };
-        let api = Api::all(reads.client());
+        let api = Api::all(watches.client());
         tasks.spawn(
             "services",
             OnExit::Exit,
-            publish::<Service>(reads.source(api, selection), services_out, tasks.token()),
+            publish::<Service>(watches.source(api, selection), services_out, tasks.token()),
         );
-        let api = Api::all(reads.client());
+        let api = Api::all(watches.client());
         tasks.spawn(
             "runtime-classes",
             OnExit::Exit,
             publish::<RuntimeClass>(
-                reads.source(api, Selection::default()),
+                watches.source(api, Selection::default()),
                 classes_out,
                 tasks.token(),
             ),
@@ -136,7 +137,7 @@ async fn sweep(shared: Arc<Shared>, idle: Duration, cancel: tokio_util::sync::Ca
 impl Objects for ApiObjects {
     fn register_pod(&self, pod: &Arc<Pod>) {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
-        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let uid = pod.uid_str();
         self.shared.secrets.register(uid, namespace, references::secrets(pod));
         self.shared.config_maps.register(uid, namespace, references::config_maps(pod));
     }
@@ -181,12 +182,12 @@ impl Objects for ApiObjects {
     ) -> Result<Arc<PersistentVolumeClaim>, ObjectError> {
         let api: Api<PersistentVolumeClaim> =
             Api::namespaced(self.shared.reads.client(), namespace);
-        self.shared.reads.ask(api.get(name)).await.map(slim).map_err(sorted)
+        self.shared.reads.ask_referred(|| api.get(name)).await.map(slim).map_err(sorted)
     }
 
     async fn volume(&self, name: &str) -> Result<Arc<PersistentVolume>, ObjectError> {
         let api: Api<PersistentVolume> = Api::all(self.shared.reads.client());
-        self.shared.reads.ask(api.get(name)).await.map(slim).map_err(sorted)
+        self.shared.reads.ask_referred(|| api.get(name)).await.map(slim).map_err(sorted)
     }
 
     async fn node_now(&self) -> Result<Arc<Node>, ObjectError> {
@@ -200,7 +201,7 @@ impl Objects for ApiObjects {
         name: &str,
     ) -> Result<Arc<ServiceAccount>, ObjectError> {
         let api: Api<ServiceAccount> = Api::namespaced(self.shared.reads.client(), namespace);
-        self.shared.reads.ask(api.get(name)).await.map(slim).map_err(sorted)
+        self.shared.reads.ask_referred(|| api.get(name)).await.map(slim).map_err(sorted)
     }
 
     fn changes(&self) -> Option<broadcast::Receiver<ObjectChange>> {

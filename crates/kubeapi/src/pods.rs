@@ -5,6 +5,7 @@ use crate::error::{ApiError, Refusal};
 use crate::watch::{Change, Next, Selection, follow};
 use api::core::v1::Pod;
 use api::ids::PodUid;
+use api::pod::PodExt;
 use async_trait::async_trait;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Resource};
@@ -16,20 +17,21 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// The complete set of pods bound to this node, as of one moment.
+/// The complete set of pods bound to this node at one point in time.
 #[derive(Debug, Clone, Default)]
 pub struct PodWatchEvent {
     /// Every pod, by UID. Pods that did not change keep their `Arc`.
     pub pods: Arc<BTreeMap<PodUid, Arc<Pod>>>,
-    /// Pods that were removed in the last moments before they had ended, in their last state: who
-    /// missed the state between (a forced deletion is an update and a removal) finds it here.
+    /// Pods that were removed recently before they had terminated, in their last state. A reader
+    /// that missed the state in between (a forced deletion is an update and a removal) finds it
+    /// here.
     pub cut_off: Arc<BTreeMap<PodUid, Arc<Pod>>>,
 }
 
-/// How long a removed pod's last state is kept.
+/// How long a removed pod's last state is retained.
 const LAST_STATE: Duration = Duration::from_secs(30);
 
-/// The set while it is followed.
+/// The watched set of pods.
 #[derive(Debug, Default)]
 struct PodSet {
     pods: Arc<BTreeMap<PodUid, Arc<Pod>>>,
@@ -45,12 +47,21 @@ impl PodSet {
                 *known = all.into_iter().map(|pod| adopt(known, pod)).collect();
             }
             Change::Applied(pod) => {
-                let (uid, pod) = (uid_of(&pod), Arc::new(pod));
+                let (uid, pod) = (pod.uid(), Arc::new(pod));
+                // The removal of the earlier pod of this name was missed: it must have happened.
+                let same = |old: &Arc<Pod>| is_namesake(old, &pod);
+                let gone = known.iter().find(|(other, old)| **other != uid && same(old));
+                if let Some(gone) = gone.map(|(other, _)| other.clone())
+                    && let Some(old) = known.remove(&gone)
+                    && !old.is_terminal()
+                {
+                    self.cut_off.insert(gone, (now, old));
+                }
                 known.insert(uid, pod);
             }
             Change::Deleted(pod) => {
-                let uid = uid_of(&pod);
-                if known.remove(&uid).is_some() && !has_ended(&pod) {
+                let uid = pod.uid();
+                if known.remove(&uid).is_some() && !pod.is_terminal() {
                     self.cut_off.insert(uid, (now, Arc::new(pod)));
                 }
             }
@@ -60,12 +71,11 @@ impl PodSet {
     }
 }
 
-fn has_ended(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
+fn is_namesake(one: &Pod, other: &Pod) -> bool {
+    one.metadata.name == other.metadata.name && one.metadata.namespace == other.metadata.namespace
 }
 
-/// Follows the pods with `spec.nodeName` = `node_name` and keeps `out` at the complete current set
+/// Watches the pods with `spec.nodeName` = `node_name` and keeps `out` at the complete current set
 /// (`None` until the first complete list).
 pub async fn watch_pods(
     connection: Connection,
@@ -73,19 +83,20 @@ pub async fn watch_pods(
     out: watch::Sender<Option<PodWatchEvent>>,
     cancel: CancellationToken,
 ) {
-    let api = Api::all(connection.reads().client());
+    let lane = connection.watches();
+    let api = Api::all(lane.client());
     let selection = Selection { fields: Some(format!("spec.nodeName={node_name}")), labels: None };
     let mut set = PodSet::default();
-    follow(connection.reads().source(api, selection), cancel, |change| {
+    follow(lane.source(api, selection), cancel, |change| {
         out.send_replace(Some(set.step(change, Instant::now())));
         Next::Continue
     })
     .await;
 }
 
-/// Keeps the old allocation of a pod that a new list shows unchanged.
+/// Keeps the old allocation of a pod that is unchanged in a new list.
 fn adopt(known: &BTreeMap<PodUid, Arc<Pod>>, pod: Pod) -> (PodUid, Arc<Pod>) {
-    let uid = uid_of(&pod);
+    let uid = pod.uid();
     match known.get(&uid) {
         Some(old) if old.metadata.resource_version == pod.metadata.resource_version => {
             (uid, Arc::clone(old))
@@ -94,11 +105,7 @@ fn adopt(known: &BTreeMap<PodUid, Arc<Pod>>, pod: Pod) -> (PodUid, Arc<Pod>) {
     }
 }
 
-fn uid_of(pod: &Pod) -> PodUid {
-    PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default())
-}
-
-/// Pod reads and writes over the API server.
+/// Reads and writes pods over the API server.
 #[derive(Debug, Clone)]
 pub struct ApiPods {
     lane: Lane,
@@ -140,7 +147,7 @@ impl PodApi for ApiPods {
         let answer = self.lane.ask(api.patch_status(name, &params, &patch)).await;
         match answer.map_err(sorted) {
             Ok(pod) => Ok(slim(pod)),
-            // The UID in the patch is the server's reason: another pod has the name now.
+            // The server rejects the UID in the patch: another pod has the name now.
             Err(PodApiError::Invalid(text)) if text.contains("metadata.uid: ") => {
                 Err(PodApiError::NotFound(text))
             }
@@ -212,5 +219,16 @@ mod tests {
         assert!(event.cut_off.is_empty(), "it has ended");
         let event = set.step(Change::Deleted(pod("Running", Some(0))), Instant::now());
         assert!(event.cut_off.is_empty(), "nobody knew it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_of_the_same_name_takes_the_place_of_one_whose_end_was_missed() {
+        let mut set = PodSet::default();
+        set.step(Change::Listed(vec![pod("Running", None)]), Instant::now());
+        let mut anew = pod("Pending", None);
+        anew.metadata.uid = Some("v".into());
+        let event = set.step(Change::Applied(anew), Instant::now());
+        assert_eq!(Vec::from_iter(event.pods.keys()), [&PodUid::from("v")]);
+        assert!(event.cut_off.contains_key(&PodUid::from("u")));
     }
 }

@@ -1,18 +1,30 @@
 //! Token and access reviews (upstream: the token and authorizer webhooks).
 //!
-//! Promises: an answer that may be different the next time is asked again a few times with growing
-//! pauses; every try has the lane's deadline. Nothing is cached here.
+//! Promises: a review that fails temporarily is retried a few times with growing pauses; every
+//! attempt has the lane's deadline; equal concurrent reviews are sent once. Reviews have their own
+//! rate limit, which peers share round-robin and in which access reviews have priority: anybody can
+//! make up tokens, while access reviews only follow authentication. Nothing is cached here.
 
-use crate::connection::{Connection, Lane};
+mod flight;
+mod shares;
+
+use crate::connection::{Connection, Lane, Urgency};
 use crate::error::{ApiError, Refusal};
 use crate::watch::random_fraction;
 use api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus};
 use api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use async_trait::async_trait;
+use flight::{Flights, Part};
+use futures::FutureExt;
 use kube::Api;
 use kube::api::PostParams;
 use ports::{AccessQuestion, ReviewTry, Reviewed, Reviews, UserInfo};
+use sha2::{Digest, Sha256};
+use shares::{Busy, Shares};
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -20,31 +32,99 @@ const FACTOR: f64 = 1.5;
 const JITTER: f64 = 0.2;
 const TRIES: usize = 5;
 const CREATED: u16 = 201;
+/// How long a review waits for the rate limit.
+const RATE_LIMIT_WAIT: Duration = Duration::from_secs(10);
+/// Concurrent token reviews, and as many access reviews.
+const IN_FLIGHT: usize = 64;
+/// No authenticator issues longer tokens; they are rejected without a review.
+const LONGEST_TOKEN: usize = 128 << 10;
 
-/// Reviews by the API server.
+/// Reviews by the API server. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct ApiReviews {
+    asker: Asker,
+    tokens: Arc<Flights<[u8; 32], Reviewed<Option<UserInfo>>>>,
+    accesses: Arc<Flights<AccessQuestion, Reviewed<bool>>>,
+}
+
+/// Sends the reviews.
+#[derive(Debug, Clone)]
+struct Asker {
     lane: Lane,
+    shares: Arc<Shares<Share>>,
+    tokens: Arc<Semaphore>,
+    accesses: Arc<Semaphore>,
+}
+
+/// Who shares a part of the budget.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Share {
+    /// Everybody who sends tokens from this address or IPv6 network.
+    Peer(Option<IpAddr>),
+    /// An authenticated user.
+    User(String),
+}
+
+impl Share {
+    fn peer(address: Option<IpAddr>) -> Self {
+        Self::Peer(address.map(|address| match address.to_canonical() {
+            // The owner of the network chooses the lower half.
+            IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() >> 64 << 64).into()),
+            v4 @ IpAddr::V4(_) => v4,
+        }))
+    }
 }
 
 impl ApiReviews {
-    /// Over this connection.
+    /// Reviews over this connection.
     pub fn new(connection: &Connection) -> Self {
-        Self { lane: connection.writes().clone() }
+        let asker = Asker {
+            lane: connection.reviews().clone(),
+            shares: Arc::new(Shares::new()),
+            tokens: Arc::new(Semaphore::new(IN_FLIGHT)),
+            accesses: Arc::new(Semaphore::new(IN_FLIGHT)),
+        };
+        Self { asker, tokens: Arc::new(Flights::new()), accesses: Arc::new(Flights::new()) }
     }
+}
 
-    /// Asks until there is an answer, `judge`s it, and tells what it took.
+impl Asker {
+    /// Sends the review until there is a response, interprets it with `judge`, and reports the
+    /// attempts.
     async fn ask<A, T, F>(
         &self,
+        share: Share,
         request: impl Fn() -> F,
         judge: impl FnOnce(A) -> Result<T, String>,
     ) -> Reviewed<T>
     where
         F: Future<Output = Result<A, kube::Error>>,
     {
+        let unasked = |error: String| Reviewed { result: Err(error), tries: Vec::new() };
+        let place = match self.shares.enter(&share) {
+            Ok(place) => place,
+            Err(busy) => return unasked(busy.to_string()),
+        };
+        let (urgency, room) = match share {
+            Share::Peer(_) => (Urgency::Low, &self.tokens),
+            Share::User(_) => (Urgency::High, &self.accesses),
+        };
+        let ready = async { (place.start().await, room.acquire().await.ok()) };
+        let Ok(_in_flight) = tokio::time::timeout(RATE_LIMIT_WAIT, ready).await else {
+            return unasked(Busy.to_string());
+        };
         let mut pause = FIRST_PAUSE;
         let mut tries = Vec::new();
         loop {
+            let token = async {
+                let _head = place.head().await;
+                self.lane.wait_for_token(urgency, RATE_LIMIT_WAIT).await
+            };
+            match tokio::time::timeout(RATE_LIMIT_WAIT, token).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return Reviewed { result: Err(error.to_string()), tries },
+                Err(_) => return Reviewed { result: Err(Busy.to_string()), tries },
+            }
             let asked = Instant::now();
             let answer = self.lane.ask(request()).await;
             tries.push(ReviewTry { code: code(&answer), took: asked.elapsed() });
@@ -58,9 +138,37 @@ impl ApiReviews {
             }
         }
     }
+
+    async fn token(self, token: String, share: Share) -> Reviewed<Option<UserInfo>> {
+        let review = TokenReview {
+            spec: TokenReviewSpec { token, ..TokenReviewSpec::default() },
+            ..TokenReview::default()
+        };
+        let api: Api<TokenReview> = Api::all(self.lane.client());
+        let params = PostParams::default();
+        let judge = |answer: TokenReview| judge_token(answer.status.unwrap_or_default());
+        self.ask(share, || api.create(&params, &review), judge).await
+    }
+
+    async fn access(self, question: AccessQuestion) -> Reviewed<bool> {
+        let review =
+            SubjectAccessReview { spec: spec(&question), ..SubjectAccessReview::default() };
+        let api: Api<SubjectAccessReview> = Api::all(self.lane.client());
+        let params = PostParams::default();
+        let share = Share::User(question.user.name);
+        self.ask(share, || api.create(&params, &review), judge_access).await
+    }
 }
 
-/// Reviews are created; what did not come back has no code.
+/// The attempts are reported to only one of the callers that share a result.
+fn report_once<T>((mut reviewed, part): (Reviewed<T>, Part)) -> Reviewed<T> {
+    if part == Part::Joined {
+        reviewed.tries.clear();
+    }
+    reviewed
+}
+
+/// The status code for metrics: reviews are creates; without a response there is none.
 fn code<T>(answer: &Result<T, ApiError>) -> Option<u16> {
     match answer {
         Ok(_) | Err(ApiError::Malformed(_)) => Some(CREATED),
@@ -69,7 +177,7 @@ fn code<T>(answer: &Result<T, ApiError>) -> Option<u16> {
     }
 }
 
-/// Whether the same question may be answered next time.
+/// Whether a retry may succeed.
 fn may_pass(error: &ApiError) -> bool {
     match error {
         ApiError::Unreachable(text) => was_cut(text),
@@ -80,8 +188,9 @@ fn may_pass(error: &ApiError) -> bool {
     }
 }
 
-/// Whether a connection broke off under the question. A server that is not there will not be there a
-/// second later either: the caller is told at once (upstream: `webhook.DefaultShouldRetry`).
+/// Whether the connection was cut off during the review. An unreachable server will still be
+/// unreachable a second later: the error is returned at once (upstream:
+/// `webhook.DefaultShouldRetry`).
 fn was_cut(text: &str) -> bool {
     let text = text.to_lowercase();
     let never_made = ["error trying to connect", "tcp connect error", "connection refused"];
@@ -91,22 +200,19 @@ fn was_cut(text: &str) -> bool {
 
 #[async_trait]
 impl Reviews for ApiReviews {
-    async fn token(&self, token: &str) -> Reviewed<Option<UserInfo>> {
-        let review = TokenReview {
-            spec: TokenReviewSpec { token: token.to_owned(), ..TokenReviewSpec::default() },
-            ..TokenReview::default()
-        };
-        let api: Api<TokenReview> = Api::all(self.lane.client());
-        let params = PostParams::default();
-        let judge = |answer: TokenReview| judge_token(answer.status.unwrap_or_default());
-        self.ask(|| api.create(&params, &review), judge).await
+    async fn token(&self, token: &str, peer: Option<IpAddr>) -> Reviewed<Option<UserInfo>> {
+        if token.len() > LONGEST_TOKEN {
+            let error = format!("a token of {} bytes is none", token.len());
+            return Reviewed { result: Err(error), tries: Vec::new() };
+        }
+        let key = Sha256::digest(token).into();
+        let ask = || self.asker.clone().token(token.to_owned(), Share::peer(peer)).boxed();
+        report_once(self.tokens.join(&key, ask).await)
     }
 
     async fn access(&self, question: &AccessQuestion) -> Reviewed<bool> {
-        let review = SubjectAccessReview { spec: spec(question), ..SubjectAccessReview::default() };
-        let api: Api<SubjectAccessReview> = Api::all(self.lane.client());
-        let params = PostParams::default();
-        self.ask(|| api.create(&params, &review), judge_access).await
+        let ask = || self.asker.clone().access(question.clone()).boxed();
+        report_once(self.accesses.join(question, ask).await)
     }
 }
 
@@ -122,7 +228,7 @@ fn judge_access(answer: SubjectAccessReview) -> Result<bool, String> {
 
 fn judge_token(status: TokenReviewStatus) -> Result<Option<UserInfo>, String> {
     if !status.authenticated.unwrap_or(false) {
-        // An error beside a good token says nothing about it.
+        // An error next to an authenticated status is ignored.
         let error = status.error.filter(|e| !e.is_empty());
         return error.map_or(Ok(None), Err);
     }

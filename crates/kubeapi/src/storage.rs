@@ -1,4 +1,4 @@
-//! Storage objects for the CSI side of volumes.
+//! Storage API objects for CSI volumes.
 
 use crate::connection::{Connection, Lane};
 use crate::objects::{slim, sorted};
@@ -35,7 +35,7 @@ impl ApiStorage {
 impl StorageApi for ApiStorage {
     async fn secret(&self, namespace: &str, name: &str) -> Result<Arc<Secret>, ObjectError> {
         let api: Api<Secret> = Api::namespaced(self.reads.client(), namespace);
-        self.reads.ask(api.get(name)).await.map(slim).map_err(sorted)
+        self.reads.ask_referred(|| api.get(name)).await.map(slim).map_err(sorted)
     }
 
     async fn csi_driver(&self, name: &str) -> Result<Arc<CSIDriver>, ObjectError> {
@@ -45,7 +45,7 @@ impl StorageApi for ApiStorage {
 
     async fn volume_attachment(&self, name: &str) -> Result<Arc<VolumeAttachment>, ObjectError> {
         let api: Api<VolumeAttachment> = Api::all(self.reads.client());
-        self.reads.ask(api.get(name)).await.map(slim).map_err(sorted)
+        self.reads.ask_referred(|| api.get(name)).await.map(slim).map_err(sorted)
     }
 
     async fn csi_node(&self) -> Result<Arc<CSINode>, ObjectError> {
@@ -103,7 +103,7 @@ impl StorageApi for ApiStorage {
         let namespace = request.metadata.namespace.as_deref().unwrap_or("default");
         let api: Api<PodCertificateRequest> = Api::namespaced(self.writes.client(), namespace);
         let params = PostParams::default();
-        self.writes.ask(api.create(&params, request)).await.map(slim).map_err(sorted)
+        self.writes.ask_referred(|| api.create(&params, request)).await.map(slim).map_err(sorted)
     }
 
     async fn pod_certificate_request(

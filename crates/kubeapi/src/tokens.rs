@@ -1,4 +1,4 @@
-//! Service account tokens, cached until they near their end (upstream: `token.Manager`).
+//! Service account tokens, cached until they are close to expiry (upstream: `token.Manager`).
 
 use crate::connection::Lane;
 use crate::error::ApiError;
@@ -15,7 +15,7 @@ use ports::{Clock, TokenRequest, TokenResponse};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// A token older than this is renewed however long it would live.
+/// A token older than this is renewed regardless of its expiry.
 const LONGEST_USE_SECONDS: i64 = 24 * 60 * 60;
 const JITTER_SECONDS: f64 = 10.0;
 
@@ -37,7 +37,7 @@ impl Cached {
         now > self.response.expires_at
     }
 
-    /// Whether 80 % of the life, or a day, is over.
+    /// Whether 80 % of the lifetime, or a day, has passed.
     fn wants_refresh(&self, now: Timestamp, jitter_seconds: i64) -> bool {
         let Some(life) = self.life_seconds else { return false };
         let (now, end) = (now.as_second(), self.response.expires_at.as_second());
@@ -108,14 +108,12 @@ impl Tokens {
             status: None,
         };
         let api: Api<ServiceAccount> = Api::namespaced(self.lane.client(), &wanted.namespace);
+        let params = PostParams::default();
         let answer: ApiTokenRequest = self
             .lane
-            .ask(api.create_subresource(
-                "token",
-                &wanted.service_account,
-                &PostParams::default(),
-                &body,
-            ))
+            .ask_referred(|| {
+                api.create_subresource("token", &wanted.service_account, &params, &body)
+            })
             .await?;
         let bad = || ApiError::Malformed("answer without a token".into());
         let status = answer.status.ok_or_else(bad)?;
@@ -129,7 +127,7 @@ impl Tokens {
     }
 }
 
-/// The request in the form in which Go shows it.
+/// The request as Go formats it.
 fn describe(wanted: &TokenRequest) -> String {
     let audiences: Vec<String> = wanted.audiences.iter().map(|a| format!("{a:?}")).collect();
     let audiences = match audiences.as_slice() {

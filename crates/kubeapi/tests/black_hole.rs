@@ -1,4 +1,4 @@
-//! A connection that dies without a word, in front of a real API server.
+//! A connection that silently stops carrying data, in front of a real API server.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use kubeapi::{Connection, ConnectionConfig, Kubeconfig, LeaseApi, PodWatchEvent, watch_pods};
@@ -10,8 +10,8 @@ use testkit::real::{ControlPlane, ControlPlaneOptions};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// Forwards connections; a hole swallows what the connections of that moment carry from then on,
-/// and leaves them open. Later connections are forwarded again.
+/// Forwards connections; `hole` makes the existing connections swallow all further data while they
+/// stay open. Later connections are forwarded again.
 async fn forward(listener: TcpListener, target: u16, hole: watch::Receiver<bool>, tasks: Tasks) {
     loop {
         let (mut client, _) = listener.accept().await.unwrap();
@@ -22,7 +22,7 @@ async fn forward(listener: TcpListener, target: u16, hole: watch::Receiver<bool>
             tokio::select! {
                 // Ends with either side.
                 _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
-                // From here on silence, with both sockets kept.
+                // From here on nothing is forwarded, with both sockets open.
                 _ = hole.changed() => std::future::pending().await,
             }
         });

@@ -19,7 +19,7 @@ fn bind(control: &ControlPlane, name: &str, role: &str, group: &str) {
     control.kubectl(["create", "clusterrolebinding", name, &role, &group]).unwrap();
 }
 
-/// The signer dates certificates back by five minutes, so that short-lived ones are due at once.
+/// The signer backdates certificates by five minutes, so that short-lived ones are due at once.
 fn control(signing_duration: &str) -> ControlPlane {
     let options = ControlPlaneOptions {
         controller_manager: true,
@@ -34,7 +34,7 @@ fn control(signing_duration: &str) -> ControlPlane {
     control
 }
 
-/// Ends of the lives of the certificates that were in use, until `done`.
+/// Expiry times of the certificates that were in use, until `done`.
 async fn follow(identity: &ClientIdentity, done: impl Fn(&[i64]) -> bool) -> Vec<i64> {
     let mut ends: Vec<i64> = Vec::new();
     let looking = async {
@@ -97,7 +97,8 @@ fn a_machine_becomes_a_node_rotates_and_comes_back_after_expiry() {
         control.create(&pod).unwrap();
         tokio::time::timeout(PATIENCE, pods.wait_for(seen(1))).await.unwrap().unwrap();
 
-        // Without approval of renewals the certificate runs out; bootstrap brings a new one.
+        // Without approval of renewals the certificate expires; the bootstrap credentials bring a
+        // new one.
         control.kubectl(["delete", "clusterrolebinding", "renew"]).unwrap();
         let last = identity.current().unwrap().not_after();
         let expired = last.as_second();

@@ -1,4 +1,4 @@
-//! Where the credentials of a request come from, and ways to the server.
+//! Sources of a request's credentials, and proxies to the server.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use http::Method;
@@ -27,7 +27,7 @@ fn acceptor() -> TlsAcceptor {
     TlsAcceptor::from(Arc::new(config))
 }
 
-/// An address that ends TLS and hands on to the fake.
+/// An address that terminates TLS and forwards to the fake.
 async fn over_tls(api: &FakeApi, tasks: &Tasks) -> String {
     let acceptor = acceptor();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -203,7 +203,7 @@ async fn client_certificate_files_that_are_none_yet_do_not_keep_a_connection_fro
     sys::fs::remove_dir(&folder).unwrap();
 }
 
-/// Hands the one connection that asks for it on to wherever it wants to go.
+/// Forwards the one connection that asks for a tunnel to its target.
 async fn serve_tunnel<S: AsyncRead + AsyncWrite + Unpin>(stream: S) {
     let mut client = BufReader::new(stream);
     let mut request = String::new();
@@ -284,7 +284,8 @@ async fn a_kubeconfig_may_act_for_somebody_else() {
     ask(&secure, 1).await;
     assert_eq!(said(&api), ["jane", "7", "a", "b", "x", "y"]);
     assert_eq!(api.authorizations(), ["Bearer t"]);
-    // Nobody is secret: an open line is told too. A certificate that changes speaks for itself.
+    // Impersonation is not secret: it is sent over plain HTTP too. A client certificate needs no
+    // header.
     ask(&kubeconfig(&api.url(), user, None), 1).await;
     assert_eq!(said(&api).len(), 12);
     ask(&secure.without_credentials(), 1).await;

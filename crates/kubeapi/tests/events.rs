@@ -1,4 +1,4 @@
-//! Events as the API server gets them, against the fake one.
+//! Events as the API server receives them, against the fake API server.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use jiff::Timestamp;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use testkit::fake_api::FakeApi;
 
-/// A clock that stands until it is moved.
+/// A clock that only moves when it is set.
 #[derive(Debug)]
 struct Hands(Mutex<Timestamp>);
 
@@ -81,7 +81,7 @@ async fn an_event_tells_when_it_happened_and_keeps_its_name() {
     assert_eq!(times, (&json!(FIRST), &json!(LATER)));
 
     for n in 1..=9 {
-        // Events of the same moment would have the same name.
+        // Events of the same time would have the same name.
         clock.show(&format!("2026-01-02T03:07:0{n}Z"));
         events.emit_annotated(event(&format!("m{n}")), annotations.clone().into());
     }

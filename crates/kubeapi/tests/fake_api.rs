@@ -1,4 +1,4 @@
-//! The connection under bad luck, against the fake API server.
+//! The connection under failures, against the fake API server.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use http::Method;
@@ -180,4 +180,28 @@ async fn the_cache_strategy_reads_again_for_a_new_pod_and_survives_an_outage() {
     assert_eq!(kind().await, "one", "an error keeps what is known");
     assert_eq!(kind().await, "two");
     tasks.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_is_forbidden_until_the_server_has_seen_the_pod_is_read_all_the_same() {
+    for strategy in [Strategy::Watch, Strategy::Cache, Strategy::Get] {
+        let api = FakeApi::start().await.unwrap();
+        let connection = connect(&api).await;
+        let tasks = Tasks::new();
+        let objects = start_objects(&connection, strategy, &tasks);
+        api.put(secret("one", false));
+        api.put(json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "c", "namespace": "ns"}}));
+        api.refuse(Method::GET, "/secrets", 3, 403);
+        api.refuse(Method::GET, "/persistentvolumeclaims/c", 3, 403);
+        let user = Arc::new(serde_json::from_value(api.put(pod("a"))).unwrap());
+        objects.register_pod(&user);
+        let read = objects.secret("ns", "s").await;
+        assert_eq!(read.unwrap().type_.as_deref(), Some("one"), "{strategy:?}");
+        objects.claim("ns", "c").await.unwrap();
+        // What stays forbidden is told.
+        api.refuse(Method::GET, "/persistentvolumeclaims/c", u32::MAX, 403);
+        objects.claim("ns", "c").await.unwrap_err();
+        tasks.shutdown().await;
+    }
 }

@@ -100,7 +100,7 @@ fn pods_are_followed_written_and_deleted() {
         writes.delete_now("default", "p1", &uid).await.unwrap();
         wait_pods(&mut pods, |e| e.pods.is_empty()).await;
         let gone = writes.get("default", "p1").await.unwrap_err();
-        // The node authorizer forgets the pod a moment after it is gone, and then forbids.
+        // The node authorizer notices a little later that the pod is gone, and then forbids.
         assert!(matches!(gone, PodApiError::NotFound(_) | PodApiError::Forbidden(_)), "{gone:?}");
     });
 }
@@ -134,7 +134,7 @@ fn objects_of_registered_pods_are_kept_fresh() {
         assert_eq!(stranger.to_string(), "object \"default\"/\"cm\" not registered");
         objects.register_pod(&bound);
         let mut changes = objects.changes().unwrap();
-        // The node authorizer learns of the new pod a moment after it was bound.
+        // The node authorizer learns of the new pod a little after it was bound.
         let found = retry(async || objects.config_map("default", "cm").await).await;
         assert_eq!(found.data.as_ref().unwrap()["key"], "one");
         let absent = loop {

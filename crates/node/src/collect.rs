@@ -1,4 +1,4 @@
-//! Gathers the facts that the node's status is made of.
+//! Collects the facts for the node's status.
 
 use crate::inputs::NodeInputs;
 use crate::runtime::{RuntimeHealth, RuntimeProbe};
@@ -13,37 +13,37 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use units::strconv::parse_ip;
 
-/// The image list is asked for again after this time.
+/// The image list is refreshed after this time.
 const IMAGES_PERIOD: Duration = Duration::from_secs(30);
 const CALL_DEADLINE: Duration = Duration::from_secs(30);
 const LOOKUP_DEADLINE: Duration = Duration::from_secs(2);
-/// A name is looked up again after this time.
+/// A host name is looked up again after this time.
 const LOOKUP_PERIOD: Duration = Duration::from_secs(60);
 
 /// Settings of a [`Collector`].
 #[derive(Debug, Clone)]
 pub(crate) struct CollectorConfig {
-    /// What does not change.
+    /// The fixed settings.
     pub(crate) settings: NodeSettings,
-    /// Places on disk.
+    /// The directories on disk.
     pub(crate) roots: Roots,
 }
 
-/// Gathers facts on demand; remembers those that do not change.
+/// Collects facts on demand; caches those that do not change.
 #[derive(Debug)]
 pub(crate) struct Collector {
     config: CollectorConfig,
     runtime: Arc<dyn RuntimeProbe>,
     health: watch::Receiver<RuntimeHealth>,
     inputs: NodeInputs,
-    still: Option<Still>,
+    static_facts: Option<StaticFacts>,
     images: Option<(Instant, Vec<ImageFacts>)>,
     looked_up: Option<(Instant, Vec<IpAddr>)>,
 }
 
-/// Facts read once.
+/// Facts that are read once.
 #[derive(Debug, Clone)]
-struct Still {
+struct StaticFacts {
     machine: Option<MachineFacts>,
     kernel_version: String,
     os_image: String,
@@ -51,14 +51,14 @@ struct Still {
 }
 
 impl Collector {
-    /// Over a runtime, its health and what others tell.
+    /// With a runtime, its health and the inputs of other subsystems.
     pub(crate) fn new(
         config: CollectorConfig,
         runtime: Arc<dyn RuntimeProbe>,
         health: watch::Receiver<RuntimeHealth>,
         inputs: NodeInputs,
     ) -> Self {
-        Self { config, runtime, health, inputs, still: None, images: None, looked_up: None }
+        Self { config, runtime, health, inputs, static_facts: None, images: None, looked_up: None }
     }
 
     /// The settings.
@@ -70,16 +70,16 @@ impl Collector {
         &self.runtime
     }
 
-    /// Waits until the runtime was asked once, but not for ever: without its answer a node that is
-    /// ready would be reported as not ready after every restart.
+    /// Waits until the runtime was queried once, with a time limit: without its response a ready
+    /// node would be reported as not ready after every restart.
     pub(crate) async fn runtime_asked(&mut self) {
         let asked = self.health.wait_for(|health| health.asked);
         if tokio::time::timeout(CALL_DEADLINE, asked).await.is_err() {
-            tracing::warn!("the runtime has not answered yet");
+            tracing::warn!("Container runtime has not responded yet");
         }
     }
 
-    /// Waits until something that others tell has changed. Cancel-safe.
+    /// Waits until an input has changed. Cancel-safe.
     pub(crate) async fn changed(&mut self) {
         tokio::select! {
             // Cancel-safe: a change stays marked until it is seen.
@@ -89,33 +89,33 @@ impl Collector {
         }
     }
 
-    /// What can be known at once, without asking anybody: enough to judge pods by until the node
-    /// is registered. Reads a few files; for the start only.
+    /// The facts that need no request: enough to admit pods until the node is registered. Reads a
+    /// few files; for the start only.
     pub(crate) fn first_facts(&mut self) -> NodeFacts {
-        let still = read_still(&self.config.roots);
+        let static_facts = read_static_facts(&self.config.roots);
         let prefer_v4 = self.config.settings.node_ips.first().is_none_or(IpAddr::is_ipv4);
         let network = read_network(&self.config.roots.proc, prefer_v4);
         let (local, default_route) = network.unwrap_or_else(|err| {
             tracing::error!(err = %err, "network interfaces could not be read");
             (Vec::new(), None)
         });
-        if still.machine.is_some() && still.ephemeral_storage_bytes.is_some() {
-            self.still = Some(still.clone());
+        if static_facts.machine.is_some() && static_facts.ephemeral_storage_bytes.is_some() {
+            self.static_facts = Some(static_facts.clone());
         }
         NodeFacts {
-            machine: still.machine,
-            kernel_version: still.kernel_version,
-            os_image: still.os_image,
-            ephemeral_storage_bytes: still.ephemeral_storage_bytes,
+            machine: static_facts.machine,
+            kernel_version: static_facts.kernel_version,
+            os_image: static_facts.os_image,
+            ephemeral_storage_bytes: static_facts.ephemeral_storage_bytes,
             addresses: AddressFacts { local, looked_up: Vec::new(), default_route },
             runtime: self.health.borrow().facts(None, Instant::now()),
             ..NodeFacts::default()
         }
     }
 
-    /// The facts of this moment.
+    /// The current facts.
     pub(crate) async fn facts(&mut self) -> NodeFacts {
-        let still = self.still().await;
+        let static_facts = self.static_facts().await;
         let addresses = self.addresses().await;
         let images = self.images().await;
         let pressure = self.inputs.pressure.borrow_and_update().clone();
@@ -124,11 +124,11 @@ impl Collector {
         let volumes = self.inputs.volumes.borrow_and_update().clone();
         let shutting_down = *self.inputs.shutting_down.borrow_and_update();
         NodeFacts {
-            machine: still.machine,
-            kernel_version: still.kernel_version,
-            os_image: still.os_image,
+            machine: static_facts.machine,
+            kernel_version: static_facts.kernel_version,
+            os_image: static_facts.os_image,
             addresses,
-            ephemeral_storage_bytes: still.ephemeral_storage_bytes,
+            ephemeral_storage_bytes: static_facts.ephemeral_storage_bytes,
             devices: self.inputs.devices.borrow_and_update().clone(),
             runtime: self.health.borrow_and_update().facts(fault.as_deref(), Instant::now()),
             images,
@@ -145,17 +145,17 @@ impl Collector {
         }
     }
 
-    async fn still(&mut self) -> Still {
-        if let Some(still) = &self.still {
-            return still.clone();
+    async fn static_facts(&mut self) -> StaticFacts {
+        if let Some(static_facts) = &self.static_facts {
+            return static_facts.clone();
         }
         let roots = self.config.roots.clone();
-        let read = sys::blocking::run(move || read_still(&roots)).await;
-        let still = match read {
-            Ok(still) => still,
+        let read = sys::blocking::run(move || read_static_facts(&roots)).await;
+        let static_facts = match read {
+            Ok(static_facts) => static_facts,
             Err(err) => {
                 tracing::error!(err = %err, "machine could not be read");
-                return Still {
+                return StaticFacts {
                     machine: None,
                     kernel_version: "Unknown".into(),
                     os_image: "Unknown".into(),
@@ -163,10 +163,10 @@ impl Collector {
                 };
             }
         };
-        if still.machine.is_some() && still.ephemeral_storage_bytes.is_some() {
-            self.still = Some(still.clone());
+        if static_facts.machine.is_some() && static_facts.ephemeral_storage_bytes.is_some() {
+            self.static_facts = Some(static_facts.clone());
         }
-        still
+        static_facts
     }
 
     async fn images(&mut self) -> Vec<ImageFacts> {
@@ -186,14 +186,14 @@ impl Collector {
                 }
             }
         }
-        // A list that cannot be had says nothing about the images: the last one counts.
+        // The list failed: the last one is used.
         self.images.clone().map(|(_, images)| images).unwrap_or_default()
     }
 
     async fn addresses(&mut self) -> AddressFacts {
         let settings = &self.config.settings;
-        let told = settings.node_ips.first().is_some_and(|ip| !ip.is_unspecified());
-        let needs_lookup = !told && parse_ip(&settings.hostname).is_none();
+        let has_node_ip = settings.node_ips.first().is_some_and(|ip| !ip.is_unspecified());
+        let needs_lookup = !has_node_ip && parse_ip(&settings.hostname).is_none();
         let prefer_v4 = settings.node_ips.first().is_none_or(IpAddr::is_ipv4);
         let looked_up = if needs_lookup { self.look_up().await } else { Vec::new() };
         let proc = self.config.roots.proc.clone();
@@ -233,7 +233,7 @@ impl Collector {
     }
 }
 
-fn read_still(roots: &Roots) -> Still {
+fn read_static_facts(roots: &Roots) -> StaticFacts {
     let machine = match sys::host::machine(&roots.proc, &roots.sys, &roots.etc) {
         Ok(machine) => Some(machine_facts(machine)),
         Err(err) => {
@@ -245,7 +245,7 @@ fn read_still(roots: &Roots) -> Still {
     if let Err(err) = &storage {
         tracing::error!(err = %err, "size of the root directory's filesystem is unknown");
     }
-    Still {
+    StaticFacts {
         machine,
         kernel_version: sys::host::uname_release(),
         os_image: sys::host::os_image(&roots.etc),
@@ -280,8 +280,8 @@ fn image_facts(image: cri::api::Image) -> ImageFacts {
 
 type Network = (Vec<IpAddr>, Option<IpAddr>);
 
-/// Local addresses, and the one that a default route's interface (else the loopback interface) has
-/// in the preferred family, then in the other.
+/// Local addresses, and the address that a default route's interface (else the loopback interface)
+/// has in the preferred family, then in the other.
 fn read_network(proc: &std::path::Path, prefer_v4: bool) -> Result<Network, sys::host::NetError> {
     let interfaces = sys::host::interfaces()?;
     let local = interfaces.iter().flat_map(|i| i.addresses.iter().copied()).collect();
@@ -317,7 +317,7 @@ mod tests {
     use cri::api::{Image, StatusResponse, VersionResponse};
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// A runtime that can be made to forget its images.
+    /// A runtime whose image list can be emptied.
     #[derive(Debug, Default)]
     struct Runtime {
         broken: AtomicBool,

@@ -1,19 +1,19 @@
-//! The loop that keeps the node alive under pressure (kubelet: `eviction.managerImpl`).
+//! The eviction loop (kubelet: `eviction.managerImpl`).
 //!
 //! ```text
-//!   every 10 s, on a kernel alarm, and right after a pod went:
+//!   every 10 s, on a kernel alarm, and right after an eviction:
 //!   node's stats ─▶ engine::eviction round ─▶ conditions ─▶ node status, admission
 //!                        │
-//!                        ├─ storage limits exceeded ─▶ those pods go
-//!                        └─ thresholds to act on ─▶ reclaim ─▶ node's stats ─▶ pods' stats ─▶ one pod goes
+//!                        ├─ storage limits exceeded ─▶ those pods are evicted
+//!                        └─ thresholds to act on ─▶ reclaim ─▶ node's stats ─▶ pods' stats ─▶ one pod is evicted
 //! ```
 //!
-//! What pods use is read only for pods with storage limits and when one has to go: a quiet node is a
-//! handful of files every 10 s.
+//! Pod usage is read only for pods with storage limits and when one has to be evicted: a node
+//! without pressure costs a handful of files every 10 s.
 //!
-//! Owns: the memory of what was met since when, and the pressure published to others. Promises: at most
-//! one pod a round goes for the node's sake; a critical pod never; what is decided is decided by
-//! `engine::eviction`.
+//! Owns: since when each threshold has been met, and the pressure conditions published to others.
+//! Promises: at most one pod per round is evicted for the node's sake; a critical pod never; the
+//! decisions are made by `engine::eviction`.
 
 mod alarm;
 mod metrics;
@@ -24,10 +24,11 @@ mod tests;
 pub use alarm::AlarmPlaces;
 pub use metrics::EvictionMetrics;
 
-use crate::active::{uid_of, wanted_pods};
+use crate::active::wanted_pods;
 use alarm::Alarms;
 use api::core::v1::Pod;
 use api::ids::PodUid;
+use api::pod::PodExt;
 use api::stats::Summary;
 use engine::admission::Pressure;
 use engine::eviction::threshold::derive_container_fs;
@@ -55,9 +56,9 @@ const REASON: &str = "Evicted";
 /// Settings of the loop.
 #[derive(Debug, Clone)]
 pub struct EvictionConfig {
-    /// Thresholds as configured.
+    /// The configured thresholds.
     pub thresholds: Vec<Threshold>,
-    /// How long a condition outlives its cause.
+    /// How long a condition outlives its cause (`evictionPressureTransitionPeriod`).
     pub transition: Duration,
     /// `evictionMaxPodGracePeriod`.
     pub grace: GracePolicy,
@@ -65,14 +66,14 @@ pub struct EvictionConfig {
     pub local_storage: bool,
     /// Whether images and writable layers may be on two disks (gate KubeletSeparateDiskGC).
     pub may_be_split: bool,
-    /// Where the kernel is asked for alarms; `None` for nowhere.
+    /// The cgroups for which memory notifications are registered; `None` for none.
     pub alarms: Option<AlarmPlaces>,
-    /// Where the kernel is asked how much memory it can hand out; `None` takes capacity less working
-    /// set, as upstream.
+    /// The files with the kernel's own available memory; `None` uses capacity less working set, as
+    /// upstream.
     pub kernel_memory: Option<KernelMemoryPlaces>,
 }
 
-/// Where the kernel tells how much memory it can hand out.
+/// The files with the kernel's own available memory.
 #[derive(Debug, Clone)]
 pub struct KernelMemoryPlaces {
     /// `/proc/meminfo`.
@@ -81,14 +82,14 @@ pub struct KernelMemoryPlaces {
     pub pods_stat: Option<PathBuf>,
 }
 
-/// What the loop is connected to.
+/// Dependencies of the loop.
 #[derive(Debug)]
 pub struct EvictionParts {
-    /// Usage.
+    /// Resource usage.
     pub stats: Arc<dyn Stats>,
-    /// The pods, and how they are ended.
+    /// The pods, and how they are killed.
     pub pods: Arc<dyn Pods>,
-    /// What can be freed first.
+    /// Reclaims resources before a pod is evicted.
     pub reclaim: Arc<dyn Reclaim>,
     /// Where events go.
     pub events: Arc<dyn Events>,
@@ -100,7 +101,7 @@ pub struct EvictionParts {
     pub pressure: watch::Sender<Vec<PressureCondition>>,
 }
 
-/// The loop.
+/// The eviction loop.
 #[derive(Debug)]
 pub struct Eviction {
     config: EvictionConfig,
@@ -110,19 +111,19 @@ pub struct Eviction {
     alarms: Alarms,
 }
 
-/// What was read in one round.
+/// The stats read in one round.
 #[derive(Debug, Clone, Copy)]
 struct Readings<'a> {
     observed: &'a Observations,
     by_working_set: &'a Observations,
 }
 
-/// What one round did.
+/// The result of one round.
 #[derive(Debug, PartialEq, Eq)]
 enum Done {
-    /// Nothing went.
+    /// Nothing was evicted.
     Quiet,
-    /// These pods went.
+    /// These pods were evicted.
     Evicted(Vec<PodUid>),
 }
 
@@ -133,7 +134,7 @@ impl Eviction {
         Self { config, parts, state: EvictionState::default(), layout: None, alarms }
     }
 
-    /// Runs until cancelled; ends at once when there is nothing to watch.
+    /// Runs until cancelled; ends at once when there are no thresholds.
     pub async fn run(mut self, cancel: CancellationToken) {
         if self.config.thresholds.is_empty() && !self.config.local_storage {
             return;
@@ -146,7 +147,7 @@ impl Eviction {
                     Done::Quiet => tokio::select! {
                         // Cancel-safe: a timer.
                         () = tokio::time::sleep(PERIOD) => {}
-                        // Cancel-safe: a count that was not taken stays.
+                        // Cancel-safe: a count that was not read stays.
                         () = self.alarms.rung() => {
                             tracing::info!("eviction manager: memory eviction threshold crossed");
                         }
@@ -156,7 +157,7 @@ impl Eviction {
             tokio::select! {
                 // Cancel-safe: a token.
                 () = cancel.cancelled() => return,
-                // Dropped only at the end of the process; a pod told to go, goes.
+                // Dropped only at the end of the process; a pod being killed is killed.
                 () = work => {}
             }
         }
@@ -210,7 +211,7 @@ impl Eviction {
         self.evict_one(&round.act, layout, &active, &usages, readings).await
     }
 
-    /// The readings with the kernel's own about memory, if that is asked for.
+    /// The observations, with the kernel's own memory values if configured.
     async fn measured(&self, mut observed: Observations) -> Observations {
         let Some(places) = self.config.kernel_memory.clone() else { return observed };
         let read = sys::blocking::run(move || {
@@ -222,7 +223,7 @@ impl Eviction {
             Ok(Ok(Some(kernel))) => kernel.apply(&mut observed, self.parts.clock.now()),
             unread => tracing::error!(
                 err = ?unread,
-                "Eviction manager: the kernel does not say what memory is available; the working set counts"
+                "Eviction manager: failed to read the kernel's available memory, using the working set"
             ),
         }
         observed
@@ -290,7 +291,7 @@ impl Eviction {
     ) -> Vec<PodUid> {
         let mut gone = Vec::new();
         for pod in pods {
-            let uid = uid_of(pod);
+            let uid = pod.uid();
             let Some(usage) = usages.get(&uid) else { continue };
             let Some(exceeded) = local::exceeded(pod, usage, layout) else { continue };
             let status = limit_status(&exceeded.message);
@@ -302,7 +303,7 @@ impl Eviction {
         gone
     }
 
-    /// Frees what can be freed without a pod; says whether that was enough for every threshold.
+    /// Reclaims node-level resources; returns whether that was enough for every threshold.
     async fn reclaimed(&self, first: &Threshold, layout: FsLayout) -> bool {
         let steps = reclaim_steps(first.signal, layout);
         for step in steps {
@@ -368,12 +369,12 @@ impl Eviction {
         let of = order.len();
         let cause = Cause { threshold: first, observed, layout };
         for (at, pod) in order.into_iter().filter_map(|index| active.get(index)).enumerate() {
-            let uid = uid_of(pod);
+            let uid = pod.uid();
             let usage = usages.get(&uid);
             let mut text = eviction_text(pod, usage, act, observed);
             text.message.extend(measured(first.signal, observed, by_working_set));
             let why = account(pod, usage, cause, Place { at: at + 1, of });
-            let name = pod.metadata.name.as_deref().unwrap_or_default();
+            let name = pod.name_str();
             tracing::info!(pod = name, podUID = %uid, why, "Eviction manager: pod is next in the order");
             let grace = self.config.grace.seconds(first, pod).unwrap_or(1);
             let status = pressure_status(pod, &text.message);
@@ -386,7 +387,8 @@ impl Eviction {
         Done::Quiet
     }
 
-    /// Ends a pod. A pod that does not end in time counts as evicted too; a critical one never goes.
+    /// Evicts a pod. A pod that does not end in time counts as evicted too; a critical one is never
+    /// evicted.
     async fn evict(
         &self,
         pod: &Arc<Pod>,
@@ -394,7 +396,7 @@ impl Eviction {
         status: StatusOverride,
         annotations: BTreeMap<String, String>,
     ) -> bool {
-        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        let name = pod.name_str();
         if !may_be_evicted(pod) {
             tracing::error!(pod = name, "Eviction manager: cannot evict a critical pod");
             return false;
@@ -413,7 +415,7 @@ impl Eviction {
             message: status.message,
             condition: status.condition,
         };
-        match self.parts.pods.kill(&uid_of(pod), request).await {
+        match self.parts.pods.kill(&pod.uid(), request).await {
             Ok(()) => tracing::info!(pod = name, "Eviction manager: pod is evicted successfully"),
             Err(error) => {
                 tracing::error!(err = error, pod = name, "Eviction manager: pod failed to evict");
@@ -422,7 +424,7 @@ impl Eviction {
         true
     }
 
-    /// Waits until the pods are finished, so that the next round sees what their end freed.
+    /// Waits until the pods are cleaned up, so that the next round sees what they freed.
     async fn wait_cleaned(&self, gone: &[PodUid]) {
         let mut pods = self.parts.pods.watch();
         let finished = pods.wait_for(|snapshot| {

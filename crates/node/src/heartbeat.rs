@@ -1,4 +1,4 @@
-//! The node object's life: registration, then status for ever.
+//! Registers the node, then updates its status.
 //!
 //! ```text
 //!   unregistered ──create / reconcile──▶ registered ──changed or period over──▶ patch status
@@ -6,8 +6,8 @@
 //!        └────────────────┘                  └────────────────────────────────────────────┘
 //! ```
 //!
-//! Promises: the newest known node (watch or own write) is what a patch is computed against; a
-//! failed write is retried up to five times, then at the next round.
+//! Promises: a patch is computed against the newest known node (from the watch or an own write); a
+//! failed write is retried up to five times, then in the next round.
 
 use crate::collect::Collector;
 use crate::lease::jitter;
@@ -28,7 +28,9 @@ use tokio_util::sync::CancellationToken;
 const TRIES: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(7);
-/// Changes that come closer together than this are sent as one.
+/// How long a restart may take until a previously ready node is reported as not ready.
+const START_SETTLES: Duration = Duration::from_secs(5);
+/// Changes in quicker succession than this are sent as one.
 const SHORTEST_GAP: Duration = Duration::from_millis(200);
 
 /// Whether this process registers the node.
@@ -36,7 +38,7 @@ const SHORTEST_GAP: Duration = Duration::from_millis(200);
 pub enum Registration {
     /// Create the node, or reconcile an existing one.
     Register,
-    /// Somebody else creates it (`registerNode: false`).
+    /// The node is created by somebody else (`registerNode: false`).
     ByOthers,
 }
 
@@ -49,7 +51,7 @@ pub struct HeartbeatConfig {
     pub update_frequency: Duration,
     /// `nodeStatusReportFrequency`.
     pub report_frequency: Duration,
-    /// Gate `KubeletRegistrationGetOnExistsOnly`: a forbidden create is not followed by a read.
+    /// Gate `KubeletRegistrationGetOnExistsOnly`: a forbidden create is not followed by a get.
     pub get_on_exists_only: bool,
 }
 
@@ -64,25 +66,25 @@ impl Default for HeartbeatConfig {
     }
 }
 
-/// The node as the API server has it: outer `None` until listed, inner `None` if it is not there.
+/// The API server's node: outer `None` until listed, inner `None` if it does not exist.
 type Seen = watch::Receiver<Option<Option<Arc<Node>>>>;
 
-/// What the heartbeat is connected to.
+/// Dependencies of the heartbeat.
 #[derive(Debug)]
-pub(crate) struct Outside {
+pub(crate) struct HeartbeatDeps {
     /// Where events go.
     pub(crate) events: Arc<dyn Events>,
     /// Wall time.
     pub(crate) clock: Arc<dyn Clock>,
     /// Fed by [`NodeApi::watch`].
     pub(crate) seen: Seen,
-    /// Gets the newest known node.
+    /// Receives the newest known node.
     pub(crate) node: watch::Sender<Option<Arc<Node>>>,
     /// When the steps of the start happened.
     pub(crate) startup: watch::Sender<StartupTimes>,
 }
 
-impl Outside {
+impl HeartbeatDeps {
     fn adopt_seen(&mut self, latest: &mut Option<Arc<Node>>) -> bool {
         let Some(Some(node)) = self.seen.borrow_and_update().clone() else { return false };
         let newer = latest.as_ref().is_none_or(|known| version(&node) > version(known));
@@ -98,18 +100,18 @@ impl Outside {
     }
 }
 
-/// Registers the node and keeps its status.
+/// Registers the node and updates its status.
 #[derive(Debug)]
 pub(crate) struct Heartbeat {
     api: NodeApi,
     config: HeartbeatConfig,
     collector: Collector,
-    outside: Outside,
+    deps: HeartbeatDeps,
     registered: watch::Sender<bool>,
     memory: NodeMemory,
     latest: Option<Arc<Node>>,
     reported_at: Option<Instant>,
-    /// Added to the report period; may be negative.
+    /// Jitter added to the report period; may be negative.
     spread: f64,
 }
 
@@ -118,14 +120,14 @@ impl Heartbeat {
         api: NodeApi,
         config: HeartbeatConfig,
         collector: Collector,
-        outside: Outside,
+        deps: HeartbeatDeps,
     ) -> Self {
         let registered = watch::Sender::new(config.registration == Registration::ByOthers);
         Self {
             api,
             config,
             collector,
-            outside,
+            deps,
             registered,
             memory: NodeMemory::default(),
             latest: None,
@@ -134,7 +136,7 @@ impl Heartbeat {
         }
     }
 
-    /// The same, with the pod network that the runtime knows already.
+    /// The same, with the pod CIDR that the runtime already has.
     #[must_use]
     pub(crate) fn knowing_cidr(mut self, cidr: String) -> Self {
         self.memory.pod_cidr = cidr;
@@ -151,7 +153,7 @@ impl Heartbeat {
         tokio::select! {
             // Cancel-safe: a token has no state to lose.
             () = cancel.cancelled() => {}
-            // Dropped only at the end of the process; the next start looks at the node anew.
+            // Dropped only at the end of the process; the next start reads the node again.
             () = self.rounds() => {}
         }
     }
@@ -161,6 +163,7 @@ impl Heartbeat {
         if self.config.registration == Registration::Register {
             self.register().await;
         }
+        self.settle_start().await;
         loop {
             self.send_status().await;
             let next = Instant::now() + self.config.update_frequency.mul_f64(1.0 + 0.04 * jitter());
@@ -169,7 +172,28 @@ impl Heartbeat {
         }
     }
 
-    /// Until `deadline`, or until something that belongs in the status has changed.
+    /// At a restart it takes a short while until volumes and the runtime are known. Reporting a
+    /// previously ready node as not ready for that long would make controllers mark its pods
+    /// unready.
+    async fn settle_start(&mut self) {
+        let deadline = Instant::now() + START_SETTLES;
+        while let Some(known) = self.latest.clone().filter(|node| is_ready(node)) {
+            let facts = self.collector.facts().await;
+            let (settings, memory) = (self.collector.settings(), self.memory.clone());
+            let computed = update(&known, settings, &facts, memory, self.deps.clock.now());
+            if is_ready(&computed.node) || Instant::now() >= deadline {
+                return;
+            }
+            tokio::select! {
+                // Cancel-safe: an absolute time.
+                () = tokio::time::sleep_until(deadline) => {}
+                // Cancel-safe: a change stays marked until the facts are gathered.
+                () = self.collector.changed() => {}
+            }
+        }
+    }
+
+    /// Waits until `deadline`, or until something that belongs in the status has changed.
     async fn wait(&mut self, deadline: Instant) {
         loop {
             tokio::select! {
@@ -178,7 +202,7 @@ impl Heartbeat {
                 // Cancel-safe: a change stays marked until the facts are gathered.
                 () = self.collector.changed() => return,
                 // Cancel-safe: a change stays marked until it is seen.
-                () = crate::inputs::next(&mut self.outside.seen) => {
+                () = crate::inputs::next(&mut self.deps.seen) => {
                     if self.adopt_seen() {
                         return;
                     }
@@ -187,17 +211,17 @@ impl Heartbeat {
         }
     }
 
-    /// Takes in what the watch saw; whether it differs from what we know.
+    /// Takes over the watched node; returns whether it differs from the known one.
     fn adopt_seen(&mut self) -> bool {
-        self.outside.adopt_seen(&mut self.latest)
+        self.deps.adopt_seen(&mut self.latest)
     }
 
     fn know(&mut self, node: Arc<Node>) {
-        self.outside.know(node, &mut self.latest);
+        self.deps.know(node, &mut self.latest);
     }
 
-    /// Facts for the first registration. They may take seconds (a name server that does not answer), and
-    /// the pods of a node that exists already need not wait for them.
+    /// Facts for the first registration. Collecting them may take seconds (a name server that does
+    /// not respond), and the pods of an existing node need not wait for them.
     async fn facts_while_watching(&mut self) -> NodeFacts {
         let facts = self.collector.facts();
         tokio::pin!(facts);
@@ -206,8 +230,8 @@ impl Heartbeat {
                 // Not dropped before it is done.
                 facts = &mut facts => return facts,
                 // Cancel-safe: a change stays marked until it is seen.
-                () = crate::inputs::next(&mut self.outside.seen) => {
-                    self.outside.adopt_seen(&mut self.latest);
+                () = crate::inputs::next(&mut self.deps.seen) => {
+                    self.deps.adopt_seen(&mut self.latest);
                 }
             }
         }
@@ -238,17 +262,17 @@ impl Heartbeat {
         self.adopt_seen();
         let settings = self.collector.settings();
         let memory = self.memory.clone();
-        let initial = self.take(initial_node(settings, &facts, memory, self.outside.clock.now()));
+        let initial = self.take(initial_node(settings, &facts, memory, self.deps.clock.now()));
         if self.latest.is_none() {
-            self.outside.node.send_replace(Some(Arc::new(initial.clone())));
+            self.deps.node.send_replace(Some(Arc::new(initial.clone())));
         }
         tracing::info!(node = self.api.name(), "Attempting to register node");
-        let now = self.outside.clock.now();
-        self.outside.startup.send_modify(|t| t.attempted = t.attempted.or(Some(now)));
+        let now = self.deps.clock.now();
+        self.deps.startup.send_modify(|t| t.attempted = t.attempted.or(Some(now)));
         let err = match self.api.create(&initial).await {
             Ok(node) => {
-                let now = self.outside.clock.now();
-                self.outside.startup.send_modify(|t| t.registered = Some(now));
+                let now = self.deps.clock.now();
+                self.deps.startup.send_modify(|t| t.registered = Some(now));
                 self.note_ready(&node);
                 return Ok(node);
             }
@@ -295,11 +319,11 @@ impl Heartbeat {
         let settings = self.collector.settings();
         let old_cidr = self.memory.pod_cidr.clone();
         let memory = self.memory.clone();
-        let computed = update(&original, settings, &facts, memory, self.outside.clock.now());
+        let computed = update(&original, settings, &facts, memory, self.deps.clock.now());
         let changed = computed.changed;
         let node = self.take(computed);
         if self.memory.pod_cidr != old_cidr {
-            self.tell_pod_cidr(old_cidr).await;
+            self.send_pod_cidr(old_cidr).await;
         }
         if !changed && !self.is_report_due() {
             return Ok(());
@@ -318,11 +342,9 @@ impl Heartbeat {
     }
 
     fn note_ready(&self, node: &Node) {
-        let conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
-        let ready = conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True");
-        if ready {
-            let now = self.outside.clock.now();
-            self.outside.startup.send_if_modified(|times| {
+        if is_ready(node) {
+            let now = self.deps.clock.now();
+            self.deps.startup.send_if_modified(|times| {
                 let first = times.ready.is_none();
                 times.ready.get_or_insert(now);
                 first
@@ -335,8 +357,8 @@ impl Heartbeat {
         self.reported_at.is_none_or(|at| at.elapsed() >= period)
     }
 
-    /// The runtime learns the node's pod network; a failure is tried again in the next round.
-    async fn tell_pod_cidr(&mut self, old: String) {
+    /// Sends the node's pod CIDR to the runtime; a failure is retried in the next round.
+    async fn send_pod_cidr(&mut self, old: String) {
         let cidr = self.memory.pod_cidr.clone();
         match self.collector.runtime().set_pod_cidr(&cidr).await {
             Ok(()) => tracing::info!(originalPodCIDR = old, newPodCIDR = cidr, "Updating Pod CIDR"),
@@ -347,7 +369,7 @@ impl Heartbeat {
         }
     }
 
-    /// Keeps the memory, posts the events, logs the faults, and gives the node.
+    /// Stores the state, sends the events, logs the errors, and returns the node.
     fn take(&mut self, computed: NodeUpdate) -> Node {
         for fault in &computed.faults {
             tracing::error!(err = fault, "Failed to set some node status fields");
@@ -357,7 +379,7 @@ impl Heartbeat {
                 StatusEventSeverity::Normal => EventSeverity::Normal,
                 StatusEventSeverity::Warning => EventSeverity::Warning,
             };
-            self.outside.events.emit(NodeEvent {
+            self.deps.events.emit(NodeEvent {
                 target: EventTarget::Node,
                 severity,
                 reason,
@@ -369,7 +391,13 @@ impl Heartbeat {
     }
 }
 
-/// Resource versions of one object grow.
+/// Whether the node's Ready condition is true.
+fn is_ready(node: &Node) -> bool {
+    let mut conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
+    conditions.any(|c| c.type_ == "Ready" && c.status == "True")
+}
+
+/// Resource versions of one object only grow.
 fn version(node: &Node) -> u64 {
     node.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or_default()
 }

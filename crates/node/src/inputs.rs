@@ -1,11 +1,11 @@
-//! What other subsystems tell the node.
+//! Inputs of the node's status from other subsystems.
 
 use engine::node::DeviceFacts;
 use futures::future::{FutureExt, select_all};
 use ports::{PressureCondition, VolumeFacts};
 use tokio::sync::watch;
 
-/// Current values from elsewhere. A sender that is gone leaves its last value in force.
+/// Current values of other subsystems. If a sender is dropped, its last value stays in force.
 #[derive(Debug, Clone)]
 pub struct NodeInputs {
     /// Pressure conditions in force.
@@ -16,16 +16,17 @@ pub struct NodeInputs {
     pub devices: watch::Receiver<DeviceFacts>,
     /// Volumes in use.
     pub volumes: watch::Receiver<VolumeFacts>,
-    /// Why the view of what runs is not to be trusted (`PLEG is not healthy: …`).
+    /// Why the pod lifecycle view is unhealthy (`PLEG is not healthy: …`).
     pub runtime_fault: watch::Receiver<Option<String>>,
     /// A missing soft requirement, e.g. `CPU hardcapping unsupported`.
     pub soft_warning: watch::Receiver<Option<String>>,
-    /// Calls that the runtime has not answered for long; `None` if nobody opted in to a condition about them.
+    /// Calls that the runtime has not answered for a long time; `None` unless the condition about
+    /// them is enabled.
     pub slow_calls: watch::Receiver<Option<Vec<String>>>,
 }
 
 impl Default for NodeInputs {
-    /// Nothing to report, ever.
+    /// No sender: nothing ever changes.
     fn default() -> Self {
         Self {
             pressure: watch::channel(Vec::new()).1,
@@ -40,7 +41,7 @@ impl Default for NodeInputs {
 }
 
 impl NodeInputs {
-    /// Everything told so far is known.
+    /// Marks all current values as seen.
     pub(crate) fn mark_seen(&mut self) {
         self.pressure.mark_unchanged();
         self.shutting_down.mark_unchanged();
@@ -66,7 +67,7 @@ impl NodeInputs {
     }
 }
 
-/// Waits for a change; for ever when the sender is gone.
+/// Waits for a change; forever when the sender is dropped.
 pub(crate) async fn next<T>(receiver: &mut watch::Receiver<T>) {
     if receiver.changed().await.is_err() {
         std::future::pending::<()>().await;

@@ -1,4 +1,4 @@
-//! The lease: proof of life, renewed every quarter of its duration (upstream: `lease.controller`).
+//! The node's lease, renewed every quarter of its duration (upstream: `lease.controller`).
 //!
 //! ```text
 //!   known ──renew (PUT)──▶ known
@@ -37,7 +37,7 @@ impl LeaseConfig {
     }
 }
 
-/// Keeps the node's lease.
+/// Renews the node's lease.
 #[derive(Debug)]
 pub(crate) struct Lease {
     api: LeaseApi,
@@ -69,7 +69,7 @@ impl Lease {
             tokio::select! {
                 // Cancel-safe: a token has no state to lose.
                 () = cancel.cancelled() => return,
-                // Dropped only at the end of the process; a half-done renewal harms nothing.
+                // Dropped only at the end of the process; an interrupted renewal does no harm.
                 () = round => {}
             }
         }
@@ -88,7 +88,7 @@ impl Lease {
         }
     }
 
-    /// Up to five tries; whether one succeeded.
+    /// Up to five attempts; returns whether one succeeded.
     async fn update(&mut self, mut base: Value) -> bool {
         for attempt in 0..TRIES {
             let Some(lease) = self.filled(Some(base.clone())).await else { continue };
@@ -115,7 +115,7 @@ impl Lease {
         false
     }
 
-    /// The lease and whether it was made just now; `None` if its owner is not known yet.
+    /// The lease and whether it was just created; `None` if its owner is not known yet.
     async fn ensure(&mut self) -> (Option<Value>, bool) {
         let mut pause = FIRST_PAUSE;
         loop {
@@ -180,7 +180,7 @@ fn renewed(lease: &mut Value, duration_seconds: i32, now: Timestamp) {
     lease["spec"]["renewTime"] = now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string().into();
 }
 
-/// A number in `[0, 1)` that differs from node to node and time to time.
+/// A number in `[0, 1)` that differs between nodes and calls.
 pub(crate) fn jitter() -> f64 {
     use std::hash::{BuildHasher, Hasher};
     let bits = std::collections::hash_map::RandomState::new().build_hasher().finish() >> 40;

@@ -1,4 +1,4 @@
-//! This machine as a member of a cluster.
+//! This machine as a node of a cluster.
 //!
 //! Owns: the health of the runtime, the facts about the machine, the node object (registration and
 //! status), the lease, and the [`ports::NodeView`] that others read.

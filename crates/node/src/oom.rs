@@ -1,8 +1,8 @@
-//! Out-of-memory kills, heard from the kernel's log (kubelet: `oom.realWatcher`).
+//! Out-of-memory kills, read from the kernel log (kubelet: `oom.realWatcher`).
 //!
-//! Promises: a kill because the machine's memory ran out is an event of the node; one inside a limited
-//! cgroup is logged with process, limit and peak, since upstream has no event for it, and where operators
-//! ask for it told as an event of its pod.
+//! Promises: a system-wide OOM kill is an event of the node; one inside a limited cgroup is logged
+//! with process, limit and peak, since upstream has no event for it, and where enabled also an
+//! event of its pod.
 
 use api::core::v1::{ContainerStatus, PodStatus};
 use engine::oom::{OomKill, OomReader};
@@ -12,13 +12,13 @@ use sys::cgroup::Cgroups;
 use sys::kmsg::KernelLog;
 use tokio_util::sync::CancellationToken;
 
-/// Follows the kernel's log.
+/// Watches the kernel log.
 #[derive(Debug)]
 pub struct OomWatch {
     log: KernelLog,
     events: Arc<dyn Events>,
     cgroups: Arc<Cgroups>,
-    /// Those that are told of kills within their limits.
+    /// For the events of kills within a pod's limits.
     pods: Option<Arc<dyn Pods>>,
 }
 
@@ -94,7 +94,7 @@ impl OomWatch {
     }
 }
 
-/// The event of the pod in which a process was killed; limit and peak as far as they are known.
+/// The event of the pod in which a process was killed, with limit and peak if known.
 fn pod_event(
     kill: &OomKill,
     pods: &PodsSnapshot,
@@ -111,7 +111,7 @@ fn pod_event(
     })
 }
 
-/// The part of the pod that a container is, by its id.
+/// The field path of a container in the pod, by its id.
 fn part(status: &PodStatus, id: &str) -> Option<String> {
     type List<'a> = Option<&'a Vec<ContainerStatus>>;
     let kinds: [(&str, List<'_>); 3] = [

@@ -1,4 +1,4 @@
-//! The runtime's health, asked for every 5 s (and every 100 ms until it is first ready).
+//! Checks the runtime's health every 5 s (and every 100 ms until it is first ready).
 //!
 //! Upstream: `Kubelet.updateRuntimeUp` and `runtimeState`.
 
@@ -13,13 +13,13 @@ use tokio_util::sync::CancellationToken;
 
 const PERIOD: Duration = Duration::from_secs(5);
 const EAGER_PERIOD: Duration = Duration::from_millis(100);
-/// How long the eager period lasts at most.
+/// The longest duration of the 100 ms period.
 const EAGER_TIME: Duration = Duration::from_secs(120);
 /// A status older than this means that the runtime is down.
 const SILENCE: Duration = Duration::from_secs(30);
 const CALL_DEADLINE: Duration = Duration::from_secs(30);
 
-/// What the node asks of a runtime. Errors are texts for the log.
+/// The runtime calls that the node needs. Errors are texts for the log.
 #[async_trait]
 pub trait RuntimeProbe: Send + Sync + std::fmt::Debug {
     /// Conditions, handlers and features.
@@ -28,7 +28,7 @@ pub trait RuntimeProbe: Send + Sync + std::fmt::Debug {
     async fn version(&self) -> Result<VersionResponse, String>;
     /// All images.
     async fn images(&self) -> Result<Vec<Image>, String>;
-    /// Tells the runtime the node's pod CIDRs, joined by commas.
+    /// Sends the node's pod CIDRs, joined by commas, to the runtime.
     async fn set_pod_cidr(&self, cidr: &str) -> Result<(), String>;
 }
 
@@ -54,9 +54,10 @@ impl RuntimeProbe for cri::RuntimeClient {
     }
 }
 
-/// Tells the runtime the pod network that was configured, if any was; returns what it knows. Without an API server
-/// nobody else does; with one, the node's own takes its place. As upstream, it is tried once (`NewMainKubelet`).
-pub(crate) async fn tell_configured_cidr(runtime: &dyn RuntimeProbe, cidr: String) -> String {
+/// Sends the configured pod CIDR to the runtime, if there is one; returns the one that the runtime
+/// has. It is the only one without an API server; with one, the node's own replaces it. As
+/// upstream, it is tried once (`NewMainKubelet`).
+pub(crate) async fn send_configured_cidr(runtime: &dyn RuntimeProbe, cidr: String) -> String {
     if cidr.is_empty() {
         return cidr;
     }
@@ -75,21 +76,21 @@ pub(crate) async fn tell_configured_cidr(runtime: &dyn RuntimeProbe, cidr: Strin
 /// The runtime as last seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeHealth {
-    /// Whether it was asked at least once, with whatever outcome.
+    /// Whether it was queried at least once, successfully or not.
     pub asked: bool,
-    /// When it last said that it is ready.
+    /// When it was last ready.
     pub ready_at: Option<Instant>,
-    /// Whether the last question was answered.
+    /// Whether the last query succeeded.
     pub answers: bool,
-    /// Why it is not ready, though it answers.
+    /// Why it is not ready, though it responds.
     pub error: Option<String>,
     /// Why its network is not ready.
     pub network_error: Option<String>,
-    /// Its name and version, once it has said them.
+    /// Its name and version, once known.
     pub version: Option<(String, String)>,
     /// Its handlers, from the last status that was ready.
     pub handlers: Vec<RuntimeHandlerFacts>,
-    /// Whether it knows `supplementalGroupsPolicy`, if it reports features.
+    /// Whether it supports `supplementalGroupsPolicy`, if it reports features.
     pub supplemental_groups_policy: Option<bool>,
     /// Whether it supports user namespaces together with the host's network.
     pub user_namespaces_host_network: bool,
@@ -112,7 +113,7 @@ impl Default for RuntimeHealth {
 }
 
 impl RuntimeHealth {
-    /// What the node's status says of the runtime now.
+    /// The runtime facts for the node's status at this time.
     pub fn facts(&self, fault: Option<&str>, now: Instant) -> RuntimeFacts {
         let mut errors = Vec::new();
         match self.ready_at {
@@ -136,13 +137,13 @@ impl RuntimeHealth {
         }
     }
 
-    /// Whether a node with this health (and nothing else wrong) would be ready.
+    /// Whether a node with this health (and no other problem) would be ready.
     pub fn is_ready(&self) -> bool {
         self.ready_at.is_some() && self.error.is_none() && self.network_error.is_none()
     }
 
-    /// Takes in an answer.
-    fn heard(&mut self, status: StatusResponse, now: Instant) {
+    /// Evaluates a status response.
+    fn evaluate(&mut self, status: StatusResponse, now: Instant) {
         self.answers = true;
         let conditions = status.status.map(|s| s.conditions).unwrap_or_default();
         let unmet = |name: &str| match conditions.iter().find(|c| c.r#type == name) {
@@ -174,14 +175,14 @@ impl RuntimeHealth {
             status.features.as_ref().is_some_and(|f| f.user_namespaces_host_network);
     }
 
-    /// Whether others would see a difference (a later answer of the same kind is none).
+    /// Whether others would see a difference (a later response with the same content is none).
     fn differs(&self, other: &Self) -> bool {
         let same_time = Self { ready_at: other.ready_at.or(self.ready_at), ..self.clone() };
         self.ready_at.is_some() != other.ready_at.is_some() || same_time != *other
     }
 }
 
-/// Asks until cancelled; `out` is woken only when something other than the time has changed.
+/// Queries until cancelled; `out` is woken only when something other than the time has changed.
 pub(crate) async fn watch_runtime(
     runtime: Arc<dyn RuntimeProbe>,
     out: watch::Sender<RuntimeHealth>,
@@ -211,7 +212,7 @@ pub(crate) async fn watch_runtime(
 async fn ask(runtime: &dyn RuntimeProbe, health: &mut RuntimeHealth) {
     let answer = tokio::time::timeout(CALL_DEADLINE, runtime.status()).await;
     match answer.unwrap_or_else(|_| Err("no answer in time".into())) {
-        Ok(status) => health.heard(status, Instant::now()),
+        Ok(status) => health.evaluate(status, Instant::now()),
         Err(err) => {
             if health.answers {
                 tracing::error!(err, "Container runtime sanity check failed");
@@ -247,7 +248,7 @@ mod tests {
         let facts = health.facts(None, Instant::now());
         assert_eq!(facts.errors, ["container runtime status check may not have completed yet"]);
         assert_eq!(facts.network_error.as_deref(), Some("network state unknown"));
-        health.heard(status(true, false), Instant::now());
+        health.evaluate(status(true, false), Instant::now());
         let facts = health.facts(Some("PLEG is not healthy: x"), Instant::now());
         assert_eq!(facts.errors, ["PLEG is not healthy: x"]);
         assert_eq!(
@@ -257,7 +258,7 @@ mod tests {
                  message:it broke"
             )
         );
-        health.heard(status(false, true), Instant::now());
+        health.evaluate(status(false, true), Instant::now());
         assert_eq!(
             health.facts(None, Instant::now()).errors,
             ["container runtime not ready: RuntimeReady=false reason:Bad message:it broke"]
@@ -270,12 +271,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_later_answer_of_the_same_kind_is_no_change() {
         let mut health = RuntimeHealth::default();
-        health.heard(status(true, true), Instant::now());
+        health.evaluate(status(true, true), Instant::now());
         let before = health.clone();
         tokio::time::advance(Duration::from_secs(5)).await;
-        health.heard(status(true, true), Instant::now());
+        health.evaluate(status(true, true), Instant::now());
         assert!(!health.differs(&before));
-        health.heard(status(true, false), Instant::now());
+        health.evaluate(status(true, false), Instant::now());
         assert!(health.differs(&before));
     }
 }

@@ -1,14 +1,16 @@
-//! The machine goes down: pods end first, by priority, in their own time (kubelet: `nodeshutdown`).
+//! Graceful node shutdown: pods end first, by priority, within their grace periods (kubelet:
+//! `nodeshutdown`).
 //!
 //! ```text
-//!   attach (lock, listen) ─▶ "shutdown begins" ─▶ not Ready, no admission ─▶ groups end ─▶ told ─▶ lock released
-//!        ▲                          "called off" ─▶ Ready again, lock taken again
+//!   attach (lock, listen) ─▶ "shutdown begins" ─▶ not Ready, no admission ─▶ groups end ─▶ statuses acknowledged ─▶ lock released
+//!        ▲                          "cancelled" ─▶ Ready again, lock taken again
 //!        └── a second after the bus was lost
 //! ```
 //!
-//! Owns: the lock and the word that the node is shutting down. Promises: a first attach that fails is
-//! logged and not tried again; a group that does not end in its time does not hold up the next; the lock is kept
-//! until the API server knows how the pods ended, but not for long when it does not answer.
+//! Owns: the inhibitor lock and the shutting-down state of the node. Promises: a first attach that
+//! fails is logged and not retried; a group that does not end in time does not delay the next; the
+//! lock is held until the API server has the final pod statuses, but not for long when it does not
+//! respond.
 
 mod announcer;
 mod record;
@@ -17,9 +19,10 @@ mod tests;
 
 pub use record::ShutdownMetrics;
 
-use crate::active::{active_pods, uid_of};
+use crate::active::active_pods;
 use announcer::{Announcer, Attached, Machine};
 use api::core::v1::Pod;
+use api::pod::PodExt;
 use engine::shutdown::{Group, PriorityPeriod, groups, status, total};
 use ports::{
     Clock, EventSeverity, EventTarget, Events, KillRequest, NodeEvent, OnExit, Pods, Tasks, Volumes,
@@ -32,26 +35,26 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 const RECONNECT: Duration = Duration::from_secs(1);
-/// How long the API server is waited for at most when all pods have ended…
-const TELL_AT_MOST: Duration = Duration::from_secs(5);
-/// …and at least, when they took all their time.
-const TELL_AT_LEAST: Duration = Duration::from_secs(1);
+/// How long at most to wait for the API server when all pods have ended…
+const ACKNOWLEDGE_AT_MOST: Duration = Duration::from_secs(5);
+/// …and at least, when they used all their time.
+const ACKNOWLEDGE_AT_LEAST: Duration = Duration::from_secs(1);
 
 /// Settings of graceful shutdown.
 #[derive(Debug, Clone)]
 pub struct ShutdownConfig {
-    /// Time per priority, ascending (`engine::shutdown::periods`); empty switches it off.
+    /// Time per priority, ascending (`engine::shutdown::periods`); empty disables it.
     pub periods: Vec<PriorityPeriod>,
-    /// The kubelet root directory, where the times of the last shutdown are kept.
+    /// The kubelet root directory, where the times of the last shutdown are stored.
     pub root: PathBuf,
     /// `/etc`.
     pub etc: PathBuf,
 }
 
-/// What it is connected to.
+/// Dependencies of the shutdown task.
 #[derive(Debug)]
 pub struct ShutdownParts {
-    /// The pods, and how they are ended.
+    /// The pods, and how they are killed.
     pub pods: Arc<dyn Pods>,
     /// Their volumes.
     pub volumes: Arc<dyn Volumes>,
@@ -59,15 +62,15 @@ pub struct ShutdownParts {
     pub events: Arc<dyn Events>,
     /// Wall time.
     pub clock: Arc<dyn Clock>,
-    /// Times as metrics, and their file; `None` when they are not kept.
+    /// The times as metrics, and their file; `None` when they are not recorded.
     pub metrics: Option<ShutdownMetrics>,
-    /// Where the beginning is published.
+    /// Where the shutting-down state is published.
     pub shutting_down: watch::Sender<bool>,
-    /// Where kills run that outlast their group.
+    /// Runs kills that outlast their group.
     pub tasks: Tasks,
 }
 
-/// The task.
+/// The shutdown task.
 #[derive(Debug)]
 pub struct Shutdown {
     periods: Vec<PriorityPeriod>,
@@ -77,7 +80,7 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// Over the machine's logind.
+    /// With the machine's logind.
     pub fn new(config: ShutdownConfig, parts: ShutdownParts) -> Self {
         let announcer = Box::new(Machine { etc: config.etc });
         Self::over(config.periods, config.root, announcer, parts)
@@ -93,7 +96,7 @@ impl Shutdown {
         Self { periods, announcer, record, parts }
     }
 
-    /// Runs until cancelled; ends at once when it is switched off.
+    /// Runs until cancelled; ends at once when it is disabled.
     pub async fn run(self) {
         if self.periods.is_empty() {
             return;
@@ -134,7 +137,7 @@ impl Shutdown {
         }
     }
 
-    /// Acts on announcements until the connection is lost.
+    /// Handles shutdown signals until the connection is lost.
     async fn follow(&self, attached: &mut dyn Attached) {
         while let Some(begins) = attached.next().await {
             let what = if begins { "event" } else { "cancellation" };
@@ -144,7 +147,7 @@ impl Shutdown {
                 reason: "Shutdown",
                 message: format!("Shutdown manager detected shutdown {what}"),
             });
-            // Node status and admission follow this word at once.
+            // Node status and admission react at once.
             self.parts.shutting_down.send_replace(begins);
             if begins {
                 self.end_pods().await;
@@ -178,21 +181,26 @@ impl Shutdown {
             record.ended(start, self.parts.clock.now()).await;
         }
         let left = total(&self.periods).saturating_sub(began.elapsed());
-        self.wait_told(&active, left.clamp(TELL_AT_LEAST, TELL_AT_MOST)).await;
+        self.wait_acknowledged(&active, left.clamp(ACKNOWLEDGE_AT_LEAST, ACKNOWLEDGE_AT_MOST))
+            .await;
     }
 
-    /// Waits until the API server knows how the pods ended. Otherwise they would be shown as running, and be
-    /// served to others, until this machine is up again.
-    async fn wait_told(&self, pods: &[Arc<Pod>], limit: Duration) {
-        let told =
-            pods.iter().map(|pod| async move { self.parts.pods.wait_told(&uid_of(pod)).await });
-        if tokio::time::timeout(limit, futures::future::join_all(told)).await.is_err() {
-            tracing::warn!(?limit, "the API server does not know how all pods ended");
+    /// Waits until the API server has the final pod statuses. Otherwise the pods would be shown as
+    /// running, and get traffic, until this machine is up again.
+    async fn wait_acknowledged(&self, pods: &[Arc<Pod>], limit: Duration) {
+        let waits = pods
+            .iter()
+            .map(|pod| async move { self.parts.pods.wait_acknowledged(&pod.uid()).await });
+        if tokio::time::timeout(limit, futures::future::join_all(waits)).await.is_err() {
+            tracing::warn!(
+                ?limit,
+                "Timed out waiting for the API server to acknowledge pod statuses"
+            );
         }
     }
 
-    /// Ends the group's pods side by side and waits for them and for their volumes. The kills go on when
-    /// the wait is dropped.
+    /// Kills the group's pods in parallel and waits for them and for their volumes. The kills
+    /// continue when the wait is dropped.
     async fn end_group(&self, group: &Group, active: &[Arc<Pod>]) {
         let chosen =
             group.pods.iter().filter_map(|(index, grace)| Some((active.get(*index)?, grace)));
@@ -226,13 +234,13 @@ async fn end_pod(pods: &dyn Pods, pod: &Pod, grace_seconds: i64) {
         message: status.message,
         condition: status.condition,
     };
-    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let name = pod.name_str();
     tracing::info!(
         pod = name,
         gracePeriod = grace_seconds,
         "Shutdown manager killing pod with gracePeriod"
     );
-    match pods.kill(&uid_of(pod), request).await {
+    match pods.kill(&pod.uid(), request).await {
         Ok(()) => tracing::info!(pod = name, "Shutdown manager finished killing pod"),
         Err(error) => {
             tracing::info!(pod = name, err = error, "Shutdown manager failed killing pod")

@@ -1,10 +1,10 @@
-//! Starts everything that keeps the node, with or without an API server.
+//! Starts all node tasks, with or without an API server.
 
 use crate::collect::{Collector, CollectorConfig};
-use crate::heartbeat::{Heartbeat, HeartbeatConfig, Outside};
+use crate::heartbeat::{Heartbeat, HeartbeatConfig, HeartbeatDeps};
 use crate::inputs::NodeInputs;
 use crate::lease::{Lease, LeaseConfig};
-use crate::runtime::{RuntimeHealth, RuntimeProbe, tell_configured_cidr, watch_runtime};
+use crate::runtime::{RuntimeHealth, RuntimeProbe, send_configured_cidr, watch_runtime};
 use crate::standalone::Standalone;
 use crate::startup::{self, StartupTimes};
 use crate::view;
@@ -19,26 +19,26 @@ use tokio::sync::watch;
 /// Settings of the node.
 #[derive(Debug, Clone)]
 pub struct NodeConfig {
-    /// What the node object is made of.
+    /// The settings of the node object.
     pub settings: NodeSettings,
-    /// Places on disk.
+    /// The directories on disk.
     pub roots: Roots,
     /// Registration and status.
     pub heartbeat: HeartbeatConfig,
     /// The lease.
     pub lease: LeaseConfig,
-    /// `podCIDR`: what the runtime is told before the API server says anything; empty for nothing.
+    /// `podCIDR`: sent to the runtime before the API server's is known; empty for none.
     pub pod_cidr: String,
 }
 
-/// What the node is connected to.
+/// Dependencies of the node.
 #[derive(Debug)]
 pub struct NodeParts {
     /// The API server; `None` is standalone mode.
     pub connection: Option<Connection>,
     /// The runtime.
     pub runtime: Arc<dyn RuntimeProbe>,
-    /// What other subsystems tell.
+    /// Inputs of other subsystems.
     pub inputs: NodeInputs,
     /// Where events go.
     pub events: Arc<dyn Events>,
@@ -48,7 +48,7 @@ pub struct NodeParts {
     pub view: watch::Sender<Arc<NodeView>>,
 }
 
-/// What others may follow. Cheap to clone.
+/// What others may watch. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct NodeHandle {
     name: String,
@@ -58,7 +58,7 @@ pub struct NodeHandle {
 }
 
 impl NodeHandle {
-    /// Shows the node's name and how long its start took.
+    /// Registers the metrics of the node's name and startup latency.
     pub fn measure(&self, registry: &Registry) {
         startup::measure(registry, self.name.clone(), self.startup.clone());
     }
@@ -74,8 +74,8 @@ impl NodeHandle {
     }
 }
 
-/// A node to judge pods by before the API server's is known: a static pod must start, and must not
-/// be refused, while the API server is away (it may be the API server).
+/// A node for the admission of pods before the API server's is known: a static pod must start, and
+/// must not be rejected, while the API server is unreachable (it may be the API server).
 fn first_node(collector: &mut Collector, clock: &dyn Clock) -> Node {
     let facts = collector.first_facts();
     initial_node(collector.settings(), &facts, NodeMemory::default(), clock.now()).node
@@ -91,7 +91,7 @@ pub fn start(config: NodeConfig, parts: NodeParts, tasks: &Tasks) -> NodeHandle 
     let booted = sys::host::boot_time(&config.roots.proc, clock.now());
     let collecting = CollectorConfig { settings: config.settings, roots: config.roots };
     let asked = Arc::clone(&runtime);
-    let configured = async move { tell_configured_cidr(&*asked, config.pod_cidr).await };
+    let configured = async move { send_configured_cidr(&*asked, config.pod_cidr).await };
     let mut collector = Collector::new(collecting, runtime, health.clone(), inputs.clone());
     let first = Arc::new(first_node(&mut collector, &*clock));
     view.send_modify(|view| Arc::make_mut(view).node = Some(Arc::clone(&first)));
@@ -101,7 +101,7 @@ pub fn start(config: NodeConfig, parts: NodeParts, tasks: &Tasks) -> NodeHandle 
     let Some(connection) = connection else {
         let standalone = Standalone::new(collector, clock, node_out);
         let token = tasks.token();
-        // What is cut off at the end of the process is told at the next start.
+        // An update that is cut off at the end of the process is made at the next start.
         tasks.spawn("standalone-node", OnExit::Exit, async move {
             if token.run_until_cancelled(configured).await.is_some() {
                 standalone.run(token).await;
@@ -115,12 +115,17 @@ pub fn start(config: NodeConfig, parts: NodeParts, tasks: &Tasks) -> NodeHandle 
     tasks.spawn("node-watch", OnExit::Exit, api.clone().watch(seen_out, tasks.token()));
     let times = StartupTimes { booted, started: Some(clock.now()), ..StartupTimes::default() };
     let (startup_out, startup) = watch::channel(times);
-    let outside =
-        Outside { events, clock: Arc::clone(&clock), seen, node: node_out, startup: startup_out };
+    let outside = HeartbeatDeps {
+        events,
+        clock: Arc::clone(&clock),
+        seen,
+        node: node_out,
+        startup: startup_out,
+    };
     let heartbeat = Heartbeat::new(api.clone(), config.heartbeat, collector, outside);
     let registered = heartbeat.registered();
     let token = tasks.token();
-    // What is cut off at the end of the process is told at the next start.
+    // An update that is cut off at the end of the process is made at the next start.
     tasks.spawn("node-status", OnExit::Exit, async move {
         if let Some(known) = token.run_until_cancelled(configured).await {
             heartbeat.knowing_cidr(known).run(token).await;

@@ -1,6 +1,6 @@
-//! How long it took until the node was ready (upstream: `NodeStartupLatencyTracker`).
+//! Node startup latency (upstream: `NodeStartupLatencyTracker`).
 //!
-//! Counted only when this process created the node: a restart on an existing node says nothing
+//! Reported only when this process created the node: a restart on an existing node says nothing
 //! about the machine's start.
 
 use jiff::Timestamp;
@@ -37,11 +37,11 @@ pub struct StartupTimes {
     pub booted: Option<Timestamp>,
     /// The start of this process' node tasks.
     pub started: Option<Timestamp>,
-    /// The first try to register.
+    /// The first attempt to register.
     pub attempted: Option<Timestamp>,
     /// The creation of the node object.
     pub registered: Option<Timestamp>,
-    /// The first status that said Ready.
+    /// The first status with Ready true.
     pub ready: Option<Timestamp>,
 }
 
@@ -51,7 +51,7 @@ impl StartupTimes {
             (Some(from), Some(to)) => to.duration_since(from).as_secs_f64(),
             _ => 0.0,
         };
-        // Nothing counts before the node was created by this process.
+        // Only if the node was created by this process.
         let made = |from, to| self.registered.map_or(0.0, |_| between(from, to));
         [
             (PRE_KUBELET, made(self.booted, self.started)),
@@ -63,7 +63,7 @@ impl StartupTimes {
     }
 }
 
-/// Shows name and times in a registry.
+/// Registers name and times as metrics.
 pub(crate) fn measure(registry: &Registry, name: String, times: watch::Receiver<StartupTimes>) {
     registry.collector(move |scrape| {
         let one = SampleValue::Number(1.0);

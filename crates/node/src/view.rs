@@ -1,5 +1,5 @@
-//! The [`NodeView`] that others read, put together from its parts by a task of its own, so that a
-//! silent API server delays nobody.
+//! The [`NodeView`] that others read, assembled by its own task, so that a silent API server delays
+//! nobody.
 
 use crate::inputs::{NodeInputs, next};
 use crate::runtime::RuntimeHealth;

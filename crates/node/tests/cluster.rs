@@ -157,7 +157,7 @@ fn condition(node: &Node, kind: &str) -> (String, String) {
     })
 }
 
-/// Waits until the API server's node, as the view shows it, is as wanted.
+/// Waits until the API server's node, as in the view, fulfils `wanted`.
 async fn until(view: &mut NodeViews, wanted: impl Fn(&Node) -> bool) -> Arc<Node> {
     let seen = view.wait_for(|v| v.node.as_ref().is_some_and(|n| wanted(n)));
     let seen = tokio::time::timeout(PATIENCE, seen).await.unwrap().unwrap().clone();
@@ -203,14 +203,14 @@ fn registers_becomes_ready_and_keeps_a_lease() {
         control.kubectl(["patch", "node", "node1", "-p", patch]).unwrap();
         control.kubectl(["cordon", "node1"]).unwrap();
         until(&mut node.view, |n| n.spec.as_ref().unwrap().unschedulable == Some(true)).await;
-        let told = async {
+        let reported = async {
             while node.runtime.cidr.lock().unwrap().is_none()
                 || !node.events.0.lock().unwrap().contains(&"NodeNotSchedulable".to_owned())
             {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, told).await.unwrap();
+        tokio::time::timeout(PATIENCE, reported).await.unwrap();
         assert_eq!(node.runtime.cidr.lock().unwrap().as_deref(), Some("10.9.0.0/24"));
         let events = node.events.0.lock().unwrap().clone();
         for reason in ["NodeHasSufficientMemory", "NodeHasInsufficientMemory", "NodeNotReady"] {
@@ -224,7 +224,7 @@ fn registers_becomes_ready_and_keeps_a_lease() {
 fn an_existing_node_is_reconciled_and_stays_ready() {
     with_control(async |control| {
         let mut first = start(&control, settings()).await;
-        // Only a node with a UID is the API server's; before that it is our own idea of it.
+        // Only a node with a UID is the API server's; before that it is the locally built one.
         let registered = |n: &Node| n.metadata.uid.is_some() && condition(n, "Ready").0 == "True";
         until(&mut first.view, registered).await;
         first.tasks.shutdown().await;
@@ -246,7 +246,7 @@ fn an_existing_node_is_reconciled_and_stays_ready() {
             let list = node["status"]["conditions"].as_array().unwrap().clone();
             list.into_iter().map(|c| c["lastTransitionTime"].clone()).collect::<Vec<_>>()
         };
-        // The pause before the first answer of the runtime must not show as a flip.
+        // The time before the runtime's first response must not show as a transition.
         assert_eq!(transition(&after), transition(&before));
         second.tasks.shutdown().await;
     });

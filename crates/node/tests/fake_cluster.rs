@@ -1,4 +1,4 @@
-//! The node over long times and bad luck, with fakes and paused time.
+//! The node over long times and with failures, with fakes and paused time.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use cri::api::UpdateRuntimeConfigRequest;
@@ -6,7 +6,7 @@ use engine::node::NodeSettings;
 use http::Method;
 use kubeapi::{Connection, ConnectionConfig, EventLog, Kubeconfig};
 use node::{HeartbeatConfig, LeaseConfig, NodeConfig, NodeInputs, NodeParts};
-use ports::{NodeView, NodeViews, PressureCondition, Roots, Tasks};
+use ports::{NodeView, NodeViews, PressureCondition, Roots, Tasks, VolumeFacts};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ struct Running {
     tasks: Tasks,
     cri: FakeCri,
     pressure: watch::Sender<Vec<PressureCondition>>,
+    volumes: watch::Sender<VolumeFacts>,
     view: NodeViews,
 }
 
@@ -32,6 +33,15 @@ async fn start_with(api: Option<&FakeApi>, heartbeat: HeartbeatConfig) -> Runnin
 }
 
 async fn start_in(api: Option<&FakeApi>, heartbeat: HeartbeatConfig, pod_cidr: &str) -> Running {
+    start_holding(api, heartbeat, pod_cidr, VolumeFacts::default()).await
+}
+
+async fn start_holding(
+    api: Option<&FakeApi>,
+    heartbeat: HeartbeatConfig,
+    pod_cidr: &str,
+    first: VolumeFacts,
+) -> Running {
     let connection = match api {
         None => None,
         Some(api) => {
@@ -42,6 +52,7 @@ async fn start_in(api: Option<&FakeApi>, heartbeat: HeartbeatConfig, pod_cidr: &
     let clock = Arc::new(PausedClock::new());
     let cri = FakeCri::new(Arc::clone(&clock) as Arc<dyn ports::Clock>);
     let (pressure, pressure_in) = watch::channel(Vec::new());
+    let (volumes, volumes_in) = watch::channel(first);
     let (view_out, view) = watch::channel(Arc::new(NodeView::default()));
     let config = NodeConfig {
         settings: NodeSettings {
@@ -61,14 +72,14 @@ async fn start_in(api: Option<&FakeApi>, heartbeat: HeartbeatConfig, pod_cidr: &
     let parts = NodeParts {
         connection,
         runtime: Arc::new(cri.client()),
-        inputs: NodeInputs { pressure: pressure_in, ..NodeInputs::default() },
+        inputs: NodeInputs { pressure: pressure_in, volumes: volumes_in, ..NodeInputs::default() },
         events: Arc::new(EventLog),
         clock,
         view: view_out,
     };
     let tasks = Tasks::new();
     node::start(config, parts, &tasks);
-    Running { tasks, cri, pressure, view }
+    Running { tasks, cri, pressure, volumes, view }
 }
 
 fn condition(api: &FakeApi, kind: &str) -> Option<Value> {
@@ -153,6 +164,35 @@ async fn a_node_that_exists_is_known_before_it_is_registered_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_ready_node_stays_ready_over_a_start_unless_what_ails_it_stays() {
+    let api = FakeApi::start().await.unwrap();
+    let node = start(Some(&api)).await;
+    let ready = |api: &FakeApi| condition(api, "Ready").is_some_and(|c| c["status"] == "True");
+    until("ready", || ready(&api)).await;
+    node.tasks.shutdown().await;
+    let since = condition(&api, "Ready").unwrap()["lastTransitionTime"].clone();
+
+    // After a restart its drivers are unknown at first.
+    let not_yet = || VolumeFacts {
+        not_ready: Some("CSINode is not yet initialized".into()),
+        ..VolumeFacts::default()
+    };
+    let node = start_holding(Some(&api), HeartbeatConfig::default(), "", not_yet()).await;
+    until("registered", || count(&api, "POST /api/v1/nodes") == 2).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(ready(&api));
+    node.volumes.send_replace(VolumeFacts::default());
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let now = condition(&api, "Ready").unwrap();
+    assert_eq!((&now["status"], &now["lastTransitionTime"]), (&json!("True"), &since));
+    node.tasks.shutdown().await;
+
+    let node = start_holding(Some(&api), HeartbeatConfig::default(), "", not_yet()).await;
+    until("not ready", || !ready(&api)).await;
+    node.tasks.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_node_that_may_not_be_created_is_looked_for_unless_that_is_switched_off() {
     for get_on_exists_only in [false, true] {
         let api = FakeApi::start().await.unwrap();
@@ -182,26 +222,26 @@ async fn a_node_without_an_api_server_knows_itself() {
     node.tasks.shutdown().await;
 }
 
-fn told_cidrs(node: &Running) -> Vec<String> {
-    let told: Vec<UpdateRuntimeConfigRequest> = node.cri.requests_of();
+fn sent_cidrs(node: &Running) -> Vec<String> {
+    let requests: Vec<UpdateRuntimeConfigRequest> = node.cri.requests_of();
     let cidr = |r: UpdateRuntimeConfigRequest| r.runtime_config?.network_config;
-    told.into_iter().filter_map(cidr).map(|network| network.pod_cidr).collect()
+    requests.into_iter().filter_map(cidr).map(|network| network.pod_cidr).collect()
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_runtime_is_told_the_configured_pod_network() {
     let alone = start_in(None, HeartbeatConfig::default(), "10.1.0.0/24").await;
-    until("told", || told_cidrs(&alone) == ["10.1.0.0/24"]).await;
+    until("told", || sent_cidrs(&alone) == ["10.1.0.0/24"]).await;
     alone.tasks.shutdown().await;
 
     let api = FakeApi::start().await.unwrap();
     let node = start_in(Some(&api), HeartbeatConfig::default(), "10.1.0.0/24").await;
     until("ready", || condition(&api, "Ready").is_some_and(|c| c["status"] == "True")).await;
-    assert_eq!(told_cidrs(&node), ["10.1.0.0/24"]);
+    assert_eq!(sent_cidrs(&node), ["10.1.0.0/24"]);
     node.tasks.shutdown().await;
 
     let none = start(None).await;
     until("asked", || none.cri.calls().len() > 3).await;
-    assert_eq!(told_cidrs(&none), [""; 0]);
+    assert_eq!(sent_cidrs(&none), [""; 0]);
     none.tasks.shutdown().await;
 }

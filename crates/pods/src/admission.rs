@@ -10,9 +10,9 @@ pub(crate) mod checkpoint;
 pub(crate) mod resize;
 
 use crate::shared::Shared;
-use crate::sources::desired::uid_of;
 use api::core::v1::{Node, Pod};
 use api::machinery::api::resource::Quantity as ApiQuantity;
+use api::pod::PodExt;
 use engine::admission::preempt::Victims;
 use engine::admission::resize::ResizePolicy;
 use engine::admission::sysctl::{SysctlFault, SysctlPolicy};
@@ -114,23 +114,24 @@ impl Admission {
         active: ActivePods<'_>,
         shared: &Shared,
     ) -> Admitted {
-        let uid = uid_of(pod);
+        let uid = pod.uid();
         let allocated = match shared.allocated.applied_to(pod) {
             Some(changed) => Arc::new(changed),
             None => Arc::clone(pod),
         };
         let node = shared.node.borrow().clone();
         let others: Vec<&Pod> = active.others.iter().map(Arc::as_ref).collect();
-        let scene = Scene { pod: &allocated, resized_from: None, others: &others };
-        if let Err(rejection) = before_placement(&self.view(scene, &node, None, &pressure(&node))) {
+        let subject = AdmissionSubject { pod: &allocated, resized_from: None, others: &others };
+        if let Err(rejection) = before_placement(&self.view(subject, &node, None, &pressure(&node)))
+        {
             return Admitted::No(rejection);
         }
         if let Err(not_placed) = shared.placement.admit(&allocated, active).await {
             return Admitted::without_place(not_placed);
         }
-        let scene = Scene { pod: &allocated, resized_from: None, others: &others };
+        let subject = AdmissionSubject { pod: &allocated, resized_from: None, others: &others };
         let owed = shared.placement.owed(uid.as_str());
-        match self.after(scene, &node, &owed, shared).await {
+        match self.after(subject, &node, &owed, shared).await {
             Verdict::Rejected(rejection) => Admitted::No(rejection),
             Verdict::Preempt(victims) => Admitted::after(&victims, &others),
             Verdict::Admitted => {
@@ -144,7 +145,7 @@ impl Admission {
     /// Stores what a pod gets that is taken in although others have not quite gone.
     pub(crate) async fn grant(&self, pod: &Arc<Pod>, shared: &Shared) {
         let allocated = shared.allocated.applied_to(pod);
-        shared.allocated.record_pod(&uid_of(pod), allocated.as_ref().unwrap_or(pod.as_ref()));
+        shared.allocated.record_pod(&pod.uid(), allocated.as_ref().unwrap_or(pod.as_ref()));
         shared.allocated.saved().await;
     }
 
@@ -158,16 +159,19 @@ impl Admission {
     ) -> Admitted {
         let node = shared.node.borrow().clone();
         let others: Vec<&Pod> = active.others.iter().map(Arc::as_ref).collect();
-        let scene = Scene { pod: wished, resized_from: Some(allocated), others: &others };
-        if let Err(rejection) = before_placement(&self.view(scene, &node, None, &pressure(&node))) {
+        let subject =
+            AdmissionSubject { pod: wished, resized_from: Some(allocated), others: &others };
+        if let Err(rejection) = before_placement(&self.view(subject, &node, None, &pressure(&node)))
+        {
             return Admitted::No(rejection);
         }
         if let Err(not_placed) = shared.placement.admit(wished, active).await {
             return Admitted::without_place(not_placed);
         }
-        let scene = Scene { pod: wished, resized_from: Some(allocated), others: &others };
-        let owed = shared.placement.owed(uid_of(wished).as_str());
-        match self.after(scene, &node, &owed, shared).await {
+        let subject =
+            AdmissionSubject { pod: wished, resized_from: Some(allocated), others: &others };
+        let owed = shared.placement.owed(wished.uid().as_str());
+        match self.after(subject, &node, &owed, shared).await {
             Verdict::Admitted => Admitted::Yes,
             Verdict::Rejected(rejection) => Admitted::No(rejection),
             Verdict::Preempt(victims) => Admitted::after(&victims, &others),
@@ -176,14 +180,14 @@ impl Admission {
 
     async fn after(
         &self,
-        scene: Scene<'_>,
+        subject: AdmissionSubject<'_>,
         node: &NodeView,
         owed: &BTreeMap<String, i64>,
         shared: &Shared,
     ) -> Verdict {
         let pressure = pressure(node);
         let raised = node.node.as_deref().and_then(|node| with_owed(node, owed));
-        let view = self.view(scene, node, raised.as_ref(), &pressure);
+        let view = self.view(subject, node, raised.as_ref(), &pressure);
         let verdict = after_placement(&view);
         if !matches!(verdict, Verdict::Rejected(_)) || !fresh_node_may_help(&view) {
             return verdict;
@@ -193,7 +197,7 @@ impl Admission {
             Ok(fresh) => {
                 let raised = with_owed(&fresh, owed);
                 let fresh = raised.as_ref().unwrap_or(&fresh);
-                after_placement(&self.view(scene, node, Some(fresh), &pressure))
+                after_placement(&self.view(subject, node, Some(fresh), &pressure))
             }
             Err(_) => verdict,
         }
@@ -201,15 +205,15 @@ impl Admission {
 
     fn view<'a>(
         &'a self,
-        scene: Scene<'a>,
+        subject: AdmissionSubject<'a>,
         node: &'a NodeView,
         fresh: Option<&'a Node>,
         pressure: &'a [Pressure],
     ) -> AdmissionView<'a> {
         AdmissionView {
-            pod: scene.pod,
-            resized_from: scene.resized_from,
-            others: scene.others,
+            pod: subject.pod,
+            resized_from: subject.resized_from,
+            others: subject.others,
             node: fresh.or(node.node.as_deref()),
             pressure,
             shutting_down: node.shutting_down,
@@ -220,7 +224,7 @@ impl Admission {
 
 /// Who is judged, beside whom.
 #[derive(Debug, Clone, Copy)]
-struct Scene<'a> {
+struct AdmissionSubject<'a> {
     pod: &'a Pod,
     resized_from: Option<&'a Pod>,
     others: &'a [&'a Pod],

@@ -3,6 +3,7 @@
 use crate::sources::http::UrlSourceConfig;
 use crate::view::ViewConfig;
 use api::core::v1::Pod;
+use engine::housekeeping::garbage::GcPolicy;
 use engine::pod::PodGates;
 use engine::pod::backoff::BackOffCurve;
 use engine::request::RequestSettings;
@@ -14,24 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
-/// How many dead containers are kept (`kubelet: GCPolicy`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GcPolicy {
-    /// Containers younger than this are kept.
-    pub min_age: Duration,
-    /// Dead instances kept per pod and container name; `None` means all.
-    pub max_per_container: Option<usize>,
-    /// Dead instances kept in all; `None` means all.
-    pub max_containers: Option<usize>,
-}
-
-impl Default for GcPolicy {
-    fn default() -> Self {
-        Self { min_age: Duration::ZERO, max_per_container: Some(1), max_containers: None }
-    }
-}
-
 /// Settings of the pod subsystem.
+/// Many fields: one for each of its settings.
 #[derive(Debug, Clone)]
 pub struct PodsConfig {
     /// This node's name.
@@ -106,7 +91,7 @@ pub struct PodsDeps {
     /// The runtime.
     pub runtime: cri::RuntimeClient,
     /// Image pulls.
-    pub images: Arc<dyn crate::seams::ImageSource>,
+    pub images: Arc<dyn ports::ImageSource>,
     /// Volumes.
     pub volumes: Arc<dyn Volumes>,
     /// Pod cgroups.

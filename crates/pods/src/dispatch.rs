@@ -6,26 +6,27 @@
 //! source has spoken; what it publishes is one consistent moment.
 
 mod admit;
-mod moment;
 mod requests;
 mod resizes;
+mod snapshot;
 
 pub(crate) use requests::Request;
 
 use crate::admission::Admission;
-use crate::lives::WorkerSignals;
 use crate::metrics::resize::RetryTrigger;
+use crate::pod_states::WorkerSignals;
 use crate::shared::Shared;
 use crate::shared::until;
 use crate::sources::SourceSet;
-use crate::sources::desired::{DesiredPods, is_mirror, is_static, uid_of};
+use crate::sources::desired::DesiredPods;
 use crate::sources::merge::{Change, MergeState};
 use crate::worker::PodWorker;
 use api::core::v1::Pod;
 use api::ids::PodUid;
+use api::pod::PodExt;
 use engine::allocation::{requested_resizes, wishes_otherwise};
 use engine::pod::life::{PodUpdate, UpdateKind};
-use ports::{ActivePods, EventSeverity, EventTarget, NodeEvent, OnExit, PodSource, PodsSnapshot};
+use ports::{ActivePods, EventSeverity, EventTarget, NodeEvent, PodSource, PodsSnapshot};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,13 +37,11 @@ use tracing::Instrument;
 /// How often leftovers are looked for (`kubelet: housekeepingPeriod`).
 const HOUSEKEEPING: Duration = Duration::from_secs(2);
 
-/// How long a worker that panicked is left alone.
-const WORKER_PAUSE: Duration = Duration::from_secs(10);
-
 /// How often waiting resizes are tried when nothing else gives a reason.
 const RESIZE_RETRY: Duration = Duration::from_secs(180);
 
 /// The dispatcher.
+/// Many fields: what comes in from elsewhere, and what only this task remembers of pods.
 #[derive(Debug)]
 pub(crate) struct DispatchTask {
     shared: Arc<Shared>,
@@ -126,7 +125,7 @@ impl DispatchTask {
 
     pub(crate) async fn run(mut self) {
         let cancel = self.shared.tasks.token();
-        let mut lives = self.shared.lives.changed();
+        let mut pod_states = self.shared.pod_states.changed();
         let mut statuses = self.shared.status.changed();
         // Whoever acts on pods must know what runs first: a restart changes nothing by itself.
         tokio::select! {
@@ -142,13 +141,18 @@ impl DispatchTask {
         crate::resolver::check(&self.shared).await;
         self.publish();
         let (mut published_at, mut due) = (Instant::now(), None);
+        let runtime = self.shared.view.health();
         loop {
+            // As upstream, whose loop stands still while the runtime does not answer.
+            if runtime.borrow().audit_error.is_none() {
+                self.shared.heartbeat.beat();
+            }
             tokio::select! {
                 () = cancel.cancelled() => return, // cancel-safe: a token
                 Some(set) = self.sets.recv() => self.offer_set(set).await, // cancel-safe: mpsc
                 Ok(()) = node.changed() => self.node_changed().await, // cancel-safe: a watch
                 Some(request) = self.requests.recv() => self.take_request(request).await, // cancel-safe: mpsc
-                Ok(()) = lives.changed() => {} // cancel-safe: a watch
+                Ok(()) = pod_states.changed() => {} // cancel-safe: a watch
                 Ok(()) = statuses.changed() => {} // cancel-safe: a watch
                 () = until(due) => {} // cancel-safe: a timer
                 () = tokio::time::sleep_until(self.next_housekeeping) => { // cancel-safe: a field
@@ -194,8 +198,13 @@ impl DispatchTask {
             self.take_set(set).await;
         }
         // Mirrors name the node as their owner: now they can be made.
-        let statics: Vec<Arc<Pod>> =
-            self.desired.iter().map(|(_, pod)| pod).filter(|pod| is_static(pod)).cloned().collect();
+        let statics: Vec<Arc<Pod>> = self
+            .desired
+            .iter()
+            .map(|(_, pod)| pod)
+            .filter(|pod| pod.is_static())
+            .cloned()
+            .collect();
         for pod in statics {
             self.push(UpdateKind::Sync, &pod);
         }
@@ -217,7 +226,7 @@ impl DispatchTask {
             let name = pod.metadata.name.clone().unwrap_or_default();
             let message = format!(
                 "Error validating pod {} from {} due to duplicate pod name {name:?}, ignoring",
-                crate::shared::format_pod(&pod),
+                pod.display_name(),
                 set.source.as_str()
             );
             self.event(&pod, EventSeverity::Warning, "FailedValidation", message);
@@ -249,15 +258,15 @@ impl DispatchTask {
 
     async fn add(&mut self, pod: Arc<Pod>) {
         self.desired.upsert(&pod);
-        if is_mirror(&pod) {
+        if pod.is_mirror() {
             self.mirror_changed(&pod);
             return;
         }
-        let uid = uid_of(&pod);
+        let uid = pod.uid();
         self.shared.timelines.of(&pod).note("seen", source_of(&pod).as_str());
         self.shared.resizes.seed(&pod);
-        let ending = self.shared.lives.ask(|workers| workers.termination_requested(&uid));
-        if ending || api_terminal(&pod) {
+        let ending = self.shared.pod_states.ask(|workers| workers.termination_requested(&uid));
+        if ending || pod.is_terminal() {
             self.push(UpdateKind::Create, &pod);
         } else {
             self.admit(pod).await;
@@ -267,17 +276,17 @@ impl DispatchTask {
     fn update(&mut self, pod: &Arc<Pod>) {
         let mut wishes = true;
         let mut lacking = None;
-        if let Some(old) = self.desired.get(&uid_of(pod)) {
+        if let Some(old) = self.desired.get(&pod.uid()) {
             self.shared.metrics.resize.requested(&requested_resizes(old, pod));
             wishes = wishes_otherwise(old, pod);
             lacking = self.admission.update_fault(old, pod);
         }
         self.desired.upsert(pod);
-        if is_mirror(pod) {
+        if pod.is_mirror() {
             self.mirror_changed(pod);
             return;
         }
-        if self.late.contains(&uid_of(pod)) {
+        if self.late.contains(&pod.uid()) {
             self.late_changed(pod);
             return;
         }
@@ -290,14 +299,14 @@ impl DispatchTask {
             self.change_wish(pod);
         }
         // A wish is judged next, and the pod is pushed with the outcome.
-        if !self.resizing.contains(&uid_of(pod)) || !self.sources_ready() {
+        if !self.resizing.contains(&pod.uid()) || !self.sources_ready() {
             self.push(UpdateKind::Update, pod);
         }
     }
 
     fn reconcile(&mut self, pod: &Arc<Pod>) {
         self.desired.upsert(pod);
-        if is_mirror(pod) {
+        if pod.is_mirror() {
             return;
         }
         if self.shared.status.gates_differ(pod) {
@@ -309,17 +318,17 @@ impl DispatchTask {
 
     fn remove(&mut self, pod: &Arc<Pod>) {
         self.desired.remove(pod);
-        self.shared.metrics.starts.note(|startups| startups.forget(&uid_of(pod)));
-        if is_mirror(pod) {
+        self.shared.metrics.starts.note(|startups| startups.forget(&pod.uid()));
+        if pod.is_mirror() {
             self.mirror_changed(pod);
             return;
         }
-        self.rejected.remove(&uid_of(pod));
-        self.preempting.remove(&uid_of(pod));
-        if self.late.remove(&uid_of(pod)) {
-            self.shared.placement.abandon(uid_of(pod).as_str());
+        self.rejected.remove(&pod.uid());
+        self.preempting.remove(&pod.uid());
+        if self.late.remove(&pod.uid()) {
+            self.shared.placement.abandon(pod.uid().as_str());
         }
-        self.resizing.remove(&uid_of(pod));
+        self.resizing.remove(&pod.uid());
         self.shared.timelines.of(pod).note("removed from its source", "");
         // Before every source has spoken a missing pod may only be late; housekeeping repeats this.
         if self.sources_ready() {
@@ -336,11 +345,11 @@ impl DispatchTask {
 
     /// Hands an update to the pod's worker, which is started if needed.
     pub(crate) fn push(&mut self, kind: UpdateKind, pod: &Arc<Pod>) {
-        let uid = uid_of(pod);
+        let uid = pod.uid();
         if self.waits(&uid) || (self.rejected.contains(&uid) && kind == UpdateKind::Sync) {
             return;
         }
-        if is_static(pod) && self.shared.lives.life_of(&uid).is_none() {
+        if pod.is_static() && self.shared.pod_states.life_of(&uid).is_none() {
             crate::housekeeping::end_earlier_versions(self, pod);
         }
         let mut update = PodUpdate::of(kind, self.allocated(pod));
@@ -351,39 +360,29 @@ impl DispatchTask {
     }
 
     pub(crate) fn submit(&mut self, update: PodUpdate, pod: &Arc<Pod>) {
-        let uid = uid_of(pod);
+        let uid = pod.uid();
         let may_run = self.may_run(&uid);
-        if let Some(signals) = self.shared.lives.update(update, may_run) {
+        if let Some(signals) = self.shared.pod_states.update(update, may_run) {
             self.spawn_worker(pod, signals);
         }
     }
 
     fn spawn_worker(&self, pod: &Arc<Pod>, signals: WorkerSignals) {
-        let uid = uid_of(pod);
-        let span =
-            tracing::info_span!("pod", pod = %crate::shared::format_name(pod), podUID = %uid);
+        let uid = pod.uid();
+        let span = tracing::info_span!("pod", pod = %pod.key(), podUID = %uid);
         let timeline = self.shared.timelines.of(pod);
         let shared = Arc::clone(&self.shared);
-        let work = async move {
-            loop {
-                let worker = PodWorker::new(
-                    uid.clone(),
-                    Arc::clone(&shared),
-                    signals.clone(),
-                    timeline.clone(),
-                );
-                let run = std::panic::AssertUnwindSafe(worker.run());
-                if futures::FutureExt::catch_unwind(run).await.is_ok() {
-                    return;
-                }
-                // A fault in our own code must not leave a pod without its worker.
-                tracing::error!("pod worker panicked; it is started again");
+        let mut again = false;
+        // A fault in our own code must not leave a pod without its worker.
+        self.shared.tasks.spawn_finishing_anew("pod-worker", move || {
+            if std::mem::replace(&mut again, true) {
                 timeline.note("worker panicked", "");
-                tokio::time::sleep(WORKER_PAUSE).await;
-                shared.lives.look_again(&uid);
+                shared.pod_states.look_again(&uid);
             }
-        };
-        self.shared.tasks.spawn("pod-worker", OnExit::Fine, work.instrument(span));
+            let worker =
+                PodWorker::new(uid.clone(), Arc::clone(&shared), signals.clone(), timeline.clone());
+            worker.run().instrument(span.clone())
+        });
     }
 
     /// The pod with the resources that were admitted.
@@ -422,12 +421,12 @@ impl DispatchTask {
     pub(crate) fn is_active(&self, uid: &PodUid, pod: &Pod) -> bool {
         let (terminated, requested) = self
             .shared
-            .lives
+            .pod_states
             .ask(|workers| (workers.known_terminated(uid), workers.termination_requested(uid)));
         if terminated {
             return false;
         }
-        let over = api_terminal(pod) || self.shared.status.is_terminal(uid);
+        let over = pod.is_terminal() || self.shared.status.is_terminal(uid);
         !over || requested
     }
 
@@ -468,7 +467,7 @@ impl DispatchTask {
 
 /// Where the pod came from.
 pub(crate) fn source_of(pod: &Pod) -> PodSource {
-    match crate::sources::merge::annotation(pod, crate::sources::merge::ANNOTATION_SOURCE) {
+    match pod.annotation(api::pod::SOURCE_ANNOTATION) {
         Some("file") => PodSource::File,
         Some("http") => PodSource::Http,
         _ => PodSource::Api,
@@ -481,10 +480,4 @@ fn is_evicted(pod: &Pod) -> bool {
     status.is_some_and(|status| {
         status.phase.as_deref() == Some("Failed") && status.reason.as_deref() == Some("Evicted")
     })
-}
-
-/// Whether the API shows the pod as over.
-pub(crate) fn api_terminal(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
-    matches!(phase, Some("Failed" | "Succeeded"))
 }

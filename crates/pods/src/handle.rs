@@ -5,10 +5,10 @@ use crate::explain;
 use crate::housekeeping::{ContainerGc, Reach};
 use crate::shared::Shared;
 use crate::sources::ManifestFaults;
-use crate::sources::desired::is_static;
 use crate::view::ViewHealth;
 use api::core::v1::Pod;
 use api::ids::PodUid;
+use api::pod::PodExt;
 use async_trait::async_trait;
 use ports::{
     EventSeverity, EventTarget, ExplainedPod, KillRequest, NodeEvent, PodChange, PodFeed, PodLife,
@@ -32,6 +32,11 @@ impl PodsHandle {
     /// How the runtime view is doing: whether events flow, which pods cannot be read.
     pub fn view_health(&self) -> watch::Receiver<ViewHealth> {
         self.shared.view.health()
+    }
+
+    /// Whether the loop that hands pods to their workers goes round.
+    pub fn check_loop(&self) -> Result<(), String> {
+        self.shared.heartbeat.check()
     }
 
     /// Manifest files that cannot be used, with the reason of each.
@@ -93,12 +98,12 @@ impl Pods for PodsHandle {
         }
     }
 
-    async fn wait_told(&self, uid: &PodUid) {
+    async fn wait_acknowledged(&self, uid: &PodUid) {
         let entry = self.published.borrow().pods.get(uid).cloned();
         // A static pod without a mirror has nobody who could be told.
-        let unseen = entry.is_some_and(|entry| is_static(&entry.pod) && entry.mirror.is_none());
+        let unseen = entry.is_some_and(|entry| entry.pod.is_static() && entry.mirror.is_none());
         if self.shared.has_api && !unseen {
-            self.shared.status.wait_told(uid).await;
+            self.shared.status.wait_acknowledged(uid).await;
         }
     }
 }
@@ -123,7 +128,7 @@ impl PodFeed for PodsHandle {
         let mut shown: BTreeMap<PodUid, ShownPod> = given.collect();
         // A pod may have its first status a moment before the snapshot has the pod.
         for (uid, pod, cached) in self.shared.status.all() {
-            let life = self.shared.lives.life_of(&uid);
+            let life = self.shared.pod_states.life_of(&uid);
             let is_new =
                 life.is_none_or(|life| matches!(life, PodLife::Pending | PodLife::Syncing));
             if !cached.finished && is_new && !snapshot.pods.contains_key(&uid) {

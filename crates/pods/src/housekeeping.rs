@@ -1,19 +1,23 @@
 //! Leftovers: pods nobody wants, folders of pods that are gone, dead containers.
 //!
 //! Promises: runs beside the workers and blocks none; nothing is touched before every source has
-//! spoken; a folder with a mount in it, or with volumes in use, is left alone and said so once.
+//! spoken; a folder with a mount in it, or with volumes in use, is left alone and said so once. What is done is
+//! `engine::housekeeping`'s plan.
 
 mod cgroups;
 mod dirs;
 mod gc;
 
-pub(crate) use gc::{ContainerGc, Reach};
+pub(crate) use engine::housekeeping::garbage::Reach;
+pub(crate) use gc::ContainerGc;
 
-use crate::dispatch::{DispatchTask, api_terminal};
+use crate::dispatch::DispatchTask;
 use crate::shared::Shared;
-use crate::sources::desired::is_static;
-use crate::view::ListedPod;
+use crate::view::RuntimePods;
+use api::core::v1::Pod;
 use api::ids::{ContainerId, PodUid};
+use api::pod::PodExt;
+use engine::housekeeping::{DesiredPod, HousekeepingView, SeenPod, Traces, earlier_versions, plan};
 use engine::pod::life::{KnownPods, LifeState, PodUpdate, RunningPod, UpdateKind};
 use ports::PodLife;
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,7 +49,7 @@ impl Housekeeping {
 pub(crate) async fn run(task: &mut DispatchTask) {
     let shared = Arc::clone(task.shared());
     let desired: BTreeSet<PodUid> = task.desired.iter().map(|(uid, _)| uid.clone()).collect();
-    let known = shared.lives.sync_known(&desired);
+    let known = shared.pod_states.sync_known(&desired);
     let may_run: BTreeSet<PodUid> = known
         .known
         .iter()
@@ -62,15 +66,14 @@ pub(crate) async fn run(task: &mut DispatchTask) {
     count_pods(task, &known);
     forget_gone_containers(&shared);
     delete_orphaned_mirrors(task);
-    restart_missing_workers(task, &known.known.keys().cloned().collect());
-    end_unknown_pods(task, &known.known.keys().cloned().collect());
+    mend_workers(task, &known);
     remove_dead_dirs(task, desired, known.known.keys().cloned().collect());
 }
 
 fn count_pods(task: &DispatchTask, known: &KnownPods) {
     let (mut desired, mut active) = ([0_u32; 2], [0_u32; 2]);
     for (uid, pod) in task.desired.iter() {
-        let index = usize::from(is_static(pod));
+        let index = usize::from(pod.is_static());
         desired[index] += 1;
         active[index] += u32::from(task.is_active(uid, pod));
     }
@@ -82,7 +85,7 @@ fn count_pods(task: &DispatchTask, known: &KnownPods) {
     let starts = &metrics.starts;
     let mut ephemeral = 0_u32;
     for (uid, pod) in task.desired.iter() {
-        let life = task.shared().lives.life_of(uid);
+        let life = task.shared().pod_states.life_of(uid);
         if matches!(life, Some(PodLife::Rejected | PodLife::Finished) | None) {
             continue;
         }
@@ -108,80 +111,101 @@ fn forget_gone_containers(shared: &Shared) {
     }
 }
 
-/// Desired pods without a worker: static pods that finished and are wanted again, and pods that
-/// were over before we started and only wait for their API object to go.
-fn restart_missing_workers(task: &mut DispatchTask, known: &BTreeSet<PodUid>) {
-    let missing: Vec<_> = task
-        .desired
-        .iter()
-        .filter(|(uid, _)| !known.contains(*uid))
-        .map(|(uid, pod)| (uid.clone(), Arc::clone(pod)))
-        .collect();
-    for (uid, pod) in missing {
-        let over = api_terminal(&pod) || task.shared().status.is_terminal(&uid);
-        if !over && !task.is_held_back(&uid) {
-            let label = if is_static(&pod) { "true" } else { "" };
-            task.shared().metrics.restarted.inc(&[label]);
-            task.push(UpdateKind::Create, &pod);
-        } else if pod.metadata.deletion_timestamp.is_some()
-            && api_terminal(&pod)
-            && !task.may_run(&uid)
-        {
-            task.push(UpdateKind::Kill, &pod);
-        }
-    }
+/// What the sources have, as the plan sees it.
+fn desired_pods(task: &DispatchTask) -> BTreeMap<PodUid, DesiredPod> {
+    let one = |(uid, pod): (&PodUid, &Arc<Pod>)| {
+        let desired = DesiredPod {
+            pod: Arc::clone(pod),
+            status_is_terminal: task.shared().status.is_terminal(uid),
+            held_back: task.is_held_back(uid),
+            may_run: task.may_run(uid),
+        };
+        (uid.clone(), desired)
+    };
+    task.desired.iter().map(one).collect()
 }
 
-/// Pods that run although nobody wants them. What is left of one that is still to be judged may be wanted.
-fn end_unknown_pods(task: &mut DispatchTask, known: &BTreeSet<PodUid>) {
-    let waiting = task.waiting();
-    end_unwanted(task, |uid, _| !known.contains(uid) && !waiting.contains(uid));
+/// What the runtime has: as the last audit lists it, and what came since, which was seen by its events: a call of an
+/// agent that is gone may end late.
+fn seen_pods(all: &RuntimePods) -> BTreeMap<PodUid, SeenPod> {
+    let listed = all.listed.iter().map(|(uid, listed)| {
+        let alive = all.pods.get(uid).map_or(listed.alive, |pod| !pod.is_dead());
+        let (name, namespace) = (listed.name.clone(), listed.namespace.clone());
+        (uid.clone(), SeenPod { name, namespace, alive })
+    });
+    let since = all.pods.iter().filter(|(uid, _)| !all.listed.contains_key(*uid));
+    let since = since.map(|(uid, pod)| {
+        let (name, namespace) = (pod.name.clone(), pod.namespace.clone());
+        (uid.clone(), SeenPod { name, namespace, alive: !pod.is_dead() })
+    });
+    listed.chain(since).collect()
+}
+
+/// Gives workers to pods that lack one and ends pods that nobody wants, as planned.
+fn mend_workers(task: &mut DispatchTask, known: &KnownPods) {
+    let desired = desired_pods(task);
+    let seen = seen_pods(&task.shared().view.all().borrow());
+    let view = HousekeepingView {
+        desired: &desired,
+        known: &known.known,
+        waiting: &task.waiting(),
+        seen: &seen,
+    };
+    let todo = plan(&view);
+    for pod in todo.restart {
+        let label = if pod.is_static() { "true" } else { "" };
+        task.shared().metrics.restarted.inc(&[label]);
+        task.push(UpdateKind::Create, &pod);
+    }
+    for pod in todo.finish {
+        task.push(UpdateKind::Kill, &pod);
+    }
+    end_unwanted(task, todo.end);
 }
 
 /// What runs under the name of a static pod that has no worker yet: a version from before our start.
 /// Its end is asked for first, so that the new one waits for it.
-pub(crate) fn end_earlier_versions(task: &mut DispatchTask, pod: &api::core::v1::Pod) {
-    let meta = &pod.metadata;
-    let own = meta.uid.as_deref();
-    let wanted: BTreeSet<PodUid> = task.desired.iter().map(|(uid, _)| uid.clone()).collect();
-    end_unwanted(task, |uid, listed| {
-        Some(uid.as_str()) != own
-            && !wanted.contains(uid)
-            && meta.name.as_deref() == Some(listed.name.as_str())
-            && meta.namespace.as_deref() == Some(listed.namespace.as_str())
-    });
+pub(crate) fn end_earlier_versions(task: &mut DispatchTask, pod: &Pod) {
+    let desired: BTreeSet<PodUid> = task.desired.iter().map(|(uid, _)| uid.clone()).collect();
+    let seen = seen_pods(&task.shared().view.all().borrow());
+    let has_worker = |uid: &PodUid| task.shared().pod_states.life_of(uid).is_some();
+    let earlier = earlier_versions(pod, &desired, has_worker, &seen);
+    end_unwanted(task, earlier);
 }
 
 /// Ends pods of the runtime that have no worker.
-fn end_unwanted(task: &mut DispatchTask, unwanted: impl Fn(&PodUid, &ListedPod) -> bool) {
-    let all = Arc::clone(&task.shared().view.all().borrow());
-    for (uid, listed) in all.listed.iter() {
-        if !unwanted(uid, listed) || task.shared().lives.life_of(uid).is_some() {
-            continue;
-        }
-        let alive = all.pods.get(uid).map_or(listed.alive, |pod| !pod.is_dead());
-        if !alive {
-            continue;
-        }
-        tracing::info!(podUID = %uid, pod = %format!("{}/{}", listed.namespace, listed.name), "ending a pod that nobody wants");
+fn end_unwanted(task: &mut DispatchTask, unwanted: Vec<RunningPod>) {
+    for running in unwanted {
+        let RunningPod { uid, name, namespace } = &running;
+        tracing::info!(podUID = %uid, pod = %format!("{namespace}/{name}"), "ending a pod that nobody wants");
         task.shared().metrics.orphaned.inc(&[]);
-        let running = RunningPod {
-            uid: uid.clone(),
-            name: listed.name.clone(),
-            namespace: listed.namespace.clone(),
-        };
-        let mut pod = api::core::v1::Pod::default();
+        let mut pod = Pod::default();
         pod.metadata.uid = Some(uid.to_string());
-        pod.metadata.name = Some(listed.name.clone());
-        pod.metadata.namespace = Some(listed.namespace.clone());
+        pod.metadata.name = Some(name.clone());
+        pod.metadata.namespace = Some(namespace.clone());
         task.submit(PodUpdate::kill_runtime(running), &Arc::new(pod));
+    }
+}
+
+/// What is known of a pod whose cgroup or folder was found.
+fn traces(
+    shared: &Shared,
+    uid: &PodUid,
+    (desired, known): (&BTreeSet<PodUid>, &BTreeSet<PodUid>),
+    running: &RuntimePods,
+) -> Traces {
+    Traces {
+        desired: desired.contains(uid),
+        has_worker: known.contains(uid) || shared.pod_states.life_of(uid).is_some(),
+        listed: running.listed.contains_key(uid),
+        volumes_in_use: shared.volumes.in_use(uid),
     }
 }
 
 fn delete_orphaned_mirrors(task: &mut DispatchTask) {
     for mirror in task.desired.orphaned_mirrors() {
-        let name = crate::sources::desired::full_name(&mirror);
-        if task.shared().lives.ask(|workers| workers.static_is_terminating(&name)) {
+        let name = mirror.full_name();
+        if task.shared().pod_states.ask(|workers| workers.static_is_terminating(&name)) {
             continue;
         }
         let deleting = Arc::clone(&task.housekeeping.deleting);

@@ -1,26 +1,26 @@
 //! The tasks that make pods live.
 //!
 //! Owns: what should run (`sources`), what does run (`view`), one task per pod (`worker`) with
-//! the records of their lives (`lives`), admission, probes, statuses and leftovers.
+//! the records of their lives (`pod_states`), admission, probes, statuses and leftovers.
 //!
 //! Promises: every decision is `engine`'s; every state has one owner; a pod can hold up only itself;
 //! a restart of the agent changes nothing that runs.
 #![forbid(unsafe_code)]
 
 mod admission;
-mod chance;
 mod config;
 mod dispatch;
 mod explain;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod handle;
+mod heartbeat;
 mod housekeeping;
-pub mod images;
-mod lives;
+mod jitter;
 pub mod logs;
 mod metrics;
-mod probe_client;
+mod pod_states;
 mod prober;
-mod reclaim;
 mod resolver;
 mod runtime;
 mod seams;
@@ -36,12 +36,11 @@ mod worker;
 
 pub use admission::AdmissionConfig;
 pub use admission::checkpoint::{CheckpointError, check_actuated, check_allocated};
-pub use chance::Chance;
-pub use config::{GcPolicy, PodsConfig, PodsDeps};
+pub use config::{PodsConfig, PodsDeps};
 pub use handle::PodsHandle;
+pub use jitter::Jitter;
 pub use metrics::PodMetrics;
-pub use reclaim::Leftovers;
-pub use seams::{ImageSource, Processors};
+pub use seams::Processors;
 pub use shared::RuntimeHandlers;
 pub use sources::ManifestFaults;
 pub use sources::http::UrlSourceConfig;

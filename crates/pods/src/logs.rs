@@ -139,13 +139,13 @@ impl LogRotation {
     /// Looks at one log and rotates it if it is full.
     async fn look(&self, log: Watched, max_size: u64) -> Look {
         let Watched { id, path } = log;
-        let mut size = size(&path).await;
+        let mut size = size(&id, &path).await;
         if size.is_none() && self.calls.reopen(&id).await.is_ok() {
-            size = self::size(&path).await;
+            size = self::size(&id, &path).await;
         }
         if size.is_some_and(|s| s >= max_size) {
             match self.rotate(&id, &path).await {
-                Ok(()) => size = self::size(&path).await.or(Some(0)),
+                Ok(()) => size = self::size(&id, &path).await.or(Some(0)),
                 Err(error) => {
                     let path = path.display();
                     tracing::error!(containerID = %id, %path, err = %error, "log is not rotated");
@@ -159,7 +159,7 @@ impl LogRotation {
         let zoned = self.clock.now().to_zoned(jiff::tz::TimeZone::system());
         let stamp = zoned.strftime("%Y%m%d-%H%M%S").to_string();
         let (path, max_files) = (log.to_owned(), self.config.max_files);
-        let renamed = sys::blocking::run(move || {
+        let renamed = sys::blocking::run_for_pod(id, move || {
             sys::logs::prepare(&path, max_files)?;
             sys::logs::rename_rotated(&path, &stamp)
         });
@@ -170,7 +170,8 @@ impl LogRotation {
         };
         if let Err(error) = self.calls.reopen(id).await {
             let (from, to) = (rotated, log.to_owned());
-            let back = sys::blocking::run(move || sys::logs::rename_back(&from, &to)).await;
+            let back =
+                sys::blocking::run_for_pod(id, move || sys::logs::rename_back(&from, &to)).await;
             let note = match back {
                 Ok(Ok(())) => String::new(),
                 Ok(Err(e)) => format!("; {}", Chain(&e)),
@@ -187,9 +188,9 @@ struct Look {
     size: Option<u64>,
 }
 
-async fn size(path: &std::path::Path) -> Option<u64> {
+async fn size(id: &str, path: &std::path::Path) -> Option<u64> {
     let path: PathBuf = path.to_owned();
-    match sys::blocking::run(move || sys::logs::size(&path)).await {
+    match sys::blocking::run_for_pod(id, move || sys::logs::size(&path)).await {
         Ok(Ok(size)) => size,
         Ok(Err(error)) => {
             tracing::error!(err = %Chain(&error), "log of container has no size");

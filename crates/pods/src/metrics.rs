@@ -130,6 +130,7 @@ const PROBE_DURATION: Desc =
         .labels(&["probe_type", "container", "pod", "namespace"]);
 
 /// Counters of the pod subsystem. Cheap to clone.
+/// Many fields: one for each metric.
 #[derive(Debug, Clone)]
 pub struct PodMetrics {
     pub(crate) containers_per_pod: HistogramFamily,

@@ -18,11 +18,13 @@ use crate::runtime::Runtime;
 use crate::status::StatusCache;
 use api::core::v1::{Pod, PodStatus};
 use api::ids::{ContainerId, PodUid};
+use api::pod::PodExt;
 use engine::pod::PodGates;
 use engine::probe::worker::{ProbeNumbers, ProbeWorker, probe_of, wanted};
 use engine::probe::{ProbeKind, ProbeOutcome, ProbeResults};
+use engine::runtime::RuntimePod;
 use jiff::Timestamp;
-use ports::{Clock, Events, OnExit, Tasks};
+use ports::{Clock, Events, Tasks};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
@@ -41,11 +43,12 @@ pub(crate) struct ProbeKey {
 pub(crate) struct ProberParts {
     pub(crate) runtime: Runtime,
     pub(crate) status: StatusCache,
-    pub(crate) lives: crate::lives::Lives,
+    pub(crate) pod_states: crate::pod_states::PodStates,
     pub(crate) events: Arc<dyn Events>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) tasks: Tasks,
     pub(crate) metrics: crate::metrics::PodMetrics,
+    pub(crate) names: sys::names::Resolver,
     pub(crate) store: ProbeStore,
     pub(crate) budget: Budget,
     pub(crate) gates: PodGates,
@@ -76,9 +79,16 @@ impl ProberHandle {
         Self { probes: Arc::default(), parts: Arc::new(parts) }
     }
 
-    /// Settled results of all containers.
-    pub(crate) fn results(&self) -> Arc<ProbeResults> {
-        self.parts.store.results()
+    /// Settled results of a pod's containers: those that the runtime has and those that are published.
+    pub(crate) fn results(
+        &self,
+        runtime: &RuntimePod,
+        published: Option<&PodStatus>,
+    ) -> ProbeResults {
+        let lists = published.map(|s| [&s.container_statuses, &s.init_container_statuses]);
+        let shown = lists.into_iter().flatten().flatten().flatten();
+        let shown: Vec<ContainerId> = shown.filter_map(engine::status::bare_id).collect();
+        self.parts.store.results(runtime.containers.iter().map(|c| &c.id).chain(&shown))
     }
 
     /// Takes over what is published about containers that we have not judged in this run.
@@ -88,7 +98,7 @@ impl ProberHandle {
 
     /// Starts the probes of a pod that do not run yet.
     pub(crate) fn add_pod(&self, pod: &Arc<Pod>) {
-        let uid = crate::sources::desired::uid_of(pod);
+        let uid = pod.uid();
         let Some(spec) = &pod.spec else { return };
         for (container, kind) in wanted(spec) {
             let Some(probe) = probe_of(container, kind) else { continue };
@@ -105,16 +115,22 @@ impl ProberHandle {
             let task = ProbeTask { cancel: cancel.clone(), now: Arc::clone(&now), over: None };
             probes.insert(key.clone(), task);
             drop(probes);
-            let run = run::ProbeRun {
-                handle: self.clone(),
-                parts: Arc::clone(&self.parts),
-                worker: ProbeWorker::new(&container.name, kind, ProbeNumbers::of(probe)),
-                key,
-                pod: Arc::clone(pod),
-                container: container.clone(),
-                probe: probe.clone(),
-            };
-            self.parts.tasks.spawn("probe", OnExit::Fine, run.run(cancel, now));
+            let (this, pod) = (self.clone(), Arc::clone(pod));
+            let (container, probe) = (container.clone(), probe.clone());
+            // After a panic it goes on with what was counted.
+            self.parts.tasks.spawn_anew("probe", move || {
+                let fresh = || ProbeWorker::new(&container.name, kind, ProbeNumbers::of(&probe));
+                let run = run::ProbeRun {
+                    handle: this.clone(),
+                    parts: Arc::clone(&this.parts),
+                    worker: this.parts.store.saved_worker(&key).unwrap_or_else(fresh),
+                    key: key.clone(),
+                    pod: Arc::clone(&pod),
+                    container: container.clone(),
+                    probe: probe.clone(),
+                };
+                run.run(cancel.clone(), Arc::clone(&now))
+            });
         }
     }
 
@@ -165,18 +181,18 @@ impl ProberHandle {
         match key.kind {
             ProbeKind::Liveness => {
                 if outcome == ProbeOutcome::Failure {
-                    self.parts.lives.look_again(&key.pod);
+                    self.parts.pod_states.look_again(&key.pod);
                 }
             }
             ProbeKind::Readiness => {
                 let ready = outcome == ProbeOutcome::Success;
                 self.parts.status.set_readiness(&key.pod, id, ready);
-                self.parts.lives.look_again(&key.pod);
+                self.parts.pod_states.look_again(&key.pod);
             }
             ProbeKind::Startup => {
                 let started = outcome == ProbeOutcome::Success;
                 self.parts.status.set_startup(&key.pod, id, started);
-                self.parts.lives.look_again(&key.pod);
+                self.parts.pod_states.look_again(&key.pod);
             }
         }
     }

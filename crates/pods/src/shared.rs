@@ -2,9 +2,9 @@
 
 use crate::admission::checkpoint::ResourceStore;
 use crate::admission::resize::Resizes;
-use crate::chance::Chance;
 use crate::config::PodsConfig;
-use crate::lives::Lives;
+use crate::jitter::Jitter;
+use crate::pod_states::PodStates;
 use crate::prober::ProberHandle;
 use crate::runtime::Runtime;
 use crate::status::StatusCache;
@@ -13,19 +13,21 @@ use crate::timeline::Timeline;
 use crate::view::ViewHandle;
 use api::core::v1::Pod;
 use api::ids::PodUid;
+use api::pod::PodExt;
 use ports::{Clock, Events, NodeView, NodeViews, Objects, Placement, PodCgroups, Tasks, Volumes};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use tokio::time::Instant;
 
 /// The parts that pod workers share. No state of a single pod is here.
+/// Many fields: a handle for each neighbour that a worker asks.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: PodsConfig,
     pub(crate) runtime: Runtime,
     pub(crate) view: ViewHandle,
-    pub(crate) lives: Lives,
-    pub(crate) images: Arc<dyn crate::seams::ImageSource>,
+    pub(crate) pod_states: PodStates,
+    pub(crate) images: Arc<dyn ports::ImageSource>,
     pub(crate) volumes: Arc<dyn Volumes>,
     pub(crate) cgroups: Arc<dyn PodCgroups>,
     pub(crate) placement: Arc<dyn Placement>,
@@ -33,7 +35,7 @@ pub(crate) struct Shared {
     pub(crate) events: Arc<dyn Events>,
     pub(crate) node: NodeViews,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) chance: Chance,
+    pub(crate) jitter: Jitter,
     pub(crate) status: StatusCache,
     pub(crate) mirrors: Mirrors,
     pub(crate) prober: ProberHandle,
@@ -49,6 +51,10 @@ pub(crate) struct Shared {
     pub(crate) garbage: tokio::sync::Notify,
     /// Whether there is an API server.
     pub(crate) has_api: bool,
+    /// Whether the dispatcher goes round.
+    pub(crate) heartbeat: crate::heartbeat::Heartbeat,
+    /// Looks names up that pods bring.
+    pub(crate) names: sys::names::Resolver,
     /// What each runtime handler can do.
     pub(crate) handlers: tokio::sync::watch::Receiver<RuntimeHandlers>,
 }
@@ -88,8 +94,8 @@ impl Timelines {
 
     /// The timeline of a pod, begun if needed.
     pub(crate) fn of(&self, pod: &Pod) -> Timeline {
-        let uid = crate::sources::desired::uid_of(pod);
-        let begin = || (format_name(pod), Timeline::new(Arc::clone(&self.clock)));
+        let uid = pod.uid();
+        let begin = || (pod.key(), Timeline::new(Arc::clone(&self.clock)));
         match self.by_pod.lock() {
             Ok(mut all) => all.entry(uid).or_insert_with(begin).1.clone(),
             Err(_) => begin().1,
@@ -115,18 +121,6 @@ impl Timelines {
             all.remove(&uid);
         }
     }
-}
-
-/// `namespace/name`.
-pub(crate) fn format_name(pod: &Pod) -> String {
-    let meta = &pod.metadata;
-    let part = |text: &Option<String>| text.clone().unwrap_or_default();
-    format!("{}/{}", part(&meta.namespace), part(&meta.name))
-}
-
-/// `name_namespace(uid)`, as messages name a pod.
-pub(crate) fn format_pod(pod: &Pod) -> String {
-    engine::request::pod_text(pod)
 }
 
 /// Waits for a moment; for ever without one.

@@ -3,13 +3,13 @@
 use crate::admission::Admission;
 use crate::admission::checkpoint::{ACTUATED, ALLOCATED, CheckpointError, ResourceStore};
 use crate::admission::resize::Resizes;
-use crate::chance::Chance;
 use crate::config::{PodsConfig, PodsDeps};
 use crate::dispatch::{DispatchParts, DispatchTask};
 use crate::handle::PodsHandle;
+use crate::heartbeat::Heartbeat;
 use crate::housekeeping::ContainerGc;
-use crate::lives::Lives;
-use crate::probe_client::http::HttpClient;
+use crate::jitter::Jitter;
+use crate::pod_states::PodStates;
 use crate::prober::{Budget, ProbeStore, ProberHandle, ProberParts};
 use crate::runtime::Runtime;
 use crate::shared::{Shared, Timelines};
@@ -28,6 +28,8 @@ use api::core::v1::Pod;
 use engine::admission::sysctl::SysctlFault;
 use engine::pod::life::LifeConfig;
 use ports::{OnExit, PodSource, Tasks};
+use probes::Names;
+use probes::http::HttpClient;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
@@ -58,13 +60,13 @@ pub async fn start(
     let admission = Admission::new(config.admission.clone(), &config.roots)?;
     let runtime = Runtime::new(deps.runtime);
     let clock = deps.clock;
-    let chance = Chance::seeded(config.seed);
+    let jitter = Jitter::seeded(config.seed);
     let root = config.roots.kubelet.clone();
     let allocated =
         ResourceStore::open(root.join(ALLOCATED), "allocated-state", config.gates, tasks)?;
     let actuated = ResourceStore::open(root.join(ACTUATED), "actuated-state", config.gates, tasks)?;
     let life = LifeConfig { sync_frequency: config.sync_frequency, ..LifeConfig::default() };
-    let lives = Lives::new(life, Arc::clone(&clock), chance.clone());
+    let pod_states = PodStates::new(life, Arc::clone(&clock), jitter.clone());
     let status = StatusCache::new(
         Arc::clone(&clock),
         config.status_gates.clone(),
@@ -80,14 +82,16 @@ pub async fn start(
         deps.metrics.clone(),
     );
     tasks.spawn("runtime-view", OnExit::Exit, view_task.run());
+    let names = sys::names::Resolver::new(&config.roots.etc);
     let prober = ProberHandle::new(ProberParts {
         runtime: runtime.clone(),
         status: status.clone(),
-        lives: lives.clone(),
+        pod_states: pod_states.clone(),
         events: Arc::clone(&deps.events),
         clock: Arc::clone(&clock),
         metrics: deps.metrics.clone(),
         tasks: tasks.clone(),
+        names: names.clone(),
         store: ProbeStore::open(config.roots.rubelet().join("probes.json"), tasks),
         budget: Budget::per_second(config.probes_per_second),
         gates: config.gates,
@@ -102,7 +106,7 @@ pub async fn start(
         slots: StartSlots::new(deps.processors),
         runtime,
         view: view.clone(),
-        lives: lives.clone(),
+        pod_states: pod_states.clone(),
         images: deps.images,
         volumes: deps.volumes,
         cgroups: deps.cgroups,
@@ -117,7 +121,7 @@ pub async fn start(
         events: deps.events,
         node: deps.node,
         clock: Arc::clone(&clock),
-        chance,
+        jitter,
         status: status.clone(),
         prober,
         allocated,
@@ -126,6 +130,8 @@ pub async fn start(
         timelines: timelines.clone(),
         metrics: deps.metrics.clone(),
         handlers: deps.handlers,
+        names,
+        heartbeat: Heartbeat::new(config.sync_frequency),
         garbage: tokio::sync::Notify::new(),
         has_api: deps.api.is_some(),
         config,
@@ -152,7 +158,7 @@ pub async fn start(
             api,
             status,
             pods: watched.clone(),
-            lives,
+            pod_states,
             clock,
             timelines,
             metrics: deps.metrics.clone(),
@@ -191,7 +197,10 @@ fn start_sources(
         let (shared, view) = (Arc::clone(shared), view.clone());
         tasks.spawn("pods-from-url", OnExit::Exit, async move {
             let Some(statics) = static_pods(&shared, &view, &cancel).await else { return };
-            let client = HttpClient::verified(&shared.config.roots.etc);
+            let client = HttpClient::verified(
+                &shared.config.roots.etc,
+                Names::of(&shared.names, "pods-from-url"),
+            );
             UrlSource::new(url, statics, report, client).run(cancel).await;
         });
     }

@@ -13,8 +13,9 @@ pub(crate) mod publisher;
 use self::followers::Followers;
 use api::core::v1::{Pod, PodStatus};
 use api::ids::{ContainerId, PodUid};
+use api::pod::{PodExt, PodStatusExt};
 use engine::status::cache::{self, Cached, NewlyTerminated, Offer, Taken};
-use engine::status::{StatusGates, is_terminal, ready_condition, rejected};
+use engine::status::{StatusGates, ready_condition, rejected};
 use ports::{Clock, PodChangeKind, ShownPod};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -48,7 +49,7 @@ pub(crate) struct StatusCache {
     slots: Arc<Mutex<BTreeMap<PodUid, Slot>>>,
     changed: watch::Sender<u64>,
     /// By pod the version that the API server has, as far as we know.
-    told: watch::Sender<BTreeMap<PodUid, u64>>,
+    acknowledged: watch::Sender<BTreeMap<PodUid, u64>>,
     clock: Arc<dyn Clock>,
     gates: Arc<StatusGates>,
     terminated: CounterFamily,
@@ -65,7 +66,7 @@ impl StatusCache {
         Self {
             slots: Arc::default(),
             changed: watch::Sender::new(0),
-            told: watch::Sender::new(BTreeMap::new()),
+            acknowledged: watch::Sender::new(BTreeMap::new()),
             clock,
             gates: Arc::new(gates),
             terminated,
@@ -103,7 +104,7 @@ impl StatusCache {
 
     /// What a new status is compared with: ours, else the mirror's, else the API's.
     pub(crate) fn previous(&self, pod: &Pod, mirror: Option<&Arc<Pod>>) -> Arc<PodStatus> {
-        match self.lock().get(&crate::sources::desired::uid_of(pod)) {
+        match self.lock().get(&pod.uid()) {
             Some(slot) if !slot.lacks(mirror) => Arc::clone(&slot.cached.status),
             _ => Arc::new(fallback(pod, mirror)),
         }
@@ -158,36 +159,38 @@ impl StatusCache {
     }
 
     /// The API server has this version of a pod's status.
-    pub(crate) fn told(&self, uid: &PodUid, version: u64) {
-        self.told.send_modify(|told| {
-            told.insert(uid.clone(), version);
+    pub(crate) fn acknowledged(&self, uid: &PodUid, version: u64) {
+        self.acknowledged.send_modify(|acknowledged| {
+            acknowledged.insert(uid.clone(), version);
         });
     }
 
     /// Waits until the API server has a pod's newest status, or there is none.
-    pub(crate) async fn wait_told(&self, uid: &PodUid) {
+    pub(crate) async fn wait_acknowledged(&self, uid: &PodUid) {
         let newest = || self.lock().get(uid).map(|slot| slot.cached.version);
-        let mut told = self.told.subscribe();
-        let has = |told: &BTreeMap<PodUid, u64>| {
-            newest().is_none_or(|newest| told.get(uid).is_some_and(|version| *version >= newest))
+        let mut acknowledged = self.acknowledged.subscribe();
+        let has = |acknowledged: &BTreeMap<PodUid, u64>| {
+            newest().is_none_or(|newest| {
+                acknowledged.get(uid).is_some_and(|version| *version >= newest)
+            })
         };
         // The sender lives in `self`: it cannot be gone.
-        let _ = told.wait_for(has).await;
+        let _ = acknowledged.wait_for(has).await;
     }
 
     /// Keeps the statuses of these pods.
     pub(crate) fn retain(&self, keep: impl Fn(&PodUid) -> bool) {
         self.lock().retain(|uid, _| keep(uid));
-        self.told.send_if_modified(|told| {
-            let before = told.len();
-            told.retain(|uid, _| keep(uid));
-            told.len() < before
+        self.acknowledged.send_if_modified(|acknowledged| {
+            let before = acknowledged.len();
+            acknowledged.retain(|uid, _| keep(uid));
+            acknowledged.len() < before
         });
     }
 
     /// Whether the cached phase is final.
     pub(crate) fn is_terminal(&self, uid: &PodUid) -> bool {
-        self.lock().get(uid).is_some_and(|slot| is_terminal(slot.cached.status.phase.as_deref()))
+        self.lock().get(uid).is_some_and(|slot| slot.cached.status.is_terminal())
     }
 
     /// Names of a pod's regular containers.
@@ -231,12 +234,11 @@ impl StatusCache {
     }
 
     fn offer(&self, pod: &Arc<Pod>, mirror: Option<&Arc<Pod>>, status: PodStatus, offer: Offer) {
-        let uid = crate::sources::desired::uid_of(pod);
+        let uid = pod.uid();
         let mut slots = self.lock();
         let slot = slots.get(&uid);
-        let known = mirror
-            .map(|mirror| crate::sources::desired::uid_of(mirror))
-            .or_else(|| slot.and_then(|slot| slot.mirror.clone()));
+        let known =
+            mirror.map(|mirror| mirror.uid()).or_else(|| slot.and_then(|slot| slot.mirror.clone()));
         let before = slot.map(|slot| {
             let mut cached = slot.cached.clone();
             if slot.lacks(mirror) {

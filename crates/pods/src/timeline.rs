@@ -22,7 +22,7 @@ struct Step {
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct Recorded {
     steps: VecDeque<Step>,
     next_look: Option<Timestamp>,
 }
@@ -30,14 +30,14 @@ struct Kept {
 /// The bounded list of a pod's steps. Cheap to clone; clones share the list.
 #[derive(Debug, Clone)]
 pub(crate) struct Timeline {
-    kept: Arc<Mutex<Kept>>,
+    recorded: Arc<Mutex<Recorded>>,
     clock: Arc<dyn Clock>,
 }
 
 impl Timeline {
     /// An empty timeline.
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { kept: Arc::default(), clock }
+        Self { recorded: Arc::default(), clock }
     }
 
     /// Notes a step of the pod as a whole.
@@ -57,23 +57,23 @@ impl Timeline {
 
     /// When something happened last.
     pub(crate) fn last_at(&self) -> Option<Timestamp> {
-        let kept = self.kept.lock().ok()?;
-        kept.steps.back().map(|step| step.last_at.unwrap_or(step.at))
+        let recorded = self.recorded.lock().ok()?;
+        recorded.steps.back().map(|step| step.last_at.unwrap_or(step.at))
     }
 
     /// Says in how long the pod is looked at again; `None` if nothing but news leads to it.
     pub(crate) fn appoint(&self, ahead: Option<Duration>) {
         let ahead = ahead.and_then(|wait| SignedDuration::try_from(wait).ok());
         let next_look = ahead.and_then(|ahead| self.clock.now().checked_add(ahead).ok());
-        if let Ok(mut kept) = self.kept.lock() {
-            kept.next_look = next_look;
+        if let Ok(mut recorded) = self.recorded.lock() {
+            recorded.next_look = next_look;
         }
     }
 
     /// All steps, oldest first, and the moment of the next look.
     pub(crate) fn read(&self) -> (Vec<PastStep>, Option<Timestamp>) {
-        let Ok(kept) = self.kept.lock() else { return (Vec::new(), None) };
-        let steps = kept.steps.iter().map(|step| PastStep {
+        let Ok(recorded) = self.recorded.lock() else { return (Vec::new(), None) };
+        let steps = recorded.steps.iter().map(|step| PastStep {
             at: step.at,
             last_at: step.last_at,
             times: step.times,
@@ -81,13 +81,13 @@ impl Timeline {
             container: step.container.clone(),
             detail: step.detail.clone(),
         });
-        (steps.collect(), kept.next_look)
+        (steps.collect(), recorded.next_look)
     }
 
     fn push(&self, what: &'static str, container: Option<String>, detail: String) {
         let at = self.clock.now();
-        let Ok(mut kept) = self.kept.lock() else { return };
-        let steps = &mut kept.steps;
+        let Ok(mut recorded) = self.recorded.lock() else { return };
+        let steps = &mut recorded.steps;
         if let Some(last) = steps.back_mut()
             && last.what == what
             && last.container == container

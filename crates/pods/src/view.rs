@@ -6,16 +6,17 @@
 //!   audit (all pods)─┘    (own deadline)      (watch, only if changed)
 //! ```
 //!
-//! Owns: one [`Observation`] per pod, with the turn at which the runtime was asked.
+//! Owns: one [`Observation`] per pod, with the sequence number at which the runtime was asked.
 //!
 //! Promises: an answer never replaces one that was asked for later; a hung or failing look at one
 //! pod delays no other pod; an event is only a reason to look, its content is never believed, so
-//! a stale or early event cannot change a decision. A worker that acts takes a [`Turn`] when its
+//! a stale or early event cannot change a decision. A worker that acts takes an [`ObservationSeq`] when its
 //! action ends and waits for an observation asked for after it.
 //!
 //! Deliberately absent: decisions. Whether a change matters is for the reader.
 
 mod events;
+mod look;
 mod settle;
 mod task;
 pub(crate) mod termination;
@@ -34,13 +35,13 @@ use tokio::sync::{Notify, watch};
 
 /// A place in the order of questions to the runtime and ends of own actions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) struct Turn(u64);
+pub(crate) struct ObservationSeq(u64);
 
 /// What the runtime said about one pod.
 #[derive(Debug, Clone)]
 pub(crate) struct Observation {
     /// When it was asked.
-    pub(crate) asked: Turn,
+    pub(crate) asked: ObservationSeq,
     /// Counts up whenever the content changes.
     pub(crate) version: u64,
     /// The pod, or why it could not be read.
@@ -55,7 +56,7 @@ pub(crate) struct RuntimePods {
     /// What the last audit listed, complete as of `audited`.
     pub(crate) listed: Arc<BTreeMap<PodUid, ListedPod>>,
     /// When everything was last asked for, if ever.
-    pub(crate) audited: Option<Turn>,
+    pub(crate) audited: Option<ObservationSeq>,
 }
 
 /// One pod as an audit lists it.
@@ -94,7 +95,7 @@ pub(crate) struct ViewHandle {
 
 #[derive(Debug)]
 struct Shared {
-    turns: AtomicU64,
+    sequence: AtomicU64,
     slots: Mutex<BTreeMap<PodUid, watch::Sender<Option<Observation>>>>,
     /// Pods to look at; `wanted` wakes the task.
     wishes: Mutex<BTreeSet<PodUid>>,
@@ -107,7 +108,7 @@ impl ViewHandle {
     fn new() -> Self {
         Self {
             shared: Arc::new(Shared {
-                turns: AtomicU64::new(1),
+                sequence: AtomicU64::new(1),
                 slots: Mutex::default(),
                 wishes: Mutex::default(),
                 wanted: Notify::new(),
@@ -118,8 +119,8 @@ impl ViewHandle {
     }
 
     /// The next place in the order of questions and actions.
-    pub(crate) fn turn(&self) -> Turn {
-        Turn(self.shared.turns.fetch_add(1, Ordering::SeqCst))
+    pub(crate) fn next_seq(&self) -> ObservationSeq {
+        ObservationSeq(self.shared.sequence.fetch_add(1, Ordering::SeqCst))
     }
 
     /// Asks for a fresh look at one pod, soon.
@@ -160,7 +161,7 @@ impl ViewHandle {
     pub(crate) async fn newer(
         &self,
         uid: &PodUid,
-        since: Turn,
+        since: ObservationSeq,
         limit: Duration,
     ) -> Result<Arc<RuntimePod>, Arc<str>> {
         let mut follow = self.subscribe(uid);

@@ -4,7 +4,7 @@ use api::core::v1::Pod;
 use api::ids::PodUid;
 use async_trait::async_trait;
 
-/// What went wrong with a pod's cgroup; the text is shown in events.
+/// An error about a pod's cgroup; the text is shown in events.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct CgroupError {
@@ -12,7 +12,7 @@ pub struct CgroupError {
     pub message: String,
 }
 
-/// What a pod's cgroup holds at one moment, as its files say.
+/// The present limits in the files of a pod's cgroup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CgroupValues {
     /// CPU period in microseconds.
@@ -38,21 +38,20 @@ pub trait PodCgroups: Send + Sync + std::fmt::Debug {
     async fn values(&self, pod: &Pod) -> Option<CgroupValues>;
     /// Current memory use of the pod in bytes, if it can be read.
     async fn memory_usage(&self, pod: &Pod) -> Option<u64>;
-    /// How often the kernel killed in the pod's cgroup for want of memory, where that is counted (cgroup
-    /// version 2).
+    /// The number of OOM kills in the pod's cgroup, where the kernel counts them (cgroup version 2).
     async fn oom_kills(&self, _uid: &PodUid) -> u64 {
         0
     }
-    /// Whether all of a container is killed when it runs out of memory, rather than one process, as the kernel has
-    /// it; `None` if that cannot be told.
+    /// Whether the kernel kills all of a container when it runs out of memory, rather than one process; `None` if
+    /// that cannot be read.
     async fn oom_group(&self, _pod: &Pod, _container_id: &str) -> Option<bool> {
         None
     }
-    /// Leaves what is in the cgroup of a pod that is gone the smallest share of the CPU, until it can be removed.
+    /// Gives the processes in the cgroup of a pod that is gone the smallest CPU share, until it can be removed.
     async fn starve(&self, _uid: &PodUid) -> Result<(), CgroupError> {
         Ok(())
     }
-    /// Ends what is left in the pod's cgroup and removes it. Succeeds if it is not there.
+    /// Kills the processes left in the pod's cgroup and removes it. Succeeds if it does not exist.
     async fn remove(&self, uid: &PodUid) -> Result<(), CgroupError>;
     /// UIDs of all pods that have a cgroup, whoever made it.
     async fn all(&self) -> Vec<PodUid> {

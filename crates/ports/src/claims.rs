@@ -1,4 +1,4 @@
-//! Dynamic resources of the API server.
+//! ResourceClaims and ResourceSlices of the API server.
 
 use crate::ObjectError;
 use api::resource::v1::ResourceClaim;

@@ -1,4 +1,4 @@
-//! Wall time, handed in so that tests and the simulation own it.
+//! Wall time, injected so that tests and the simulation control it.
 
 use jiff::Timestamp;
 

@@ -46,7 +46,7 @@ pub struct NodeEvent {
 pub trait Events: Send + Sync + std::fmt::Debug {
     /// Records the event; never blocks, never fails.
     fn emit(&self, event: NodeEvent);
-    /// Records the event with annotations for other tools, where they can be kept.
+    /// Records the event with annotations for other tools, if the sink supports them.
     fn emit_annotated(&self, event: NodeEvent, annotations: BTreeMap<String, String>) {
         drop(annotations);
         self.emit(event);

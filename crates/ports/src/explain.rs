@@ -1,25 +1,25 @@
-//! Why pods wait and what happened to them, for people on the node (`rubelet explain`).
+//! Why pods wait and what happened to them, for operators on the node (`rubelet explain`).
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Something that is not there yet.
+/// Something a pod waits for.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Wait {
     /// Who waits: `pod`, `volume "data"`, `container "web"`.
     pub who: String,
-    /// For what: a step under way, or what was refused.
+    /// For what: a step in progress, or one that was refused.
     pub what: String,
     /// Since when, as far as it is known.
     pub since: Option<Timestamp>,
-    /// When it is tried again; absent while a try is under way or somebody else must act first.
+    /// When it is tried again; absent while an attempt runs or another component must act first.
     pub next_try: Option<Timestamp>,
-    /// Why the last try failed.
+    /// Why the last attempt failed.
     pub last_error: String,
-    /// The step does not come back: its volume is quarantined.
+    /// The step hangs: its volume is quarantined.
     pub hung: bool,
 }
 
@@ -44,7 +44,7 @@ pub struct PastStep {
     pub detail: String,
 }
 
-/// One pod's story.
+/// The explanation of one pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ExplainedPod {
@@ -52,36 +52,36 @@ pub struct ExplainedPod {
     pub uid: String,
     /// `namespace/name`.
     pub name: String,
-    /// Where it is in its life; `gone` when only its story is left.
+    /// Its life cycle stage; `gone` when only its history is left.
     pub life: String,
     /// By running container: whether only the process at fault is killed when memory runs out (true), or all of
     /// the container (`singleProcessOOMKill` as it is in force).
     #[serde(rename = "singleProcessOOMKill", skip_serializing_if = "BTreeMap::is_empty")]
     pub single_process_oom_kill: BTreeMap<String, bool>,
-    /// What it waits for; nothing when all is well.
+    /// What it waits for; empty when it waits for nothing.
     pub waits: Vec<Wait>,
     /// What happened, oldest first.
     pub steps: Vec<PastStep>,
 }
 
-/// The node's story.
+/// The explanation of all pods of the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Explained {
-    /// When it was told.
+    /// When it was made.
     pub at: Timestamp,
-    /// Every pod, also those that went last.
+    /// Every pod, including those that were removed recently.
     pub pods: Vec<ExplainedPod>,
-    /// Mounts, drivers and device plugins that do not come back, each with its step and since when.
+    /// Mounts, drivers and device plugins that hang, each with its step and since when.
     pub hung: Vec<String>,
     /// Calls to the container runtime that take long, each with its age.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub slow_calls: Vec<String>,
 }
 
-/// Who can tell the node's story.
+/// Source of the explanation.
 #[async_trait]
 pub trait Explains: Send + Sync + std::fmt::Debug {
-    /// The story up to now. It waits for nothing that may hang.
+    /// The explanation of the present state. Waits for nothing that may hang.
     async fn explain(&self) -> Explained;
 }

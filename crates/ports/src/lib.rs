@@ -1,4 +1,4 @@
-//! The seams between subsystems.
+//! The interfaces between subsystems.
 //!
 //! Owns: the traits through which one L2 crate uses another, and the snapshot types that they
 //! publish on `watch` channels. `agent` connects an implementation to each user.
@@ -15,6 +15,7 @@ mod claims;
 mod clock;
 mod events;
 mod explain;
+mod images;
 mod node;
 mod objects;
 mod placement;
@@ -34,6 +35,7 @@ pub use claims::ClaimApi;
 pub use clock::{Clock, SystemClock};
 pub use events::{EventSeverity, EventTarget, Events, NodeEvent};
 pub use explain::{Explained, ExplainedPod, Explains, PastStep, Wait};
+pub use images::{EnsureImage, EnsuredImage, ImageFault, ImageSource};
 pub use node::{NodeView, NodeViews, PressureCondition};
 pub use objects::{ObjectChange, ObjectError, ObjectKind, Objects, TokenRequest, TokenResponse};
 pub use placement::{
@@ -51,7 +53,7 @@ pub use roots::Roots;
 pub use stats::{Pieces, Stats, StatsError, StatsScope, StorageLayout};
 pub use status::{PodApi, PodApiError};
 pub use storage::StorageApi;
-pub use tasks::{OnExit, TaskName, Tasks};
+pub use tasks::{OnExit, Panicked, TaskName, Tasks};
 pub use volumes::{
     MountedVolume, PodMounts, SubPathRequest, VolumeError, VolumeFacts, VolumeUsage, VolumeUsages,
     Volumes,

@@ -1,4 +1,4 @@
-//! What others need to know about this node.
+//! The node's state, for other subsystems.
 
 use api::core::v1::Node;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub enum PressureCondition {
     Pid,
 }
 
-/// One immutable look at the node.
+/// An immutable snapshot of the node.
 #[derive(Debug, Clone, Default)]
 pub struct NodeView {
     /// The node object: the API's once it is known, until then (and in standalone mode) a

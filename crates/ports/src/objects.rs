@@ -1,4 +1,4 @@
-//! Objects that pods refer to, whoever keeps them fresh.
+//! API objects that pods refer to.
 
 use api::core::v1::{
     ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount,
@@ -8,14 +8,14 @@ use async_trait::async_trait;
 use std::sync::Arc;
 use tokio::sync::broadcast;
 
-/// Why an object could not be had. Display is the API server's text, as events and waiting
+/// Why an object could not be read. Display is the API server's text, as events and waiting
 /// messages show it.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ObjectError {
     /// It does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// It may exist; the API server did not give it.
+    /// It may exist; the API server did not return it.
     #[error("{0}")]
     Unavailable(String),
     /// There is no API server (standalone mode).
@@ -23,7 +23,7 @@ pub enum ObjectError {
     NoApiServer(String),
 }
 
-/// A service account token wanted for a pod.
+/// A request for a pod's service account token.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TokenRequest {
     /// Namespace of pod and service account.
@@ -38,7 +38,7 @@ pub struct TokenRequest {
     pub pod_uid: String,
     /// Audiences; empty means the API server's default.
     pub audiences: Vec<String>,
-    /// Wanted life time.
+    /// Requested lifetime.
     pub expiration_seconds: i64,
 }
 
@@ -47,7 +47,7 @@ pub struct TokenRequest {
 pub struct TokenResponse {
     /// The bearer token.
     pub token: String,
-    /// When it ends.
+    /// When it expires.
     pub expires_at: jiff::Timestamp,
 }
 
@@ -59,7 +59,7 @@ impl std::fmt::Debug for TokenResponse {
     }
 }
 
-/// Kinds of objects whose change is announced.
+/// Kinds of objects in change notifications.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ObjectKind {
     /// A config map.
@@ -82,9 +82,9 @@ pub struct ObjectChange {
 /// Read access to referenced objects. Implementations cache as configured.
 #[async_trait]
 pub trait Objects: Send + Sync + std::fmt::Debug {
-    /// Keeps the objects that `pod` refers to fresh until [`Objects::forget_pod`].
+    /// Keeps the objects that `pod` refers to up to date until [`Objects::forget_pod`].
     fn register_pod(&self, pod: &Arc<Pod>);
-    /// Ends the interest of the pod with this UID.
+    /// Drops the references of the pod with this UID.
     fn forget_pod(&self, uid: &str);
     /// A config map.
     async fn config_map(&self, namespace: &str, name: &str) -> Result<Arc<ConfigMap>, ObjectError>;
@@ -94,17 +94,17 @@ pub trait Objects: Send + Sync + std::fmt::Debug {
     fn services(&self) -> Option<Arc<Vec<Arc<Service>>>>;
     /// A runtime class.
     async fn runtime_class(&self, name: &str) -> Result<Arc<RuntimeClass>, ObjectError>;
-    /// A claim.
+    /// A persistent volume claim.
     async fn claim(
         &self,
         namespace: &str,
         name: &str,
     ) -> Result<Arc<PersistentVolumeClaim>, ObjectError>;
-    /// A volume.
+    /// A persistent volume.
     async fn volume(&self, name: &str) -> Result<Arc<PersistentVolume>, ObjectError>;
-    /// This node as the API server has it, read now.
+    /// This node, read from the API server now.
     async fn node_now(&self) -> Result<Arc<Node>, ObjectError>;
-    /// A bound service account token, refreshed when 80 % of its life is over.
+    /// A bound service account token, refreshed when 80 % of its lifetime is over.
     async fn token(&self, request: &TokenRequest) -> Result<TokenResponse, ObjectError>;
     /// A service account, read now.
     async fn service_account(
@@ -115,9 +115,9 @@ pub trait Objects: Send + Sync + std::fmt::Debug {
         let text = format!("service account {namespace}/{name} cannot be read");
         Err(ObjectError::Unavailable(text))
     }
-    /// Announces changes of registered config maps and secrets, so that volumes made of them are
-    /// refreshed at once. `None` when the implementation does not watch; a receiver that lagged
-    /// refreshes everything.
+    /// Notifications of changes of registered config maps and secrets, so that volumes made of them are
+    /// refreshed at once. `None` when the implementation does not watch; after a lag the receiver must
+    /// refresh everything.
     fn changes(&self) -> Option<broadcast::Receiver<ObjectChange>> {
         None
     }

@@ -15,13 +15,13 @@ pub struct PlacementRejection {
     pub message: String,
 }
 
-/// Why a pod has no place yet, or none at all.
+/// Why a pod was not admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotPlaced {
-    /// It is refused.
+    /// It is rejected.
     Refused(PlacementRejection),
-    /// Somebody does not answer, in words: it is judged again once [`Placement::settled`] has come back, and others go
-    /// first meanwhile.
+    /// A plugin does not answer (the text says which): the pod is admitted again once [`Placement::settled`] has
+    /// returned, and other pods are admitted first.
     Waits(String),
 }
 
@@ -31,16 +31,16 @@ impl From<PlacementRejection> for NotPlaced {
     }
 }
 
-/// The pods that hold resources here, beside the one that is judged.
+/// The pods that hold resources here, besides the one being admitted.
 #[derive(Debug, Clone, Copy)]
 pub struct ActivePods<'a> {
-    /// The others.
+    /// The other pods.
     pub others: &'a [Arc<Pod>],
-    /// Every source has spoken: whoever is not among them is gone.
+    /// All sources are ready: a pod that is not among them is gone.
     pub complete: bool,
 }
 
-/// Why a container's extras could not be made.
+/// Why a container's [`ContainerExtras`] could not be made.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
 pub struct PlacementError(pub String);
@@ -86,18 +86,20 @@ pub struct ContainerExtras {
     pub cpuset_mems: String,
 }
 
-/// CPU, memory, topology, device and DRA placement behind one front.
+/// Interface of CPU, memory, topology, device and DRA placement.
 #[async_trait]
 pub trait Placement: Send + Sync + std::fmt::Debug {
-    /// Allocates for a pod at admission (upstream: topology manager `Admit`). What a pod that waits has got is its own.
+    /// Allocates for a pod at admission (upstream: topology manager `Admit`). A pod that waits keeps what it has been
+    /// allocated so far.
     async fn admit(&self, pod: &Arc<Pod>, active: ActivePods<'_>) -> Result<(), NotPlaced>;
-    /// What a new pod had better wait for before it is judged, in words; `None` to judge it at once, as upstream.
-    fn late(&self, _pod: &Pod) -> Option<String> {
+    /// A missing plugin that a new pod should wait for before admission, for display; `None` to admit it at once, as
+    /// upstream.
+    fn awaited_plugin(&self, _pod: &Pod) -> Option<String> {
         None
     }
-    /// Waits until nothing of the pod is late, or no longer worth waiting for.
+    /// Waits until the pod's plugins are registered and idle, or the wait for them has timed out.
     async fn settled(&self, _pod: &Pod) {}
-    /// Nobody waits for the pod any more: what is asked for it is given up.
+    /// The pod is no longer being admitted: abandons calls to plugins for it.
     fn abandon(&self, _uid: &str) {}
     /// Prepares dynamic resources before the sandbox is made.
     async fn prepare(&self, pod: &Arc<Pod>) -> Result<(), PlacementError>;
@@ -116,8 +118,8 @@ pub trait Placement: Send + Sync + std::fmt::Debug {
     ) -> Result<(), PlacementError>;
     /// The container with this id is gone.
     fn container_removed(&self, container_id: &str);
-    /// Numbers of exclusive resources that the node must be counted to have for this pod, because it holds some of
-    /// them already (upstream: `UpdatePluginResources`).
+    /// Amounts of plugin resources that this pod holds: admission counts them as the node's even while their plugin is
+    /// gone (upstream: `UpdatePluginResources`).
     fn owed(&self, _uid: &str) -> BTreeMap<String, i64> {
         BTreeMap::new()
     }
@@ -125,7 +127,7 @@ pub trait Placement: Send + Sync + std::fmt::Debug {
     fn health(&self, _pod: &Pod) -> BTreeMap<String, Vec<ResourceStatus>> {
         BTreeMap::new()
     }
-    /// Containers of a pod that no CPU quota may slow down because they have CPUs of their own.
+    /// Containers of a pod without CFS quota, because they have exclusive CPUs.
     fn unthrottled(&self, _pod: &Pod) -> BTreeSet<String> {
         BTreeSet::new()
     }

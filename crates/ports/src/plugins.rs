@@ -6,12 +6,12 @@
 use async_trait::async_trait;
 use std::path::PathBuf;
 
-/// What a plugin says about itself (`GetInfo`).
+/// A plugin's info (`GetInfo`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PluginInfo {
     /// The plugin's name, e.g. a CSI driver's.
     pub name: String,
-    /// Where it serves; the registration socket itself if it named none.
+    /// Its service endpoint; the registration socket itself if it names none.
     pub endpoint: PathBuf,
     /// Versions of its API that it supports.
     pub versions: Vec<String>,
@@ -22,7 +22,7 @@ pub struct PluginInfo {
 pub trait PluginHandler: Send + Sync + std::fmt::Debug {
     /// Whether this plugin can be used at all; the text goes back to the plugin.
     async fn validate(&self, plugin: &PluginInfo) -> Result<(), String>;
-    /// Takes the plugin into use; the text goes back to the plugin.
+    /// Starts using the plugin; the text goes back to the plugin.
     async fn register(&self, plugin: &PluginInfo) -> Result<(), String>;
     /// The plugin's socket is gone.
     async fn deregister(&self, plugin: &PluginInfo);

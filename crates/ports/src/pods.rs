@@ -1,7 +1,8 @@
-//! What runs here, for everybody who is not a pod worker.
+//! The pods of this node, for subsystems other than the pod workers.
 
 use api::core::v1::{Pod, PodStatus};
 use api::ids::PodUid;
+use api::pod::{PodExt, PodStatusExt};
 use async_trait::async_trait;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,14 +30,14 @@ impl PodSource {
     }
 }
 
-/// Where a pod is in its life, as its worker knows it.
+/// The life cycle stage of a pod, as its worker knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PodLife {
     /// Known, not admitted or not started yet.
     Pending,
     /// Refused by admission; it runs nothing.
     Rejected,
-    /// Being kept in line with its spec.
+    /// Being synced with its spec.
     Syncing,
     /// Its containers are being stopped.
     Terminating,
@@ -58,13 +59,13 @@ impl PodLife {
 pub struct PodEntry {
     /// The pod with its allocated resources.
     pub pod: Arc<Pod>,
-    /// The pod as its source has it; `None` when its source has it no more.
+    /// The pod as its source has it; `None` when the source has removed it.
     pub given: Option<Arc<Pod>>,
     /// Where it came from.
     pub source: PodSource,
     /// The mirror pod of a static pod, if the API has one.
     pub mirror: Option<Arc<Pod>>,
-    /// Its place in life.
+    /// Its life cycle stage.
     pub life: PodLife,
     /// The newest status we generated.
     pub status: Option<Arc<PodStatus>>,
@@ -72,7 +73,19 @@ pub struct PodEntry {
     pub evicted: bool,
 }
 
-/// All pods of this node at one moment. Cheap to clone.
+impl PodEntry {
+    /// Whether it may hold resources of this node: it was admitted and is not terminal (kubelet: `filterOutInactivePods`).
+    pub fn is_active(&self) -> bool {
+        let status = self.status.as_ref().is_some_and(|status| status.is_terminal());
+        match self.life {
+            PodLife::Terminating => true,
+            PodLife::Pending | PodLife::Syncing => !status && !self.pod.is_terminal(),
+            PodLife::Rejected | PodLife::Terminated | PodLife::Finished => false,
+        }
+    }
+}
+
+/// All pods of this node at one point in time. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct PodsSnapshot {
     /// Pods by UID.
@@ -96,19 +109,19 @@ pub struct KillRequest {
     pub condition: Option<api::core::v1::PodCondition>,
 }
 
-/// The front of the pod subsystem.
+/// Interface of the pod subsystem.
 #[async_trait]
 pub trait Pods: Send + Sync + std::fmt::Debug {
     /// The current pods; changes wake the receiver.
     fn watch(&self) -> watch::Receiver<PodsSnapshot>;
     /// Ends a pod; returns when its containers have stopped.
     async fn kill(&self, uid: &PodUid, request: KillRequest) -> Result<(), String>;
-    /// Waits until the API server has a pod's newest status, or there is none to have. The limit is the caller's:
-    /// an API server that is away never has it.
-    async fn wait_told(&self, _uid: &PodUid) {}
+    /// Waits until the API server has a pod's newest status, or the pod has none. The caller must set a timeout:
+    /// while the API server is down this does not return.
+    async fn wait_acknowledged(&self, _uid: &PodUid) {}
 }
 
-/// What became of a pod.
+/// How a pod changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PodChangeKind {
     /// It has its first status.
@@ -119,28 +132,28 @@ pub enum PodChangeKind {
     Deleted,
 }
 
-/// A pod with the status that goes with it.
+/// A pod with its generated status.
 #[derive(Debug, Clone)]
 pub struct ShownPod {
-    /// The pod; its own status is the API's.
+    /// The pod; its `status` field is the API server's.
     pub pod: Arc<Pod>,
     /// The newest status we generated.
     pub status: Option<Arc<PodStatus>>,
 }
 
-/// One step of a pod.
+/// One change of a pod.
 #[derive(Debug, Clone)]
 pub struct PodChange {
-    /// What became of it.
+    /// How it changed.
     pub kind: PodChangeKind,
-    /// The pod at that moment.
+    /// The pod at that time.
     pub shown: ShownPod,
 }
 
-/// The pods of this node step by step, for those who copy them.
+/// A stream of changes of the node's pods, for consumers that keep a copy.
 pub trait PodFeed: Send + Sync + std::fmt::Debug {
     /// The pods as their sources have them, by UID.
     fn shown(&self) -> BTreeMap<PodUid, ShownPod>;
-    /// Every change from now on. It ends when the follower falls too far behind.
+    /// Every change from now on. The stream ends when the receiver falls too far behind.
     fn follow(&self) -> mpsc::Receiver<PodChange>;
 }

@@ -1,13 +1,13 @@
-//! Freeing what nobody uses any more, before a pod has to go.
+//! Freeing unused node resources, before a pod is evicted.
 
 use async_trait::async_trait;
 
-/// Steps that free node resources without touching a pod that runs. Each is bounded by the deadlines of
+/// Steps that free node resources without touching a running pod. Each is bounded by the deadlines of
 /// the calls it makes.
 #[async_trait]
 pub trait Reclaim: Send + Sync + std::fmt::Debug {
     /// Removes dead containers and sandboxes, those of finished pods included.
     async fn dead_containers(&self) -> Result<(), String>;
-    /// Removes images that nobody uses, as far as their minimum age allows.
+    /// Removes unused images, as far as their minimum age allows.
     async fn unused_images(&self) -> Result<(), String>;
 }

@@ -1,10 +1,11 @@
-//! Questions to the API server about who asks and what they may do.
+//! Authentication and authorization of clients by the API server (TokenReview, SubjectAccessReview).
 
 use async_trait::async_trait;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
-/// Who asks.
+/// The authenticated user.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct UserInfo {
     /// User name.
@@ -13,14 +14,14 @@ pub struct UserInfo {
     pub uid: String,
     /// Groups.
     pub groups: Vec<String>,
-    /// What else is known, by key.
+    /// Extra attributes, by key.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-/// May this user do that to this node?
+/// The attributes of a SubjectAccessReview: may this user do that to this node?
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AccessQuestion {
-    /// Who.
+    /// The user.
     pub user: UserInfo,
     /// `get`, `create`, …
     pub verb: &'static str,
@@ -30,29 +31,33 @@ pub struct AccessQuestion {
     pub node_name: String,
 }
 
-/// What a review came to, and what it took to get there.
+/// The result of a review, and the requests that were made for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reviewed<T> {
-    /// The judgement, or why there is none.
+    /// The verdict, or why there is none.
     pub result: Result<T, String>,
     /// Every request that was made, in order.
     pub tries: Vec<ReviewTry>,
 }
 
-/// One request to the reviewer.
+/// One request to the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReviewTry {
-    /// Status code of the answer; `None` if none came.
+    /// Status code of the response; `None` if there was none.
     pub code: Option<u16>,
     /// How long it took.
     pub took: Duration,
 }
 
 /// Token and access reviews.
+///
+/// Anybody can send any number of tokens, so an implementation has a separate budget for reviews, shares it
+/// fairly among peers, and merges equal requests. A caller that disconnects drops the future and leaves the
+/// queue.
 #[async_trait]
 pub trait Reviews: Send + Sync + std::fmt::Debug {
-    /// Whose token it is; `None` if it is nobody's.
-    async fn token(&self, token: &str) -> Reviewed<Option<UserInfo>>;
-    /// Whether it is allowed.
+    /// The user of a token; `None` if it is not valid. `peer` is the sender's address, if it is known.
+    async fn token(&self, token: &str, peer: Option<IpAddr>) -> Reviewed<Option<UserInfo>>;
+    /// Whether the access is allowed.
     async fn access(&self, question: &AccessQuestion) -> Reviewed<bool>;
 }

@@ -1,8 +1,8 @@
-//! Places on disk, as values, so that a test can point them at a temporary folder.
+//! Directories of the agent and the host, as values, so that a test can use a temporary folder.
 
 use std::path::PathBuf;
 
-/// Every folder the agent touches by convention.
+/// Every directory that the agent uses by convention.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Roots {
     /// The kubelet root directory (`/var/lib/kubelet`).
@@ -44,7 +44,7 @@ impl Roots {
         self.kubelet.join("pods").join(uid)
     }
 
-    /// Our own extra state; deleting it never loses correctness.
+    /// State that the Go kubelet does not have; deleting it is always safe.
     pub fn rubelet(&self) -> PathBuf {
         self.kubelet.join("rubelet")
     }

@@ -4,17 +4,17 @@ use api::stats::Summary;
 use async_trait::async_trait;
 use std::sync::Arc;
 
-/// How much of the summary is wanted.
+/// Which part of the summary is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StatsScope {
     /// Everything.
     All,
     /// Everything, read now and not shared with an earlier caller.
     Fresh,
-    /// CPU, memory and swap: no filesystem is looked at.
+    /// CPU, memory and swap: no filesystem is read.
     CpuAndMemory,
     /// The node without its pods, read now: its memory and that of all pods together, its filesystems and
-    /// process ids. The runtime is not asked, but for the places of its filesystems once in a while.
+    /// process ids. The runtime is called only now and then, for the paths of its filesystems.
     Node,
 }
 
@@ -34,15 +34,15 @@ pub enum StorageLayout {
 #[error("{0}")]
 pub struct StatsError(pub String);
 
-/// A long text, piece by piece; each is made when it is taken.
+/// A long text in pieces, produced lazily.
 pub type Pieces = Box<dyn Iterator<Item = String> + Send>;
 
-/// The front of the usage readers. Callers within a short time share one reading.
+/// Interface of the usage readers. Calls within a short time share one reading.
 #[async_trait]
 pub trait Stats: Send + Sync + std::fmt::Debug {
     /// Usage of the node and its pods.
     async fn summary(&self, scope: StatsScope) -> Result<Arc<Summary>, StatsError>;
-    /// Where images and writable layers are.
+    /// Which filesystems images and writable layers are on.
     async fn layout(&self) -> Result<StorageLayout, StatsError>;
     /// The text of `/metrics/resource`.
     async fn resource_metrics(&self) -> String;

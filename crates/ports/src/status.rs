@@ -1,11 +1,11 @@
-//! Writing pods to the API server, as the status publisher and mirror pods need it.
+//! Pod writes to the API server, for the status publisher and mirror pods.
 
 use api::core::v1::Pod;
 use api::ids::PodUid;
 use async_trait::async_trait;
 use std::sync::Arc;
 
-/// How a write ended badly.
+/// Why a write failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum PodApiError {
     /// The pod is gone, or another pod has its name.
@@ -14,10 +14,10 @@ pub enum PodApiError {
     /// The object changed meanwhile, or a precondition failed.
     #[error("{0}")]
     Conflict(String),
-    /// The server refused the content: retrying the same is useless.
+    /// The server rejected the content: retrying the same is useless.
     #[error("{0}")]
     Invalid(String),
-    /// The server may forget the pod or forbids the write.
+    /// The server forbids the write.
     #[error("{0}")]
     Forbidden(String),
     /// Not reached or overloaded: try later.

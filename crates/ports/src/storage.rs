@@ -11,8 +11,7 @@ use std::sync::Arc;
 /// answers [`ObjectError::NoApiServer`].
 #[async_trait]
 pub trait StorageApi: Send + Sync + std::fmt::Debug {
-    /// A secret that a persistent volume names, read now (no pod refers to it, so nobody keeps it
-    /// fresh).
+    /// A secret that a persistent volume names, read now (no pod refers to it, so it is not cached).
     async fn secret(&self, namespace: &str, name: &str) -> Result<Arc<Secret>, ObjectError>;
     /// A CSI driver object; may come from a cache.
     async fn csi_driver(&self, name: &str) -> Result<Arc<CSIDriver>, ObjectError>;

@@ -1,5 +1,5 @@
-//! Volumes, as pod workers use them. The volume subsystem follows the [`crate::PodsSnapshot`] by
-//! itself; a worker only waits.
+//! Volumes, as pod workers use them. The volume subsystem follows the [`crate::PodsSnapshot`] itself; a
+//! worker only waits.
 
 use api::core::v1::Pod;
 use api::ids::PodUid;
@@ -14,7 +14,7 @@ pub enum VolumeError {
     /// The wait ended with these volumes missing; names the blocking step.
     #[error("{0}")]
     NotReady(String),
-    /// The wait ended at its time limit: no event is made of it.
+    /// The wait timed out: no event is emitted for it.
     #[error("{0}")]
     TimedOut(String),
     /// The node cannot attach more volumes: the pod must be rejected.
@@ -74,14 +74,14 @@ pub struct VolumeFacts {
     pub quarantined: Vec<String>,
 }
 
-/// How much one volume of a pod holds; what is not known is absent.
+/// Usage of one volume of a pod; unknown values are absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VolumeUsage {
-    /// The pod's name for it.
+    /// The volume's name in the pod spec.
     pub name: String,
     /// Namespace and name of its claim.
     pub claim: Option<(String, String)>,
-    /// It lies on the node's own disk and counts as ephemeral storage of the pod.
+    /// It is on the node's disk and counts as ephemeral storage of the pod.
     pub ephemeral: bool,
     /// Size in bytes.
     pub capacity: Option<u64>,
@@ -95,7 +95,7 @@ pub struct VolumeUsage {
     pub inodes_free: Option<u64>,
     /// Inodes in use.
     pub inodes_used: Option<u64>,
-    /// What the driver says about its health: abnormal or not, and its words.
+    /// The health that the driver reports: whether it is abnormal, and its message.
     pub health: Option<(bool, String)>,
 }
 
@@ -107,13 +107,13 @@ pub trait VolumeUsages: Send + Sync + std::fmt::Debug {
     async fn usages(&self, uid: &PodUid) -> Arc<Vec<VolumeUsage>>;
 }
 
-/// The front of the volume subsystem.
+/// Interface of the volume subsystem.
 #[async_trait]
 pub trait Volumes: Send + Sync + std::fmt::Debug {
-    /// Waits until every volume of the pod is mounted. Ends early with an error at upstream's
-    /// time limit; dropping the future is safe.
+    /// Waits until every volume of the pod is mounted; an error after upstream's timeout. Dropping the
+    /// future is safe.
     async fn wait_ready(&self, pod: &Arc<Pod>) -> Result<PodMounts, VolumeError>;
-    /// Waits until nothing of the pod is mounted.
+    /// Waits until no volume of the pod is mounted.
     async fn wait_released(&self, pod: &Arc<Pod>) -> Result<(), VolumeError>;
     /// Whether any volume of the pod may still be mounted.
     fn in_use(&self, uid: &PodUid) -> bool;

@@ -1,13 +1,14 @@
 //! The agent's cgroup tree: `kubepods`, the QoS levels and one cgroup per pod.
 //!
 //! Owns: the tree below the configured root. Promises: a pod's cgroup is made before its first
-//! container and removed, with everything in it ended, after its last; QoS values are refreshed
-//! when the set of pods changes and once a minute; nothing outside the tree is touched.
+//! container and removed, with everything in it ended, after its last; QoS values follow the published
+//! pods (`levels`); nothing outside the tree is touched.
 //!
 //! Deliberately absent: numbers (`engine::cgroup`), files (`sys::cgroup`).
 
 mod driver;
 mod enforce;
+mod levels;
 mod none;
 mod protected;
 
@@ -19,24 +20,24 @@ pub use protected::ProtectedMemory;
 use crate::cpus::Cpus;
 use api::core::v1::Pod;
 use api::ids::PodUid;
+use api::pod::PodExt;
 use async_trait::async_trait;
 use driver::{chain, making};
 use engine::cgroup::{
     CgroupName, Limits, PodAsk, PodLimitPolicy, QosPolicy, Tree, pod_ask, pod_limits,
-    pod_protection, protected_memory, qos_limits, starved,
+    pod_protection, starved, unsummed,
 };
 use engine::resources::QosClass;
 use ports::{CgroupError, CgroupValues, PodCgroups};
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Notify;
 
-const REFRESH: Duration = Duration::from_secs(60);
 const LEVELS: [QosClass; 3] = [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort];
 const KILL_ROUNDS: usize = 5;
 const KILL_PAUSE: Duration = Duration::from_millis(50);
 
-/// What shapes the tree.
+/// Settings of the tree.
 #[derive(Debug, Clone)]
 pub struct CgroupTreeConfig {
     /// `cgroupRoot`, parsed with the driver's rule.
@@ -45,13 +46,13 @@ pub struct CgroupTreeConfig {
     pub policy: PodLimitPolicy,
     /// Limits of `kubepods` as a whole; `None` leaves them alone.
     pub kubepods: Limits,
-    /// What shapes the QoS levels.
+    /// Settings of the QoS levels.
     pub qos: QosPolicy,
-    /// Whether `spec.resources` of pods counts.
+    /// Whether `spec.resources` of pods applies.
     pub pod_level_resources: bool,
-    /// Whose own CPUs lift the quota (gate DisableCPUQuotaWithExclusiveCPUs).
+    /// The CPU manager whose exclusive CPUs lift the CFS quota (gate DisableCPUQuotaWithExclusiveCPUs).
     pub lifts_quota: Option<Cpus>,
-    /// Where protected memory is told (gate MemoryQoS).
+    /// Gauges of protected memory (gate MemoryQoS).
     pub protected: Option<ProtectedMemory>,
 }
 
@@ -66,8 +67,9 @@ struct Inner {
     driver: CgroupDriver,
     tree: Tree,
     config: CgroupTreeConfig,
-    /// What each pod with a cgroup asked for; feeds the QoS levels.
-    asks: Mutex<BTreeMap<PodUid, PodAsk>>,
+    /// Notified when the node's limits were written to `kubepods`: the task of the levels must write its values
+    /// there again.
+    kubepods_written: Notify,
 }
 
 impl CgroupTree {
@@ -81,7 +83,7 @@ impl CgroupTree {
         }
         let tree = Tree::new(&config.root);
         let this = Self {
-            inner: Arc::new(Inner { driver, tree, config, asks: Mutex::new(BTreeMap::new()) }),
+            inner: Arc::new(Inner { driver, tree, config, kubepods_written: Notify::new() }),
         };
         this.make_levels().await.map_err(CgroupSetupError::Levels)?;
         Ok(this)
@@ -94,49 +96,11 @@ impl CgroupTree {
             inner.driver.create(kubepods, &inner.config.kubepods).await?;
         }
         for level in [QosClass::Burstable, QosClass::BestEffort] {
-            inner.driver.create(&inner.tree.level(level), &Limits::default()).await?;
+            // Values that depend on pods are written once the pods are known (`levels`).
+            let limits = unsummed(level, inner.driver.page_sizes());
+            inner.driver.create(&inner.tree.level(level), &limits).await?;
         }
-        self.refresh_levels().await;
         Ok(())
-    }
-
-    /// Repairs the levels once a minute until cancelled.
-    pub async fn run(self, cancel: tokio_util::sync::CancellationToken) {
-        let mut ticks = tokio::time::interval(REFRESH);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                // Cancel-safe: no state is held across the wait.
-                () = cancel.cancelled() => return,
-                // Cancel-safe: a tick that is dropped comes again.
-                _ = ticks.tick() => self.refresh_levels().await,
-            }
-        }
-    }
-
-    /// Writes the QoS levels' values; failures are only logged.
-    async fn refresh_levels(&self) {
-        let inner = &self.inner;
-        let limits = {
-            let Ok(asks) = inner.asks.lock() else { return };
-            if let Some(shown) = &inner.config.protected {
-                shown.show(protected_memory(asks.values(), &inner.config.qos));
-            }
-            qos_limits(asks.values(), &inner.config.qos, inner.driver.page_sizes())
-        };
-        for (level, mut limits) in limits {
-            let name = inner.tree.level(level);
-            // What is in use already cannot be forbidden, but it shall not grow.
-            if let Some(limit) = limits.memory_bytes
-                && let Some(used) = self.usage(&name).await
-            {
-                limits.memory_bytes = Some(limit.max(i64::try_from(used).unwrap_or(i64::MAX)));
-            }
-            let limits = &limits;
-            if let Err(error) = inner.driver.apply(&name, limits).await {
-                tracing::error!(err = %error, cgroup = inner.driver.path(&name), "failed to update QoS cgroup");
-            }
-        }
     }
 
     fn ask(&self, pod: &Pod) -> PodAsk {
@@ -146,7 +110,7 @@ impl CgroupTree {
     }
 
     fn name(&self, pod: &Pod) -> CgroupName {
-        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let uid = pod.uid_str();
         self.inner.tree.pod(self.ask(pod).level, uid)
     }
 
@@ -229,20 +193,9 @@ impl PodCgroups for CgroupTree {
 
     async fn ensure(&self, pod: &Pod) -> Result<(), CgroupError> {
         let ask = self.ask(pod);
-        let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
-        let name = self.inner.tree.pod(ask.level, uid.as_str());
+        let name = self.name(pod);
         let mut limits = pod_limits(&ask, &self.inner.config.policy);
         limits.unified.extend(pod_protection(&ask, self.inner.config.qos.protection));
-        let changed = match self.inner.asks.lock() {
-            Ok(mut asks) => asks.insert(uid, ask.clone()) != Some(ask),
-            Err(_) => false,
-        };
-        if changed {
-            self.refresh_levels().await;
-        }
-        if self.inner.driver.exists(&name).await {
-            return Ok(());
-        }
         let driver = &self.inner.driver;
         driver.create(&name, &limits).await.map_err(|error| CgroupError {
             message: format!("failed to create container for {name} : {}", making(&error)),
@@ -257,12 +210,7 @@ impl PodCgroups for CgroupTree {
             .driver
             .apply(&name, &limits)
             .await
-            .map_err(|e| error("failed to update pod cgroup", &e))?;
-        if let Ok(mut asks) = self.inner.asks.lock() {
-            asks.insert(PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default()), ask);
-        }
-        self.refresh_levels().await;
-        Ok(())
+            .map_err(|e| error("failed to update pod cgroup", &e))
     }
 
     async fn values(&self, pod: &Pod) -> Option<CgroupValues> {
@@ -305,19 +253,12 @@ impl PodCgroups for CgroupTree {
     }
 
     async fn remove(&self, uid: &PodUid) -> Result<(), CgroupError> {
-        let forgotten = match self.inner.asks.lock() {
-            Ok(mut asks) => asks.remove(uid).is_some(),
-            Err(_) => false,
-        };
         for level in LEVELS {
             let name = self.inner.tree.pod(level, uid.as_str());
             if !self.inner.driver.is_there(&name).await {
                 continue;
             }
             self.destroy(&name).await.map_err(|e| error("failed to delete pod cgroup", &e))?;
-        }
-        if forgotten {
-            self.refresh_levels().await;
         }
         Ok(())
     }

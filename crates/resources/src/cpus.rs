@@ -1,9 +1,9 @@
 //! CPUs of containers: exclusive ones for those that ask for whole CPUs, the rest shared by all others.
 //!
-//! Owns: who holds which CPUs and `cpu_manager_state` (upstream: `cpumanager`). Decisions are `engine::cpus`'.
+//! Owns: the CPU assignments and `cpu_manager_state` (upstream: `cpumanager`). Decisions are in `engine::cpus`.
 //!
-//! Promises: the file is written before an allocation is told of; a change and its file are one step for everybody
-//! else. Running containers follow the shared CPUs within one reconcile period (`reconcile`).
+//! Promises: the file is written before an allocation is returned; a change and its file are one atomic step for
+//! other callers. Running containers follow the shared CPUs within one reconcile period (`reconcile`).
 
 mod reconcile;
 
@@ -14,6 +14,7 @@ use crate::placement::{AllocateError, Provider};
 use crate::state_file::{StateError, StateFile};
 use api::core::v1::{Container, Pod};
 use api::ids::PodUid;
+use api::pod::PodExt;
 use async_trait::async_trait;
 use engine::cpus::checkpoint::{self, KnownContainers};
 use engine::cpus::{Allocation, CpuRefusal, CpuSetup, CpuState, PodAllocation, StaticCpus};
@@ -25,16 +26,16 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use units::CpuSet;
 
-/// How CPUs are given out.
+/// The CPU manager policy.
 #[derive(Debug, Clone)]
 pub enum CpuPolicy {
-    /// Everybody shares all.
+    /// All containers share all CPUs.
     None,
     /// Whole CPUs are exclusive.
     Static(Box<CpuSetup>),
 }
 
-/// The CPUs; cheap to clone.
+/// The CPU manager; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Cpus {
     inner: Arc<Inner>,
@@ -45,16 +46,17 @@ struct Inner {
     file: StateFile,
     entries: Entries,
     held: Mutex<Held>,
-    /// What the runtime was last told, by pod UID and container name.
+    /// The CPUs last set at the runtime, by pod UID and container name.
     applied: Mutex<BTreeMap<(String, String), CpuSet>>,
-    /// Pods that were allocated for and not seen in a snapshot since: it may be older than they are.
+    /// Pods with an allocation that no snapshot has contained yet: the present one may be older than the
+    /// allocation.
     fresh: Mutex<BTreeSet<PodUid>>,
     metrics: PlacementMetrics,
 }
 
 #[derive(Debug)]
 enum Held {
-    /// The policy `none` changes nothing; what a file says about shared CPUs counts.
+    /// The policy `none` changes nothing; the shared CPUs of an existing file apply.
     None(CpuState),
     Static(Box<StaticCpus>),
 }
@@ -76,12 +78,12 @@ impl Held {
 }
 
 impl Cpus {
-    /// Whether the policy can work like this; nothing is read or written.
+    /// Whether the policy accepts this setup; nothing is read or written.
     pub fn check(setup: CpuSetup) -> Result<(), StateError> {
         StaticCpus::new(setup).map(drop).map_err(|e| StateError::Policy(e.0))
     }
 
-    /// Goes on from the file in `dir`, or begins; `known` are the containers that run already.
+    /// Restores the state file in `dir`, or starts empty; `known` are the containers that run already.
     pub fn start(
         policy: CpuPolicy,
         (dir, entries): (&Path, Entries),
@@ -108,7 +110,7 @@ impl Cpus {
             Held::None(state) => *state = restored,
             Held::Static(cpus) => cpus.restore(restored).map_err(|e| file.unfit(e.0))?,
         }
-        // A file that says it all is left as it is.
+        // The file is written only if it differs.
         if remembered.as_ref() != Some(held.state()) {
             file.write(&checkpoint::encode(held.policy(), held.state(), entries));
         }
@@ -129,30 +131,32 @@ impl Cpus {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// A container's own CPUs, for whoever shows them.
+    /// A container's exclusive CPUs.
     pub fn own(&self, uid: &str, container: &str) -> CpuSet {
         self.inner.held().state().of(uid, container).cloned().unwrap_or_default()
     }
 
-    /// Containers of a pod that have CPUs of their own.
+    /// Containers of a pod that have exclusive CPUs.
     pub fn exclusive_of(&self, pod: &Pod) -> BTreeSet<String> {
         let held = self.inner.held();
         let Held::Static(cpus) = &*held else { return BTreeSet::new() };
-        let own = containers(pod).filter(|container| cpus.is_exclusive(pod, container));
+        let own = pod.all_containers().filter(|container| cpus.is_exclusive(pod, container));
         own.map(|container| container.name.clone()).collect()
     }
 
-    /// Whether a pod as a whole runs on CPUs of its own: any container, or, where CPUs are given to the pod,
-    /// all of them.
+    /// Whether a pod runs on exclusive CPUs: any of its containers, or, if CPUs are allocated to the pod, all of
+    /// them.
     pub fn is_exclusive(&self, pod: &Pod) -> bool {
         let own = self.exclusive_of(pod);
         match self.inner.entries {
-            Entries::Pods if pod_level_set(pod) => containers(pod).all(|c| own.contains(&c.name)),
+            Entries::Pods if pod_level_set(pod) => {
+                pod.all_containers().all(|c| own.contains(&c.name))
+            }
             Entries::Pods | Entries::Containers => !own.is_empty(),
         }
     }
 
-    /// CPUs that can become somebody's own.
+    /// CPUs that can be allocated exclusively.
     pub fn allocatable(&self) -> CpuSet {
         match &*self.inner.held() {
             Held::None(_) => CpuSet::new(),
@@ -160,7 +164,7 @@ impl Cpus {
         }
     }
 
-    /// Runs a change with its file off the runtime's threads; `None` under the policy `none`.
+    /// Runs a change and writes its file on a blocking thread; `None` under the policy `none`.
     async fn change<T, F>(&self, change: F) -> Option<T>
     where
         T: Send + 'static,
@@ -215,7 +219,7 @@ impl Inner {
     }
 }
 
-/// Brings the gauges up to date. A NUMA node is shown once somebody has had CPUs of it.
+/// Updates the gauges. A NUMA node appears once CPUs of it have been allocated.
 #[expect(clippy::cast_precision_loss, reason = "numbers of CPUs")]
 fn show(metrics: &PlacementMetrics, cpus: &StaticCpus, before: &CpuState) {
     let exclusive = cpus.state().exclusive();
@@ -224,7 +228,7 @@ fn show(metrics: &PlacementMetrics, cpus: &StaticCpus, before: &CpuState) {
     let nodes_of = |held: &CpuSet| -> Vec<u32> {
         held.iter().filter_map(|cpu| cpus.topology().numa_of(cpu)).collect()
     };
-    // Upstream never takes a node back to 0; a gauge that stays up would be wrong.
+    // Upstream never sets a node back to 0, which leaves a stale value.
     let left = nodes_of(&before.exclusive()).into_iter().map(|node| (node, 0));
     let mut per_numa: BTreeMap<u32, usize> = left.collect();
     for node in nodes_of(&exclusive) {
@@ -233,15 +237,6 @@ fn show(metrics: &PlacementMetrics, cpus: &StaticCpus, before: &CpuState) {
     for (node, count) in per_numa {
         metrics.cpu_per_numa.set(&[&node.to_string()], count as f64);
     }
-}
-
-fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
-    let spec = pod.spec.iter();
-    spec.flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers))
-}
-
-fn uid_of(pod: &Pod) -> String {
-    pod.metadata.uid.clone().unwrap_or_default()
 }
 
 fn allocated(
@@ -277,7 +272,7 @@ fn allocated(
     Ok(())
 }
 
-/// Counts one error for the pod, but a request for each container with CPUs of its own.
+/// Counts one error for the pod, but a request for each container with exclusive CPUs.
 fn allocated_pod(
     cpus: &mut StaticCpus,
     metrics: &PlacementMetrics,
@@ -335,7 +330,7 @@ impl Provider for Cpus {
         container: &Container,
         affinity: Hint,
     ) -> Result<(), AllocateError> {
-        self.inner.fresh().insert(PodUid::from(uid_of(pod).as_str()));
+        self.inner.fresh().insert(pod.uid());
         let (pod, container) = (Arc::clone(pod), container.clone());
         let result = self
             .change(move |cpus, metrics| allocated(cpus, metrics, (&pod, &container), affinity))
@@ -344,7 +339,7 @@ impl Provider for Cpus {
     }
 
     async fn allocate_pod(&self, pod: &Arc<Pod>, affinity: Hint) -> Result<(), AllocateError> {
-        self.inner.fresh().insert(PodUid::from(uid_of(pod).as_str()));
+        self.inner.fresh().insert(pod.uid());
         let pod = Arc::clone(pod);
         let result =
             self.change(move |cpus, metrics| allocated_pod(cpus, metrics, &pod, affinity)).await;
@@ -358,7 +353,7 @@ impl Provider for Cpus {
         extras: &mut ContainerExtras,
     ) -> Result<(), PlacementError> {
         let held = self.inner.held();
-        let cpus = held.state().of_or_shared(&uid_of(pod), &container.name);
+        let cpus = held.state().of_or_shared(pod.uid_str(), &container.name);
         extras.cpuset_cpus = cpus.to_string();
         Ok(())
     }
@@ -369,10 +364,10 @@ impl Provider for Cpus {
         container: &Container,
         _id: &str,
     ) -> Result<(), PlacementError> {
-        let uid = uid_of(pod);
-        let own = self.inner.held().state().of(&uid, &container.name).cloned();
+        let uid = pod.uid_str();
+        let own = self.inner.held().state().of(uid, &container.name).cloned();
         if let Some(own) = own {
-            self.inner.applied().insert((uid, container.name.clone()), own);
+            self.inner.applied().insert((uid.to_owned(), container.name.clone()), own);
         }
         Ok(())
     }

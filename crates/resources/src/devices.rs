@@ -1,35 +1,36 @@
 //! Devices of device plugins (upstream: `devicemanager`).
 //!
-//! Owns: the registration socket, the connections to plugins, the book of who has which device and its checkpoint.
-//! Decisions are `engine::devices`'.
+//! Owns: the registration socket, the connections to plugins, the device assignments and their checkpoint.
+//! Decisions are in `engine::devices`.
 //!
-//! Promises: what a container has is on disk before it starts; a plugin that is late, gone or hung never ends a
-//! container; one that hangs holds up no pod that does not need it; of two plugins for one resource the one that
-//! registered last counts.
+//! Promises: a container's devices are in the checkpoint before it starts; a plugin that is late, gone or hung never
+//! ends a container; one that hangs delays only pods that need it; of two plugins for one resource the one that
+//! registered last is used.
 //!
 //! ```text
-//! plugin ── Register ──▶ dial, options ──▶ ListAndWatch ──▶ book ──▶ node status, pods to look at
+//! plugin ── Register ──▶ dial, options ──▶ ListAndWatch ──▶ state ──▶ node status, pods to sync
 //!                                              └─ ends: devices unhealthy, 5 minutes later 0
-//! admission ──▶ choose ──▶ (GetPreferredAllocation) ──▶ Allocate ──▶ book, checkpoint
+//! admission ──▶ choose ──▶ (GetPreferredAllocation) ──▶ Allocate ──▶ state, checkpoint
 //! ```
 
+mod absent_plugins;
 mod allocate;
 mod calls;
-mod late;
 mod metrics;
 mod plugins;
 mod provider;
 mod registration;
 
-pub use late::LateDevices;
+pub use absent_plugins::LateDevices;
 pub use metrics::DeviceMetrics;
 
 use crate::lock;
 use api::core::v1::{Pod, ResourceHealth, ResourceStatus};
 use api::ids::PodUid;
+use api::pod::PodExt;
 use calls::Calls;
 use engine::devices::checkpoint::FILE;
-use engine::devices::{Amounts, DeviceBook, DevicesOf};
+use engine::devices::{Amounts, DeviceState, DevicesOf};
 use engine::node::DeviceFacts;
 use engine::topology::NumaMask;
 use plugins::Plugin;
@@ -41,16 +42,16 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
-/// Pods whose devices changed and which nobody has looked at yet; as many as upstream keeps.
+/// Capacity of the channel of pods whose devices changed, as upstream.
 const TOUCHED: usize = 100;
 
-/// Why the devices' part cannot start.
+/// Why the device manager cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum DevicesError {
-    /// Its folder.
+    /// The plugin folder is not usable.
     #[error(transparent)]
     Folder(#[from] sys::fs::FsError),
-    /// Its socket.
+    /// The registration socket cannot be opened.
     #[error(transparent)]
     Socket(#[from] sockets::ListenError),
 }
@@ -66,24 +67,24 @@ pub struct DevicesConfig {
     pub health_status: bool,
     /// Gate DRAExtendedResource.
     pub claims_for_extended: bool,
-    /// Pod UID and name of each container that runs as the agent begins.
+    /// Pod UID and name of each container that was running when the agent started.
     pub running: BTreeSet<(String, String)>,
-    /// What becomes of a pod whose plugin is away as it comes.
+    /// What happens to a pod whose plugin is not registered at admission.
     pub late: LateDevices,
 }
 
-/// What the devices' part is connected to.
+/// Dependencies of the device manager.
 #[derive(Debug)]
 pub struct DevicesDeps {
     /// The pods of this node.
     pub pods: watch::Receiver<PodsSnapshot>,
-    /// Counters.
+    /// Metrics.
     pub metrics: DeviceMetrics,
     /// Where tasks run.
     pub tasks: Tasks,
 }
 
-/// The devices of this node. Cheap to clone.
+/// The device manager. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Devices {
     inner: Arc<Inner>,
@@ -95,17 +96,17 @@ struct Inner {
     deps: DevicesDeps,
     began: Instant,
     folder_was_empty: bool,
-    book: Mutex<DeviceBook>,
+    state: Mutex<DeviceState>,
     /// The plugin in use by resource.
     plugins: Mutex<BTreeMap<String, Plugin>>,
-    /// What plugins are asked, and what came of it until somebody looks.
+    /// Running calls to plugins, and errors of ended ones until they are read.
     calls: Mutex<Calls>,
     /// NUMA nodes decided at admission, by pod UID and container.
     affinities: Mutex<BTreeMap<(String, String), NumaMask>>,
     /// Held while the checkpoint is written, so that an older one never replaces a newer.
     file: Mutex<()>,
     facts: watch::Sender<DeviceFacts>,
-    /// Told whenever a plugin lists, has answered or is given up.
+    /// Notified whenever a plugin lists devices, a call ends or a plugin is dropped.
     news: watch::Sender<()>,
     touched: mpsc::Sender<PodUid>,
     stopped: Notify,
@@ -113,7 +114,7 @@ struct Inner {
 }
 
 impl Devices {
-    /// Reads the checkpoint and opens the registration socket. The receiver names pods whose devices changed
+    /// Reads the checkpoint and opens the registration socket. The receiver yields pods whose devices changed
     /// their health.
     pub fn start(
         config: DevicesConfig,
@@ -121,15 +122,15 @@ impl Devices {
     ) -> Result<(Self, mpsc::Receiver<PodUid>), DevicesError> {
         sys::fs::create_dir_all(&config.dir, 0o750)?;
         let names = sys::fs::list_dir(&config.dir)?;
-        let mut book = DeviceBook::new(config.numa_nodes.clone());
-        read_checkpoint(&mut book, &config.dir.join(FILE));
+        let mut state = DeviceState::new(config.numa_nodes.clone());
+        read_checkpoint(&mut state, &config.dir.join(FILE));
         remove_sockets(&config.dir, &names)?;
         let socket = sockets::Listening::bind(&config.dir.join(registration::SOCKET))?;
         let (touched, receiver) = mpsc::channel(TOUCHED);
         let inner = Inner {
             began: Instant::now(),
             folder_was_empty: names.iter().all(|name| name.starts_with('.')),
-            book: Mutex::new(book),
+            state: Mutex::new(state),
             plugins: Mutex::default(),
             calls: Mutex::default(),
             affinities: Mutex::default(),
@@ -150,7 +151,7 @@ impl Devices {
         Ok((devices, receiver))
     }
 
-    /// What the node reports of extended resources.
+    /// The extended resources in the node's status.
     pub fn facts(&self) -> watch::Receiver<DeviceFacts> {
         self.inner.facts.subscribe()
     }
@@ -165,25 +166,25 @@ impl Devices {
 
     /// The devices of a container by resource.
     pub fn of_container(&self, uid: &str, container: &str) -> DevicesOf {
-        self.book(|book| book.devices_of(uid, container))
+        self.state(|state| state.devices_of(uid, container))
     }
 
     /// All healthy devices by resource.
     pub fn allocatable(&self) -> DevicesOf {
-        self.book(|book| book.allocatable())
+        self.state(|state| state.allocatable())
     }
 
     /// Frees devices of pods that are not among these.
     pub fn forget_all_but(&self, active: &BTreeSet<PodUid>) {
         let is_active = |uid: &str| active.contains(&PodUid::from(uid));
-        self.abandon_where(|wish| !is_active(&wish.uid));
-        self.book(|book| book.forget_all_but(is_active));
+        self.abandon_where(|wanted| !is_active(&wanted.uid));
+        self.state(|state| state.forget_all_but(is_active));
         lock(&self.inner.affinities).retain(|(uid, _), _| is_active(uid));
     }
 
-    /// How many devices of each resource the node must be counted to have for this pod.
+    /// Devices the pod holds, by resource: admission counts them as the node's even while their plugin is gone.
     pub fn owed(&self, uid: &str) -> Amounts {
-        self.book(|book| book.owed(uid))
+        self.state(|state| state.owed(uid))
     }
 
     /// Health of the devices of a pod's regular containers, by container name.
@@ -191,10 +192,10 @@ impl Devices {
         if !self.inner.config.health_status {
             return BTreeMap::new();
         }
-        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let uid = pod.uid_str();
         let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
         let of = |name: &str| -> Vec<ResourceStatus> {
-            let health = self.book(|book| book.health(uid, name));
+            let health = self.state(|state| state.health(uid, name));
             health.into_iter().map(|(resource, devices)| status(resource, devices)).collect()
         };
         containers
@@ -203,18 +204,18 @@ impl Devices {
             .collect()
     }
 
-    fn book<T>(&self, look: impl FnOnce(&mut DeviceBook) -> T) -> T {
-        look(&mut lock(&self.inner.book))
+    fn state<T>(&self, look: impl FnOnce(&mut DeviceState) -> T) -> T {
+        look(&mut lock(&self.inner.state))
     }
 
     fn now(&self) -> Duration {
         self.inner.began.elapsed()
     }
 
-    /// Publishes what the node reports; whether a resource was dropped.
+    /// Publishes the node's extended resources; returns whether a resource was dropped.
     fn refresh(&self) -> bool {
         let now = self.now();
-        let (mut facts, dropped) = self.book(|book| book.facts(now));
+        let (mut facts, dropped) = self.state(|state| state.facts(now));
         facts.folder_was_empty = self.inner.folder_was_empty;
         self.inner.facts.send_if_modified(|known| {
             let changed = *known != facts;
@@ -233,13 +234,13 @@ impl Devices {
         written.map_err(|error| format!("failed to write checkpoint file {FILE:?}: {error}"))
     }
 
-    /// Drops resources whose plugin does not come back.
+    /// Drops resources whose plugin has been gone for the grace period.
     async fn drop_stopped(self) {
         let token = self.inner.deps.tasks.token();
         // Expiry is "later than", not "at".
         const SLACK: Duration = Duration::from_millis(10);
         loop {
-            let next = self.book(|book| book.next_drop());
+            let next = self.state(|state| state.next_drop());
             let wait = async {
                 match next {
                     Some(at) => tokio::time::sleep_until(self.inner.began + at + SLACK).await,
@@ -262,7 +263,7 @@ impl Devices {
 impl Inner {
     fn write(&self) -> Result<(), String> {
         let _one_at_a_time = lock(&self.file);
-        let text = lock(&self.book).to_checkpoint().map_err(|error| error.to_string())?;
+        let text = lock(&self.state).to_checkpoint().map_err(|error| error.to_string())?;
         let path = self.config.dir.join(FILE);
         sys::fs::write_atomic(path, text, 0o600).map_err(|error| error.source.to_string())
     }
@@ -277,8 +278,9 @@ fn status(resource: String, devices: Vec<(String, bool)>) -> ResourceStatus {
     ResourceStatus { name: resource, resources: Some(devices.into_iter().map(health).collect()) }
 }
 
-/// A file that cannot be used is left alone until it is written again: devices may be given twice, pods go on.
-fn read_checkpoint(book: &mut DeviceBook, path: &Path) {
+/// Reads the checkpoint. An unusable file is ignored and overwritten by the next write: devices may be allocated
+/// twice, but pods keep running.
+fn read_checkpoint(state: &mut DeviceState, path: &Path) {
     let text = match sys::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.is_not_found() => return,
@@ -287,7 +289,7 @@ fn read_checkpoint(book: &mut DeviceBook, path: &Path) {
             return;
         }
     };
-    match book.restore(&text, Duration::ZERO) {
+    match state.restore(&text, Duration::ZERO) {
         Ok(unreadable) => {
             for entry in unreadable {
                 tracing::error!(entry, "Can't unmarshal allocResp");
@@ -299,7 +301,8 @@ fn read_checkpoint(book: &mut DeviceBook, path: &Path) {
     }
 }
 
-/// Plugins watch the folder: their sockets vanish and ours appears, so they register again.
+/// Removes the plugins' sockets. Plugins watch the folder: when their socket vanishes and the kubelet's appears,
+/// they register again.
 fn remove_sockets(dir: &Path, names: &[String]) -> Result<(), DevicesError> {
     for name in names {
         let path = dir.join(name);

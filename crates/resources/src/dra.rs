@@ -1,15 +1,15 @@
 //! Dynamic resources (upstream: `cm/dra`).
 //!
-//! Owns: the drivers, the claims that are prepared on this node, and their checkpoint. Decisions are
-//! `engine::claims`'.
+//! Owns: the drivers, the claims that are prepared on this node, and their checkpoint. Decisions are in
+//! `engine::claims`.
 //!
 //! Promises: a claim is on disk before a driver is asked to prepare it, so that it is unprepared whatever happens; a
 //! driver that hangs delays only pods that need it.
 //!
 //! ```text
-//! worker ── prepare ──▶ claims read, checked, all drivers there ──▶ noted on disk ──▶ NodePrepareResources per driver
+//! worker ── prepare ──▶ claims read, checked, all drivers registered ──▶ checkpoint ──▶ NodePrepareResources per driver
 //!        ── extras ───▶ CDI names
-//!        ── release ──▶ last user? NodeUnprepareResources per driver ──▶ forgotten
+//!        ── release ──▶ last user? NodeUnprepareResources per driver ──▶ removed from the checkpoint
 //! every minute: the same for pods that are gone
 //! ```
 
@@ -26,10 +26,11 @@ pub use metrics::DraMetrics;
 use crate::lock;
 use api::core::v1::{Container, Pod, ResourceStatus};
 use api::ids::PodUid;
+use api::pod::PodExt;
 use drivers::Drivers;
 use engine::claims::checkpoint::{CheckpointError, FILE};
-use engine::claims::health::HealthBook;
-use engine::claims::{ClaimBook, ClaimRules, checkpoint, container_requests};
+use engine::claims::health::HealthState;
+use engine::claims::{ClaimRules, ClaimState, checkpoint, container_requests};
 use ports::{ClaimApi, Clock, NodeViews, OnExit, PodsSnapshot, Tasks};
 use proto::pod_resources_v1::{CdiDevice, ClaimResource, DynamicResource};
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,9 +39,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
-/// How often claims of pods that are gone are looked for.
+/// How often claims of pods that are gone are unprepared.
 const RECONCILE: Duration = Duration::from_secs(60);
-/// Pods whose devices changed and which nobody has looked at yet; as many as upstream keeps.
+/// Capacity of the channel of pods whose devices changed, as upstream.
 const TOUCHED: usize = 100;
 
 /// Why dynamic resources cannot start.
@@ -62,7 +63,7 @@ pub enum ClaimsError {
 pub struct ClaimsConfig {
     /// The root directory, where the checkpoint is.
     pub dir: PathBuf,
-    /// What the gates allow.
+    /// What the feature gates allow.
     pub rules: ClaimRules,
     /// Gate ResourceHealthStatus.
     pub health: bool,
@@ -70,7 +71,7 @@ pub struct ClaimsConfig {
     pub health_message: bool,
 }
 
-/// What dynamic resources are connected to.
+/// Dependencies of dynamic resources.
 #[derive(Debug)]
 pub struct ClaimsDeps {
     /// The API server; `None` in standalone mode.
@@ -79,7 +80,7 @@ pub struct ClaimsDeps {
     pub node: NodeViews,
     /// The pods of this node.
     pub pods: watch::Receiver<PodsSnapshot>,
-    /// Counters.
+    /// Metrics.
     pub metrics: DraMetrics,
     /// Wall time.
     pub clock: Arc<dyn Clock>,
@@ -97,26 +98,26 @@ pub struct Claims {
 struct Inner {
     config: ClaimsConfig,
     deps: ClaimsDeps,
-    book: Mutex<ClaimBook>,
-    health: Mutex<HealthBook>,
+    state: Mutex<ClaimState>,
+    health: Mutex<HealthState>,
     drivers: Drivers,
-    /// Held while a file is written, so that an older one never replaces a newer.
+    /// Held while the checkpoint is written, so that an older one never replaces a newer.
     file: Mutex<()>,
     touched: mpsc::Sender<PodUid>,
 }
 
 impl Claims {
-    /// Reads the checkpoint and starts looking after claims. The receiver names pods whose devices changed their
+    /// Reads the checkpoint and starts the reconcile loop. The receiver yields pods whose devices changed their
     /// health.
     pub fn start(
         config: ClaimsConfig,
         deps: ClaimsDeps,
     ) -> Result<(Self, mpsc::Receiver<PodUid>), ClaimsError> {
-        let book = read_book(&config.dir.join(FILE))?;
+        let state = read_book(&config.dir.join(FILE))?;
         let health = read_health(&config.dir.join(engine::claims::health::FILE));
         let (touched, receiver) = mpsc::channel(TOUCHED);
         let inner = Inner {
-            book: Mutex::new(book),
+            state: Mutex::new(state),
             health: Mutex::new(health),
             drivers: Drivers::default(),
             file: Mutex::default(),
@@ -132,26 +133,26 @@ impl Claims {
         Ok((claims, receiver))
     }
 
-    /// Whether what is remembered in this folder can be used; nothing is written.
+    /// Whether the checkpoint in this folder is usable; nothing is written.
     pub fn check(dir: &Path) -> Result<(), ClaimsError> {
         read(&dir.join(FILE)).map(drop)
     }
 
     /// Whether claims of this pod may still have to be unprepared.
     pub fn has_pod(&self, uid: &str) -> bool {
-        self.book(|book| book.has_pod(uid))
+        self.state(|state| state.has_pod(uid))
     }
 
-    /// The claims of a container as the pod resources socket shows them; none if one of them is not known.
+    /// The claims of a container for the pod resources socket; empty if one of them is not known.
     pub fn shown(&self, pod: &Pod, container: &Container) -> Vec<DynamicResource> {
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let namespace = pod.namespace_str();
         let used = container_requests(pod, container, self.inner.config.rules);
         let used = used.unwrap_or_default();
         let one = |(name, _): &(String, Vec<String>)| {
-            let claim = self.book(|book| book.get(namespace, name).cloned())?;
+            let claim = self.state(|state| state.get(namespace, name).cloned())?;
             let mut claim_resources = Vec::new();
             for (driver, devices) in &claim.drivers {
-                // As upstream: each device shows those before it as well.
+                // As upstream: each device's list also contains those of the devices before it.
                 let mut cdi_devices = Vec::new();
                 for device in devices {
                     let cdi = device.cdi.iter().map(|name| CdiDevice { name: name.clone() });
@@ -181,20 +182,20 @@ impl Claims {
         }
         let now = self.inner.deps.clock.now();
         let message = self.inner.config.health_message;
-        let book = self.book(|book| book.clone());
+        let state = self.state(|state| state.clone());
         let health = lock(&self.inner.health);
         let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
         containers
             .map(|container| {
-                let list = health.status(&book, pod, container, message, now);
+                let list = health.status(&state, pod, container, message, now);
                 (container.name.clone(), list)
             })
             .filter(|(_, list)| !list.is_empty())
             .collect()
     }
 
-    fn book<T>(&self, look: impl FnOnce(&mut ClaimBook) -> T) -> T {
-        look(&mut lock(&self.inner.book))
+    fn state<T>(&self, look: impl FnOnce(&mut ClaimState) -> T) -> T {
+        look(&mut lock(&self.inner.state))
     }
 
     /// Writes the checkpoint.
@@ -207,7 +208,7 @@ impl Claims {
         })
     }
 
-    /// Unprepares what pods left behind that are gone.
+    /// Periodically unprepares claims of pods that are gone.
     async fn reconcile(self) {
         let token = self.inner.deps.tasks.token();
         let mut ticks = tokio::time::interval(RECONCILE);
@@ -223,10 +224,10 @@ impl Claims {
             let active: BTreeSet<&str> = snapshot
                 .pods
                 .iter()
-                .filter(|(_, entry)| crate::pod_resources::is_active(entry))
+                .filter(|(_, entry)| entry.is_active())
                 .map(|(uid, _)| uid.as_str())
                 .collect();
-            let gone = self.book(|book| book.left_behind(|uid| active.contains(uid)));
+            let gone = self.state(|state| state.left_behind(|uid| active.contains(uid)));
             for (uid, (namespace, names)) in gone {
                 if let Err(err) = self.unprepare(&uid, &namespace, &names).await {
                     tracing::info!(
@@ -243,44 +244,44 @@ impl Claims {
 impl Inner {
     fn write(&self) -> Result<(), String> {
         let _one_at_a_time = lock(&self.file);
-        let text = lock(&self.book).to_checkpoint().map_err(|error| error.to_string())?;
+        let text = lock(&self.state).to_checkpoint().map_err(|error| error.to_string())?;
         let path = self.config.dir.join(FILE);
         sys::fs::write_atomic(path, text, 0o600).map_err(|error| error.source.to_string())
     }
 }
 
-fn read_book(path: &Path) -> Result<ClaimBook, ClaimsError> {
-    if let Some(book) = read(path)? {
-        return Ok(book);
+fn read_book(path: &Path) -> Result<ClaimState, ClaimsError> {
+    if let Some(state) = read(path)? {
+        return Ok(state);
     }
     sys::fs::write_atomic(path, checkpoint::first()?, 0o600)?;
-    Ok(ClaimBook::default())
+    Ok(ClaimState::default())
 }
 
-/// What a file remembers, if there is one.
-fn read(path: &Path) -> Result<Option<ClaimBook>, ClaimsError> {
-    let book = match sys::fs::read(path) {
+/// The claims in a checkpoint file, if there is one.
+fn read(path: &Path) -> Result<Option<ClaimState>, ClaimsError> {
+    let state = match sys::fs::read(path) {
         Ok(bytes) => match units::gojson::syntax_fault(&bytes) {
             Some(fault) => Err(CheckpointError::Malformed(fault)),
-            None => ClaimBook::restore(&units::gojson::text(&bytes)).map(Some),
+            None => ClaimState::restore(&units::gojson::text(&bytes)).map(Some),
         },
         Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(CheckpointError::Malformed(error.in_go())),
     };
-    book.map_err(ClaimsError::Checkpoint)
+    state.map_err(ClaimsError::Checkpoint)
 }
 
-fn read_health(path: &Path) -> HealthBook {
+fn read_health(path: &Path) -> HealthState {
     let text = match sys::fs::read_to_string(path) {
         Ok(text) => text,
-        Err(error) if error.is_not_found() => return HealthBook::default(),
+        Err(error) if error.is_not_found() => return HealthState::default(),
         Err(error) => {
             tracing::error!(err = %error.source, "Failed to load health checkpoint, proceeding with empty cache");
-            return HealthBook::default();
+            return HealthState::default();
         }
     };
     serde_json::from_str(&text).unwrap_or_else(|error| {
         tracing::error!(err = %error, "Failed to load health checkpoint, proceeding with empty cache");
-        HealthBook::default()
+        HealthState::default()
     })
 }

@@ -26,7 +26,7 @@ pub use tunables::{TunableRule, set_kernel_tunables};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks for a moment; a panic elsewhere does not make the value worse than it was.
+/// Locks, ignoring poisoning: values are consistent between statements, so a panic elsewhere does no harm.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,11 +1,11 @@
-//! The machine's topology in the words of the decisions about it.
+//! Converts the machine's topology to the types of `engine`.
 
 use engine::cpus::{CpuInfo, CpuTopology};
 use engine::memory::NodeFacts;
 use engine::topology::Numa;
 use sys::topology::{Core, MachineTopology, NumaNode};
 
-/// Which CPU is where (upstream: `topology.Discover`).
+/// Sockets, cores and NUMA nodes of the CPUs (upstream: `topology.Discover`).
 pub fn cpu_topology(machine: &MachineTopology) -> CpuTopology {
     let mut topology = CpuTopology { sockets: machine.sockets, ..CpuTopology::default() };
     for node in &machine.nodes {
@@ -27,12 +27,12 @@ fn info(node: &NumaNode, core: &Core) -> CpuInfo {
     }
 }
 
-/// The nodes and their distances.
+/// The NUMA nodes and their distances.
 pub fn numa(machine: &MachineTopology) -> Numa {
     Numa { distances: machine.nodes.iter().map(|n| (n.id, n.distances.clone())).collect() }
 }
 
-/// The nodes' memory.
+/// The NUMA nodes' memory.
 pub fn node_memory(machine: &MachineTopology) -> Vec<NodeFacts> {
     let facts = |node: &NumaNode| NodeFacts {
         id: node.id,

@@ -1,16 +1,17 @@
-//! NUMA nodes for the memory of containers.
+//! The memory manager: memory of containers from particular NUMA nodes.
 //!
-//! Owns: who holds memory of which nodes and `memory_manager_state` (upstream: `memorymanager`). Decisions are
-//! `engine::memory`'s.
+//! Owns: the memory assignments and `memory_manager_state` (upstream: `memorymanager`). Decisions are in
+//! `engine::memory`.
 //!
-//! Promises: the file is written before an allocation is told of; a change and its file are one step for everybody
-//! else.
+//! Promises: the file is written before an allocation is returned; a change and its file are one atomic step for
+//! other callers.
 
 use crate::metrics::PlacementMetrics;
 use crate::placement::{AllocateError, Provider};
 use crate::state_file::{StateError, StateFile};
 use api::core::v1::{Container, Pod};
 use api::ids::PodUid;
+use api::pod::PodExt;
 use async_trait::async_trait;
 use engine::memory::checkpoint;
 use engine::memory::{
@@ -22,7 +23,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How memory is given out.
+/// The memory manager policy.
 #[derive(Debug, Clone)]
 pub enum MemoryPolicy {
     /// From anywhere.
@@ -31,7 +32,7 @@ pub enum MemoryPolicy {
     Static(MemorySetup),
 }
 
-/// The memory; cheap to clone.
+/// The memory manager; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Memory {
     inner: Arc<Inner>,
@@ -42,14 +43,14 @@ struct Inner {
     file: StateFile,
     entries: Entries,
     held: Mutex<Held>,
-    /// What containers could have at start.
+    /// Allocatable memory at start.
     allocatable: Vec<Block>,
     metrics: PlacementMetrics,
 }
 
 #[derive(Debug)]
 enum Held {
-    /// The policy `None` changes nothing; what a file says counts.
+    /// The policy `None` changes nothing; an existing file's content applies.
     None(MemoryState),
     Static(StaticMemory),
 }
@@ -71,12 +72,12 @@ impl Held {
 }
 
 impl Memory {
-    /// Whether the policy can work like this; nothing is read or written.
+    /// Whether the policy accepts this setup; nothing is read or written.
     pub fn check(setup: MemorySetup) -> Result<(), StateError> {
         StaticMemory::new(setup).map(drop).map_err(|e| StateError::Policy(e.0))
     }
 
-    /// Goes on from the file in `dir`, or begins.
+    /// Restores the state file in `dir`, or starts empty.
     pub fn start(
         policy: MemoryPolicy,
         (dir, entries): (&Path, Entries),
@@ -106,7 +107,7 @@ impl Memory {
                 memory.allocatable()
             }
         };
-        // A file that says it all is left as it is.
+        // The file is written only if it differs.
         if known.as_ref() != Some(held.state()) {
             file.write(&checkpoint::encode(held.policy(), held.state(), entries));
         }
@@ -114,17 +115,17 @@ impl Memory {
         Ok(Self { inner: Arc::new(Inner { file, entries, held, allocatable, metrics }) })
     }
 
-    /// A container's blocks, for whoever shows them.
+    /// A container's memory blocks.
     pub fn own(&self, uid: &str, container: &str) -> Vec<Block> {
         self.inner.held().state().of(uid, container).cloned().unwrap_or_default()
     }
 
-    /// What containers could have at start.
+    /// Allocatable memory at start.
     pub fn allocatable(&self) -> &[Block] {
         &self.inner.allocatable
     }
 
-    /// Runs a change with its file off the runtime's threads; `None` under the policy `None`.
+    /// Runs a change and writes its file on a blocking thread; `None` under the policy `None`.
     async fn change<T, F>(&self, change: F) -> Option<T>
     where
         T: Send + 'static,
@@ -155,10 +156,6 @@ impl Inner {
     fn held(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn uid_of(pod: &Pod) -> &str {
-    pod.metadata.uid.as_deref().unwrap_or_default()
 }
 
 fn refused(refusal: &MemoryRefusal) -> AllocateError {
@@ -211,7 +208,7 @@ impl Provider for Memory {
                 metrics.by_source(|m| m.allocation_errors.inc(&["memory", "node"]));
             })?;
             if result == MemoryAllocation::Taken {
-                let kinds = memory.state().of(uid_of(&pod), &container.name).map_or(0, Vec::len);
+                let kinds = memory.state().of(pod.uid_str(), &container.name).map_or(0, Vec::len);
                 metrics.by_source(|m| {
                     for _ in 0..kinds {
                         m.allocations.inc(&["memory", "node"]);
@@ -255,7 +252,7 @@ impl Provider for Memory {
         extras: &mut ContainerExtras,
     ) -> Result<(), PlacementError> {
         let held = self.inner.held();
-        let blocks = held.state().of(uid_of(pod), &container.name).into_iter().flatten();
+        let blocks = held.state().of(pod.uid_str(), &container.name).into_iter().flatten();
         let nodes: BTreeSet<u32> = blocks.flat_map(|block| block.nodes.iter().copied()).collect();
         let nodes: Vec<String> = nodes.iter().map(u32::to_string).collect();
         extras.cpuset_mems = nodes.join(",");

@@ -1,4 +1,4 @@
-//! What placement counts, with upstream's names, labels and buckets.
+//! Metrics of placement, with upstream's names, labels and buckets.
 
 use telemetry::metrics::{
     CounterFamily, Desc, GaugeFamily, HistogramFamily, Registry, exponential_buckets,
@@ -73,7 +73,7 @@ const ASSIGNMENTS: Desc = Desc::alpha(
 )
 .labels(&["resource_name", "assignment_type"]);
 
-/// What is counted by where it comes from (gate PodLevelResourceManagers).
+/// Metrics by assignment source: pod or container (gate PodLevelResourceManagers).
 #[derive(Debug, Clone)]
 pub(crate) struct SourceMetrics {
     pub(crate) allocations: CounterFamily,
@@ -81,7 +81,7 @@ pub(crate) struct SourceMetrics {
     pub(crate) assignments: CounterFamily,
 }
 
-/// Counters of placement; cheap to clone.
+/// Metrics of placement; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct PlacementMetrics {
     sources: Option<SourceMetrics>,
@@ -100,7 +100,7 @@ pub struct PlacementMetrics {
 }
 
 impl PlacementMetrics {
-    /// Declares them all.
+    /// Registers the metrics.
     pub fn new(registry: &Registry) -> Self {
         let buckets = exponential_buckets(0.05, 2.0, 15);
         Self {
@@ -120,7 +120,7 @@ impl PlacementMetrics {
         }
     }
 
-    /// The same with what is counted by where it comes from.
+    /// Also registers the metrics by assignment source.
     pub fn with_sources(mut self, registry: &Registry) -> Self {
         self.sources = Some(SourceMetrics {
             allocations: registry.counter(ALLOCATIONS),
@@ -130,14 +130,14 @@ impl PlacementMetrics {
         self
     }
 
-    /// Counts by where it comes from, if that is counted.
+    /// Updates the metrics by assignment source, if they are registered.
     pub(crate) fn by_source(&self, count: impl FnOnce(&SourceMetrics)) {
         if let Some(sources) = &self.sources {
             count(sources);
         }
     }
 
-    /// Counts the containers of a pod that shares out its own.
+    /// Counts the containers of a pod with pod-level resources.
     pub(crate) fn count_pod(&self, resource: &str, exclusive: usize, shared: usize) {
         self.by_source(|sources| {
             for (kind, count) in [("pod_exclusive", exclusive), ("pod_shared", shared)] {
@@ -149,7 +149,7 @@ impl PlacementMetrics {
         });
     }
 
-    /// Shows the alignment counters of these boundaries before anything was counted.
+    /// Initialises the alignment counters of these boundaries to 0.
     pub(crate) fn show_alignment(&self, boundaries: &[&str]) {
         for boundary in boundaries {
             for scope in ["container", "pod"] {

@@ -1,8 +1,8 @@
-//! Exclusive CPUs, NUMA memory, devices and dynamic resources behind one front.
+//! One interface to exclusive CPUs, NUMA memory, devices and dynamic resources.
 //!
-//! Owns: the order in which providers are asked, the merge of their hints and the words of a refusal (upstream:
-//! `topologymanager` scopes, `admission.GetPodAdmitResult`). Deliberately absent: what a provider holds and how it is
-//! remembered; each has its own module.
+//! Owns: the order in which providers are asked, the merge of their hints and the message of a refusal (upstream:
+//! `topologymanager` scopes, `admission.GetPodAdmitResult`). Deliberately absent: the providers' allocations and
+//! their state files; each has its own module.
 //!
 //! ```text
 //! admit:  hints of every provider ─▶ engine::topology::Policy::merge ─▶ allocate, provider by provider
@@ -17,6 +17,7 @@ use crate::cpus::Cpus;
 use crate::metrics::PlacementMetrics;
 use api::core::v1::{Container, Pod, ResourceStatus};
 use api::ids::PodUid;
+use api::pod::PodExt;
 use async_trait::async_trait;
 use engine::resources::pod_level_set;
 use engine::topology::{Hint, Policy, PolicyKind, ResourceHints};
@@ -29,7 +30,7 @@ use tokio::time::Instant;
 
 const AFFINITY: &str = "TopologyAffinityError";
 
-/// What hints are merged for.
+/// The topology manager scope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// Each container by itself.
@@ -38,16 +39,16 @@ pub enum Scope {
     Pod,
 }
 
-/// How placement decides.
+/// Topology manager settings.
 #[derive(Debug, Clone)]
 pub struct PlacementConfig {
     /// Merges hints.
     pub policy: Policy,
-    /// For whom.
+    /// Whether hints are merged per container or per pod.
     pub scope: Scope,
     /// Gate PodLevelResourceManagers.
     pub pod_level: bool,
-    /// Whose own CPUs lift the quota (gate DisableCPUQuotaWithExclusiveCPUs).
+    /// The CPU manager whose exclusive CPUs lift the CFS quota (gate DisableCPUQuotaWithExclusiveCPUs).
     pub lifts_quota: Option<Cpus>,
 }
 
@@ -60,7 +61,7 @@ pub struct Placed {
 }
 
 impl Placed {
-    /// A front over these providers.
+    /// With these providers.
     pub fn new(
         config: PlacementConfig,
         providers: Vec<Arc<dyn Provider>>,
@@ -75,7 +76,7 @@ impl Placed {
     async fn judge(&self, pod: &Arc<Pod>) -> Result<(), NotPlaced> {
         match (self.config.policy.kind(), self.config.scope) {
             (PolicyKind::None, _) => {
-                for container in containers(pod) {
+                for container in pod.all_containers() {
                     self.allocate(pod, container, Hint::default()).await.map_err(rejection)?;
                 }
                 Ok(())
@@ -86,7 +87,7 @@ impl Placed {
     }
 
     async fn judge_containers(&self, pod: &Arc<Pod>) -> Result<(), NotPlaced> {
-        for container in containers(pod) {
+        for container in pod.all_containers() {
             let mut hints = Vec::with_capacity(self.providers.len());
             for provider in &self.providers {
                 hints.push(provider.hints(pod, container).await);
@@ -124,7 +125,7 @@ impl Placed {
             }
             return Ok(());
         }
-        for container in containers(pod) {
+        for container in pod.all_containers() {
             self.allocate(pod, container, best).await?;
         }
         Ok(())
@@ -142,7 +143,7 @@ impl Placed {
         Ok(())
     }
 
-    /// A failed allocation as it is told, counted unless it may still succeed.
+    /// Converts a failed allocation, and counts it unless it may still succeed.
     fn counted(&self, error: AllocateError) -> NotPlaced {
         if !matches!(error, AllocateError::Waits(_)) {
             self.metrics.topology_errors.inc(&[]);
@@ -150,7 +151,7 @@ impl Placed {
         rejection(error)
     }
 
-    /// The best hint, if the policy takes it.
+    /// The best hint, if the policy admits it.
     fn merge(&self, pod: &Pod, hints: &[ResourceHints]) -> Option<Hint> {
         let (best, admitted) = self.config.policy.merge(hints);
         tracing::debug!(?best, admitted, pod = pod.metadata.name, "Best TopologyHint");
@@ -169,7 +170,7 @@ impl Placed {
         PlacementRejection { reason: AFFINITY.to_owned(), message: message.to_owned() }
     }
 
-    /// Counts what only the strictest policy guarantees.
+    /// Counts alignment to one NUMA node, which only the strictest policy guarantees.
     fn aligned(&self, scope: Scope, done: bool) {
         if self.config.policy.kind() != PolicyKind::SingleNumaNode {
             return;
@@ -178,13 +179,6 @@ impl Placed {
         let counted = if done { &self.metrics.aligned } else { &self.metrics.not_aligned };
         counted.inc(&[scope, "numa_node"]);
     }
-}
-
-/// Init containers, then regular ones.
-fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
-    let spec = pod.spec.as_ref();
-    let init = spec.and_then(|spec| spec.init_containers.as_ref());
-    init.into_iter().flatten().chain(spec.into_iter().flat_map(|spec| &spec.containers))
 }
 
 fn rejection(error: AllocateError) -> NotPlaced {
@@ -204,14 +198,13 @@ impl Placement for Placed {
     async fn admit(&self, pod: &Arc<Pod>, active: ActivePods<'_>) -> Result<(), NotPlaced> {
         let began = Instant::now();
         if active.complete {
-            let uid =
-                |pod: &Arc<Pod>| PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
+            let uid = |pod: &Arc<Pod>| pod.uid();
             let uids: BTreeSet<PodUid> = active.others.iter().chain([pod]).map(uid).collect();
             for provider in &self.providers {
                 provider.forget_all_but(&uids).await;
             }
         }
-        // Before anything is decided: what is busy may take what hints would tell of.
+        // Checked before anything is decided: a running allocation may take what hints would offer.
         if let Some(what) = self.providers.iter().find_map(|provider| provider.busy(pod)) {
             return Err(NotPlaced::Waits(what));
         }
@@ -223,8 +216,8 @@ impl Placement for Placed {
         judged
     }
 
-    fn late(&self, pod: &Pod) -> Option<String> {
-        self.providers.iter().find_map(|provider| provider.late(pod))
+    fn awaited_plugin(&self, pod: &Pod) -> Option<String> {
+        self.providers.iter().find_map(|provider| provider.awaited_plugin(pod))
     }
 
     async fn settled(&self, pod: &Pod) {

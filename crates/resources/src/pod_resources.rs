@@ -1,7 +1,7 @@
 //! The pod resources socket: which devices, CPUs, memory and claims each container has.
 //!
-//! Owns: `pod-resources/kubelet.sock`, API v1 and v1alpha1. Promises: an answer is one moment of each part; devices of
-//! pods that are gone are not shown. Deliberately absent: who decides about any of it.
+//! Owns: `pod-resources/kubelet.sock`, API v1 and v1alpha1. Promises: a response has a consistent snapshot of each
+//! resource manager; devices of pods that are gone are not listed. Deliberately absent: any allocation.
 
 mod metrics;
 mod v1;
@@ -13,8 +13,9 @@ use crate::devices::Devices;
 use crate::dra::Claims;
 use api::core::v1::Container;
 use api::ids::PodUid;
+use api::pod::ContainerExt;
 use engine::devices::DevicesOf;
-use ports::{OnExit, PodEntry, PodLife, PodsSnapshot, Tasks};
+use ports::{OnExit, PodEntry, PodsSnapshot, Tasks};
 use proto::pod_resources_v1::pod_resources_lister_server::PodResourcesListerServer;
 use proto::pod_resources_v1::{ContainerDevices, ContainerMemory, NumaNode, TopologyInfo};
 use proto::pod_resources_v1alpha1::pod_resources_lister_server::PodResourcesListerServer as AlphaServer;
@@ -29,7 +30,7 @@ use tonic::service::Routes;
 const CALLS_PER_SECOND: f64 = 100.0;
 const BURST: f64 = 10.0;
 
-/// Memory of one container or node that is set apart.
+/// Memory that is reserved for one container, or can be on one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryBlock {
     /// `memory` or `hugepages-…`.
@@ -40,7 +41,7 @@ pub struct MemoryBlock {
     pub nodes: Vec<u32>,
 }
 
-/// CPUs and memory that containers have for themselves.
+/// Exclusive CPUs and memory of containers.
 pub trait ExclusiveSets: Send + Sync + std::fmt::Debug {
     /// Exclusive CPUs of a container.
     fn cpus(&self, uid: &str, container: &str) -> Vec<i64>;
@@ -48,11 +49,11 @@ pub trait ExclusiveSets: Send + Sync + std::fmt::Debug {
     fn memory(&self, uid: &str, container: &str) -> Vec<MemoryBlock>;
     /// CPUs that could be exclusive.
     fn allocatable_cpus(&self) -> Vec<i64>;
-    /// Memory that could be set apart.
+    /// Memory that could be exclusive.
     fn allocatable_memory(&self) -> Vec<MemoryBlock>;
 }
 
-/// What is shown.
+/// The sources of the served data.
 #[derive(Debug, Clone)]
 pub struct PodResources {
     /// The pods of this node.
@@ -65,7 +66,7 @@ pub struct PodResources {
     pub exclusive: Option<Arc<dyn ExclusiveSets>>,
     /// Gate KubeletPodResourcesListUseActivePods.
     pub active_only: bool,
-    /// Counters.
+    /// Metrics.
     pub metrics: PodResourcesMetrics,
 }
 
@@ -82,14 +83,14 @@ impl PodResources {
         let all = tasks.clone();
         tasks.spawn("pod-resources", OnExit::Fine, async move {
             if let Err(error) = socket.serve(routes, token).await {
-                // As upstream: nobody would notice otherwise.
+                // As upstream, the agent exits: nobody would notice otherwise.
                 all.fail(format!("serve the podresources API: {error}"));
             }
         });
         Ok(())
     }
 
-    /// Pods that their source has: one that was deleted by force is not shown while it still ends.
+    /// Pods that their source still has: one that was force-deleted is not listed while it terminates.
     fn entries(&self) -> Vec<PodEntry> {
         let snapshot = self.pods.borrow();
         snapshot.pods.values().filter(|entry| entry.given.is_some()).cloned().collect()
@@ -97,33 +98,19 @@ impl PodResources {
 
     fn active(&self) -> Vec<PodEntry> {
         let mut entries = self.entries();
-        entries.retain(is_active);
+        entries.retain(PodEntry::is_active);
         entries
     }
 
-    /// Devices of pods that are gone are free.
+    /// Frees devices of pods that are gone.
     fn forget_gone(&self) {
         let snapshot = self.pods.borrow().clone();
         if !snapshot.sources_ready {
             return;
         }
-        let active = snapshot.pods.iter().filter(|(_, entry)| is_active(entry));
+        let active = snapshot.pods.iter().filter(|(_, entry)| entry.is_active());
         let active: BTreeSet<PodUid> = active.map(|(uid, _)| uid.clone()).collect();
         self.devices.forget_all_but(&active);
-    }
-}
-
-/// Whether a pod holds resources (upstream: `filterOutInactivePods`).
-pub(crate) fn is_active(entry: &PodEntry) -> bool {
-    let phase = |status: Option<&api::core::v1::PodStatus>| {
-        let phase = status.and_then(|status| status.phase.as_deref());
-        matches!(phase, Some("Failed" | "Succeeded"))
-    };
-    let over = phase(entry.pod.status.as_ref()) || phase(entry.status.as_deref());
-    match entry.life {
-        PodLife::Terminating => true,
-        PodLife::Pending | PodLife::Syncing => !over,
-        PodLife::Rejected | PodLife::Terminated | PodLife::Finished => false,
     }
 }
 
@@ -131,7 +118,7 @@ pub(crate) fn is_active(entry: &PodEntry) -> bool {
 fn shown(entry: &PodEntry) -> impl Iterator<Item = &Container> {
     let spec = entry.pod.spec.as_ref();
     let init = spec.and_then(|spec| spec.init_containers.as_ref()).into_iter().flatten();
-    let sidecars = init.filter(|container| container.restart_policy.as_deref() == Some("Always"));
+    let sidecars = init.filter(|container| container.is_sidecar());
     sidecars.chain(spec.into_iter().flat_map(|spec| &spec.containers))
 }
 

@@ -1,4 +1,4 @@
-//! CPUs and memory as the pod resources socket shows them.
+//! Exclusive CPUs and memory for the pod resources socket.
 
 use crate::cpus::Cpus;
 use crate::memory::Memory;
@@ -6,7 +6,7 @@ use crate::pod_resources::{ExclusiveSets, MemoryBlock};
 use engine::memory::Block;
 use units::CpuSet;
 
-/// Both together.
+/// The CPU and the memory manager.
 #[derive(Debug, Clone)]
 pub struct CpusAndMemory {
     /// CPUs.

@@ -1,4 +1,4 @@
-//! A state file that either kubelet reads.
+//! A state file in the Go kubelet's format.
 
 use engine::topology::outdated::holds_nothing;
 use std::path::{Path, PathBuf};
@@ -13,24 +13,24 @@ pub(crate) struct StateFile {
     kind: &'static str,
 }
 
-/// Why CPUs or memory cannot be placed; the words are upstream's.
+/// Why the CPU or memory manager cannot start, in upstream's words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
-    /// The policy cannot work like this.
+    /// The policy does not accept the configuration.
     #[error("{0}")]
     Policy(String),
-    /// What was remembered cannot be used.
+    /// The state file is not usable.
     #[error("start {kind} manager error: {cause}")]
     Start {
         /// `cpu` or `memory`.
         kind: &'static str,
-        /// What is wrong, and the way out.
+        /// What is wrong, and how to repair it.
         cause: String,
     },
 }
 
-/// Starts; where operators ask for it and a state file that cannot be used holds nothing of anybody's, once
-/// more without that file. Upstream wants the node drained and the file deleted by hand.
+/// Starts a manager; if the operator chose [`Outdated::GiveUp`] and an unusable state file holds no allocation,
+/// starts again without the file. Upstream requires to drain the node and delete the file by hand.
 pub fn start_anew<T>(
     dir: &Path,
     outdated: Outdated,
@@ -49,16 +49,16 @@ pub fn start_anew<T>(
     if let Err(error) = sys::fs::remove_file(&file.path) {
         return Err(file.unusable(error.source.to_string()));
     }
-    tracing::warn!(err = %error, %path, "A state file that holds no allocation was given up");
+    tracing::warn!(err = %error, %path, "discarded an unusable state file that holds no allocation");
     start()
 }
 
-/// What becomes of a state file that cannot be used.
+/// What to do about an unusable state file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outdated {
-    /// It keeps us from starting, as upstream.
+    /// The agent does not start, as upstream.
     Refuse,
-    /// It is given up if it holds nothing.
+    /// It is discarded if it holds no allocation.
     GiveUp,
 }
 
@@ -80,7 +80,7 @@ impl StateFile {
         }
     }
 
-    /// The file cannot be used.
+    /// The error for a file that cannot be read or parsed.
     pub(crate) fn unusable(&self, cause: String) -> StateError {
         let owner = if self.kind == "cpu" { "CPU" } else { self.kind };
         let path = units::strconv::quote(&self.path.to_string_lossy());
@@ -91,14 +91,14 @@ impl StateFile {
         StateError::Start { kind: self.kind, cause }
     }
 
-    /// The file can be read, but it does not fit this machine or its configuration.
+    /// The error for a file that does not fit this machine or its configuration.
     pub(crate) fn unfit(&self, cause: String) -> StateError {
         let path = self.path.display();
         tracing::error!(err = cause, %path, "invalid state, please drain node and remove policy state file");
         StateError::Start { kind: self.kind, cause }
     }
 
-    /// A failure is logged: the next change writes again.
+    /// Writes the file. A failure is only logged: the next change writes again.
     pub(crate) fn write(&self, text: &str) {
         if let Err(error) = self.try_write(text) {
             let cause = &error.source;

@@ -1,8 +1,8 @@
 //! Cgroups of the agent itself (`kubeletCgroups`) and of the system's processes (`systemCgroups`).
 //!
-//! Promises: looks once a minute, because processes come and go; only what sits in the root cgroup is
-//! moved, never process 1 and never a kernel thread; an agent inside a container stays where it is. The agent's score
-//! for the kernel's choice when memory is short (`oomScoreAdj`) is set again if somebody changed it.
+//! Promises: checks once a minute, because processes come and go; only processes in the root cgroup are
+//! moved, never process 1 and never a kernel thread; an agent inside a container stays where it is. The agent's
+//! `oomScoreAdj` is set again if it was changed.
 //!
 //! Contract: kubelet `containerManagerImpl.setupNode`, `ensureSystemCgroups`.
 
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 const EVERY: Duration = Duration::from_secs(60);
 
-/// How often one look tries to find the root cgroup empty: moved processes may have had children.
+/// How often one check moves processes until the root cgroup is empty: moved ones may have had children.
 const ROUNDS: usize = 11;
 
 /// Where the agent and the system's processes should be.
@@ -32,7 +32,7 @@ pub struct SystemCgroups {
 /// Why the cgroups cannot be used.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SystemCgroupsError {
-    /// Everything is in the root already.
+    /// The root cgroup was configured, which all processes are in already.
     #[error("system container cannot be root (\"/\")")]
     Root,
 }
@@ -60,17 +60,17 @@ impl SystemCgroups {
             tokio::select! {
                 // Cancel-safe: no state is held across the wait.
                 () = cancel.cancelled() => return,
-                // Cancel-safe: a tick that is dropped comes again.
+                // Cancel-safe: a dropped tick is not lost.
                 _ = ticks.tick() => {
                     let this = self.clone();
-                    // A task that panicked has said so; the next tick tries again.
-                    drop(sys::blocking::run(move || this.ensure()).await);
+                    // A panic has been logged; the next tick tries again.
+                    drop(sys::blocking::run_for(sys::blocking::Purpose::Cgroups, move || this.ensure()).await);
                 }
             }
         }
     }
 
-    /// One look: the system's processes first, then the agent itself.
+    /// One check: the system's processes first, then the agent itself.
     fn ensure(&self) {
         if let Some(name) = &self.system
             && let Err(error) = self.move_system(name)
@@ -94,7 +94,7 @@ impl SystemCgroups {
         {
             self.cgroups.enter(name, pid)?;
         }
-        // Not being allowed to was said at the start; it need not be said every minute.
+        // A missing permission was reported at start and need not be repeated every minute.
         if let Err(error) = sys::process::set_own_oom_score(&self.proc_root, self.oom_score) {
             tracing::debug!(err = %error.source, "Failed to apply oom_score_adj to process");
         }
@@ -118,7 +118,7 @@ impl SystemCgroups {
         last
     }
 
-    /// Not process 1, and not a kernel thread: those have no program.
+    /// Whether it is neither process 1 nor a kernel thread; those have no executable.
     fn is_movable(&self, pid: i32) -> bool {
         let exe = self.proc_root.join(pid.to_string()).join("exe");
         let gone =
@@ -126,7 +126,7 @@ impl SystemCgroups {
         pid > 1 && !gone
     }
 
-    /// The processes in a cgroup itself; version 1 is asked for its devices hierarchy.
+    /// The processes directly in a cgroup; with version 1, in the devices hierarchy.
     fn root_processes(&self, path: &str) -> Result<Vec<i32>, FsError> {
         match self.cgroups.read("devices", path, "cgroup.procs") {
             Ok(text) => Ok(text.lines().filter_map(|line| line.trim().parse().ok()).collect()),

@@ -12,7 +12,7 @@ const WANTED: [(&str, i64); 6] = [
     ("kernel/keys/root_maxbytes", 25_000_000),
 ];
 
-/// What to do about a setting that differs.
+/// What to do about a setting with another value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TunableRule {
     /// Change it.
@@ -23,7 +23,7 @@ pub enum TunableRule {
     Refuse,
 }
 
-/// Brings the settings in line or says, all at once, why not.
+/// Sets the values; the error lists all failures.
 pub fn set_kernel_tunables(proc: &Path, rule: TunableRule) -> Result<(), String> {
     let mut faults = Vec::new();
     for (name, wanted) in WANTED {

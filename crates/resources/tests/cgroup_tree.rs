@@ -4,14 +4,18 @@
 
 use api::core::v1::Pod;
 use api::ids::PodUid;
+use api::pod::PodExt;
 use engine::cgroup::{CgroupName, Driver, Limits, MemoryProtection, PodLimitPolicy, QosPolicy};
-use ports::PodCgroups;
+use ports::{OnExit, PodCgroups, PodEntry, PodLife, PodSource, PodsSnapshot, Tasks};
 use resources::cgroups::{CgroupDriver, CgroupTree, CgroupTreeConfig};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use sys::cgroup::Cgroups;
+use tokio::sync::watch;
 
-/// A root cgroup that is taken away again whatever the test does.
+/// A root cgroup that is removed when dropped.
 struct Root {
     host: Arc<Cgroups>,
     name: String,
@@ -39,7 +43,7 @@ impl Root {
         CgroupTree::set_up(driver, config).await.unwrap()
     }
 
-    /// A control file by its version 1 and version 2 place.
+    /// Reads a control file by its version 1 and version 2 path.
     fn read(&self, cgroup: &str, v1: (&str, &str), v2: &str) -> String {
         let path = format!("{}/{cgroup}", self.name);
         if self.host.is_v2() {
@@ -53,6 +57,54 @@ impl Root {
 impl Drop for Root {
     fn drop(&mut self) {
         self.host.remove(&self.name).unwrap();
+    }
+}
+
+/// Waits until a condition holds.
+async fn until(holds: impl Fn() -> bool) {
+    for _ in 0..2000 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    panic!("it did not come about");
+}
+
+/// The published pods snapshot, and the task of the QoS levels that follows it.
+struct Node {
+    pods: watch::Sender<PodsSnapshot>,
+    tasks: Tasks,
+}
+
+impl Node {
+    fn follow(tree: &CgroupTree) -> Self {
+        let (pods, seen) = watch::channel(PodsSnapshot::default());
+        let tasks = Tasks::new();
+        tasks.spawn("qos-cgroups", OnExit::Fine, tree.clone().run(seen, tasks.token()));
+        Self { pods, tasks }
+    }
+
+    fn publish(&self, pods: &[&Pod], sources_ready: bool) {
+        let entry = |pod: &&Pod| {
+            let uid = pod.uid();
+            let entry = PodEntry {
+                pod: Arc::new((*pod).clone()),
+                given: None,
+                source: PodSource::Api,
+                mirror: None,
+                life: PodLife::Syncing,
+                status: None,
+                evicted: false,
+            };
+            (uid, entry)
+        };
+        let pods = Arc::new(pods.iter().map(entry).collect());
+        self.pods.send_replace(PodsSnapshot { pods, sources_ready });
+    }
+
+    async fn end(self) {
+        self.tasks.shutdown().await;
     }
 }
 
@@ -75,6 +127,7 @@ async fn pods_of_all_classes_get_their_place_and_their_numbers() {
     );
     let burstable = pod("b", serde_json::json!({"requests": {"cpu": "250m"}}));
     let best_effort = pod("e", serde_json::json!({}));
+    let node = Node::follow(&tree);
     for pod in [&guaranteed, &burstable, &best_effort] {
         assert!(!tree.exists(pod).await);
         tree.ensure(pod).await.unwrap();
@@ -92,7 +145,9 @@ async fn pods_of_all_classes_get_their_place_and_their_numbers() {
     assert_eq!(root.read("kubepods/podg", memory, "memory.max"), "67108864");
     assert_eq!(root.read("kubepods/podg", ("pids", "pids.max"), "pids.max"), "77");
     assert_eq!(root.read("kubepods/burstable/podb", shares, "cpu.weight"), pick("256", "10"));
-    assert_eq!(root.read("kubepods/burstable", shares, "cpu.weight"), pick("256", "10"));
+    node.publish(&[&guaranteed, &burstable, &best_effort], true);
+    let level = || root.read("kubepods/burstable", shares, "cpu.weight");
+    until(|| level() == pick("256", "10")).await;
     assert_eq!(root.read("kubepods/besteffort/pode", shares, "cpu.weight"), pick("2", "1"));
     assert_eq!(root.read("kubepods", memory, "memory.max"), "1073741824");
 
@@ -103,7 +158,58 @@ async fn pods_of_all_classes_get_their_place_and_their_numbers() {
         tree.remove(&PodUid::from(uid)).await.unwrap();
     }
     assert!(tree.all().await.is_empty());
-    assert_eq!(root.read("kubepods/burstable", shares, "cpu.weight"), pick("2", "1"));
+    node.publish(&[], true);
+    until(|| level() == pick("2", "1")).await;
+    node.end().await;
+}
+
+#[tokio::test]
+async fn levels_keep_their_values_over_a_restart() {
+    let root = Root::new("restart");
+    let pods =
+        ["a", "b", "c"].map(|uid| pod(uid, serde_json::json!({"requests": {"cpu": "500m"}})));
+    let all: Vec<&Pod> = pods.iter().collect();
+    let level = || root.read("kubepods/burstable", ("cpu", "cpu.shares"), "cpu.weight");
+    let pick = |v1: &str, v2: &str| if root.host.is_v2() { v2.to_owned() } else { v1.to_owned() };
+    let tree = root.tree().await;
+    let node = Node::follow(&tree);
+    for pod in &pods {
+        tree.ensure(pod).await.unwrap();
+    }
+    node.publish(&all, true);
+    until(|| level() == pick("1536", "59")).await;
+    node.end().await;
+
+    // After a restart no cgroup is made: all exist. Pods become known one source after the other.
+    let tree = root.tree().await;
+    assert_eq!(level(), pick("1536", "59"), "set up");
+    let node = Node::follow(&tree);
+    let grown = pod("d", serde_json::json!({"requests": {"cpu": "2"}}));
+    node.publish(&all[..1], false);
+    node.publish(&[&grown], false);
+    until(|| level() == pick("2048", "79")).await;
+    node.publish(&all[..1], false);
+    node.publish(&[&all[..], &[&grown]].concat(), true);
+    until(|| level() == pick("3584", "137")).await;
+    node.publish(&all, true);
+    until(|| level() == pick("1536", "59")).await;
+    for uid in ["a", "b", "c"] {
+        tree.remove(&PodUid::from(uid)).await.unwrap();
+    }
+    node.end().await;
+}
+
+/// As an agent leaves it that is killed between the folder and its limits.
+#[tokio::test]
+async fn a_pod_s_cgroup_that_was_left_half_made_gets_its_limits() {
+    let root = Root::new("half");
+    let tree = root.tree().await;
+    let burstable = pod("b", serde_json::json!({"requests": {"cpu": "250m"}}));
+    root.host.create(&format!("{}/kubepods/burstable/podb", root.name)).unwrap();
+    assert!(tree.exists(&burstable).await);
+    tree.ensure(&burstable).await.unwrap();
+    let value = root.read("kubepods/burstable/podb", ("cpu", "cpu.shares"), "cpu.weight");
+    assert_eq!(value, if root.host.is_v2() { "10" } else { "256" });
 }
 
 #[tokio::test]
@@ -129,10 +235,13 @@ async fn removal_ends_what_still_runs_in_the_pod() {
     let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
     let path = format!("{}/kubepods/besteffort/podk", root.name);
     root.host.write("pids", &path, "cgroup.procs", &child.id().to_string()).unwrap();
+    // A container with write access can give its cgroups any name.
+    let folder = root.host.dir("pids", &path).unwrap();
+    std::fs::create_dir(folder.join(OsStr::from_bytes(b"\xff\xfe"))).unwrap();
     tree.remove(&PodUid::from("k")).await.unwrap();
     assert!(!child.wait().unwrap().success());
     assert!(!tree.exists(&pod).await);
-    // A second removal finds nothing and is content.
+    // A second removal finds nothing and succeeds.
     tree.remove(&PodUid::from("k")).await.unwrap();
 }
 
@@ -173,7 +282,7 @@ async fn a_root_that_is_not_there_is_refused_by_name() {
     assert!(error.starts_with(&format!("invalid configuration: {fault}")), "{error}");
 }
 
-/// Version 2 in plain files, which machines with version 1 can read too.
+/// Version 2 simulated with plain files, so that it also runs on machines with version 1.
 #[tokio::test]
 async fn a_pod_s_memory_request_is_protected_in_its_cgroup() {
     let root = std::env::temp_dir().join(format!("rubelet-protect-{}", std::process::id()));
@@ -191,16 +300,21 @@ async fn a_pod_s_memory_request_is_protected_in_its_cgroup() {
     let driver = CgroupDriver::new(Driver::Cgroupfs, Arc::clone(&host), Vec::new());
     let tree = CgroupTree::set_up(driver, config).await.unwrap();
     let memory = serde_json::json!({"cpu": "1", "memory": "1Mi"});
-    let guaranteed = serde_json::json!({"requests": memory, "limits": memory});
-    tree.ensure(&pod("g", guaranteed)).await.unwrap();
-    let requested = serde_json::json!({"requests": memory});
-    tree.ensure(&pod("b", requested)).await.unwrap();
-    tree.ensure(&pod("e", serde_json::json!({}))).await.unwrap();
+    let guaranteed = pod("g", serde_json::json!({"requests": memory, "limits": memory}));
+    let burstable = pod("b", serde_json::json!({"requests": memory}));
+    let best_effort = pod("e", serde_json::json!({}));
+    let pods = [&guaranteed, &burstable, &best_effort];
+    let node = Node::follow(&tree);
+    for pod in pods {
+        tree.ensure(pod).await.unwrap();
+    }
+    node.publish(&pods, true);
     let read = |path: &str, file| host.read("", &format!("kubepods/{path}"), file).ok();
     assert_eq!(read("podg", "memory.min").as_deref(), Some("1048576"));
     assert_eq!(read("burstable/podb", "memory.low").as_deref(), Some("1048576"));
-    assert_eq!(read("burstable", "memory.low").as_deref(), Some("1048576"));
-    assert_eq!(read("", "memory.min").as_deref(), Some("2097152"));
+    until(|| read("burstable", "memory.low").as_deref() == Some("1048576")).await;
+    until(|| read("", "memory.min").as_deref() == Some("2097152")).await;
+    node.end().await;
     for file in ["memory.min", "memory.low"] {
         assert_eq!(read("besteffort/pode", file), None);
     }

@@ -25,8 +25,8 @@ use sys::cgroup::Cgroups;
 
 /// Worker threads are few: the agent waits more than it computes.
 const MAX_WORKERS: usize = 4;
-/// Threads for calls that block.
-const MAX_BLOCKING: usize = 32;
+/// How long a thread for calls that block stays when nobody needs it.
+const IDLE_THREAD: Duration = Duration::from_secs(2);
 /// How long calls that block may still take at the end.
 const LAST_CALLS: Duration = Duration::from_secs(5);
 
@@ -106,7 +106,8 @@ fn run(
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(cores.min(MAX_WORKERS))
-        .max_blocking_threads(MAX_BLOCKING)
+        .max_blocking_threads(sys::blocking::MAX_THREADS)
+        .thread_keep_alive(IDLE_THREAD)
         .enable_all()
         .build()
         .map_err(|e| ("command failed", format!("failed to run Kubelet: {e}")))?;

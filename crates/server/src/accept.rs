@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-/// One kind that a client takes.
+/// One media range of an `Accept` header.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Clause {
     /// `text` of `text/plain`.
     pub(crate) kind: String,
     /// `plain` of `text/plain`.
     pub(crate) sub: String,
-    /// How much it is wanted.
+    /// The `q` parameter; 1 when absent.
     pub(crate) quality: f64,
-    /// Everything else, by name.
+    /// All other parameters, by name.
     pub(crate) params: BTreeMap<String, String>,
 }
 
@@ -22,10 +22,17 @@ impl Clause {
     }
 }
 
-/// The clauses of a header, the most wanted first.
+/// Clauses beyond this number are ignored, as are further parameters of one clause. Browsers send
+/// about a dozen.
+const MOST_CLAUSES: usize = 64;
+const MOST_PARAMS: usize = 16;
+
+/// The clauses of a header, the most preferred first.
 pub(crate) fn parse(header: &str) -> Vec<Clause> {
-    let mut clauses: Vec<Clause> = header.split(',').filter_map(clause).collect();
-    // Insertion by Go's own (not transitive) order; its sort does the same for short lists.
+    let parts = header.split(',').take(MOST_CLAUSES);
+    let mut clauses: Vec<Clause> = parts.filter_map(clause).collect();
+    // Insertion sort by Go's comparison, which is not transitive; Go's sort gives the same order
+    // for short lists.
     for end in 1..clauses.len() {
         let mut at = end;
         while at > 0 && before(&clauses[at], &clauses[at - 1]) {
@@ -65,7 +72,7 @@ fn clause(part: &str) -> Option<Clause> {
         quality: 1.0,
         params: BTreeMap::new(),
     };
-    for piece in pieces {
+    for piece in pieces.take(MOST_PARAMS) {
         let Some((name, value)) = piece.split_once('=') else { continue };
         let value = match value.split_once('=') {
             Some((_, rest)) if !rest.is_empty() => continue,
@@ -98,5 +105,13 @@ mod tests {
         assert_eq!(order("*, nonsense, x/y/z, a/*"), ["a/*", "*/*"]);
         assert_eq!(order(""), Vec::<String>::new());
         assert_eq!(parse("a/b; v=1 ;q=0.25")[0].param("v"), "1");
+    }
+
+    #[test]
+    fn of_a_flood_of_clauses_only_the_first_are_read() {
+        let flood: String = (0..100_000).map(|n| format!("a/b;q=0.{n};p{n}=x,")).collect();
+        assert_eq!(parse(&flood).len(), MOST_CLAUSES);
+        let params: String = (0..1000).map(|n| format!(";p{n}=x")).collect();
+        assert_eq!(parse(&format!("a/b{params}"))[0].params.len(), MOST_PARAMS);
     }
 }

@@ -1,51 +1,60 @@
-//! Who asks, and may they.
+//! Authentication and authorization of requests.
 //!
 //! Owns: the chain of authenticators (client certificate, bearer token, anonymous) and the
 //! authorizer, with their caches. Promises: an authenticator that *erred* never lets the request
-//! fall through to anonymous; nothing is cached longer than configured; caches are bounded.
+//! fall through to anonymous; nothing is cached longer than configured; caches are bounded in entries and
+//! bytes, and bad tokens never push out what is known of good ones.
 
 mod cache;
+mod chain;
 mod metrics;
-mod plain;
 mod x509;
 
+pub(crate) use chain::{is_modern, proves_its_key};
 pub use metrics::AuthMetrics;
-pub(crate) use plain::{is_modern, proves_its_key};
 pub use x509::ClientAuthorities;
 
 use crate::route;
 use base64::alphabet;
 use base64::engine::general_purpose::{GeneralPurpose, NO_PAD};
-use cache::TimedCache;
+use cache::{TimedCache, Weight};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use ports::{AccessQuestion, Reviews, UserInfo};
 use rustls_pki_types::CertificateDer;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// The user name of unauthenticated requests.
+pub(crate) const ANONYMOUS: &str = "system:anonymous";
 const CACHE_ENTRIES: usize = 4096;
-/// As Go decodes: bits that are left over mean nothing.
+/// Upper bound for the bytes in each cache.
+const CACHE_BYTES: usize = 4 << 20;
+/// Longer tokens are rejected without a review and without being cached.
+const LONGEST_TOKEN: usize = 64 << 10;
+/// Decodes as Go does: non-zero trailing bits are ignored.
 const LENIENT: GeneralPurpose =
     GeneralPurpose::new(&alphabet::URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
 const SUBPROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
 
-/// How callers are known.
+/// How requests are authenticated and authorized.
 #[derive(Debug, Clone)]
 pub struct AuthConfig {
     /// This node's name.
     pub node_name: String,
-    /// Requests without any identity are taken as `system:anonymous`.
+    /// Requests without any credentials are treated as `system:anonymous`.
     pub anonymous: bool,
-    /// Bearer tokens are reviewed; answers are kept this long.
+    /// Bearer tokens are reviewed, and the results cached for this long. `None` ignores tokens.
     pub token_cache: Option<Duration>,
-    /// Access is reviewed; allowances and denials are kept this long. `None` allows everything.
+    /// Access is reviewed; allowed and denied results are cached for these durations. `None` allows
+    /// everything.
     pub access_cache: Option<(Duration, Duration)>,
-    /// exec, attach, port-forward and run need `create` even when asked by GET.
+    /// exec, attach, port-forward and run need the verb `create` even when requested by GET.
     pub strict_streaming: bool,
 }
 
-/// The caller was refused.
+/// The request was rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// 401, 403 or 500.
@@ -60,13 +69,16 @@ pub struct Guard {
     config: AuthConfig,
     authorities: Option<Arc<ClientAuthorities>>,
     reviews: Option<Arc<dyn Reviews>>,
-    tokens: TimedCache<String, Option<UserInfo>>,
-    access: TimedCache<AccessQuestion, bool>,
+    /// Users of valid tokens.
+    tokens: TimedCache<UserInfo>,
+    /// Tokens that the API server rejected.
+    rejected: TimedCache<()>,
+    access: TimedCache<bool>,
     metrics: AuthMetrics,
 }
 
 impl Guard {
-    /// A guard; `reviews` must be there if the configuration asks for any.
+    /// A guard; `reviews` is required if the configuration enables token or access reviews.
     pub fn new(
         config: AuthConfig,
         authorities: Option<Arc<ClientAuthorities>>,
@@ -77,22 +89,23 @@ impl Guard {
             config,
             authorities,
             reviews,
-            tokens: TimedCache::new(CACHE_ENTRIES),
-            access: TimedCache::new(CACHE_ENTRIES),
+            tokens: TimedCache::new(CACHE_ENTRIES, CACHE_BYTES),
+            rejected: TimedCache::new(CACHE_ENTRIES, CACHE_BYTES),
+            access: TimedCache::new(CACHE_ENTRIES, CACHE_BYTES),
             metrics,
         }
     }
 
-    /// Lets a request pass or says why not. A token that was good is taken out of the headers, so
-    /// that nobody behind sees it.
+    /// Authenticates and authorizes a request. A valid token is removed from the headers, so that
+    /// later handlers do not see it.
     pub async fn check(
         &self,
         method: &Method,
         path: &str,
         headers: &mut HeaderMap,
-        certificates: &[CertificateDer<'static>],
+        (peer, certificates): (IpAddr, &[CertificateDer<'static>]),
     ) -> Result<UserInfo, Refusal> {
-        let user = self.authenticate(headers, certificates).await?;
+        let user = self.authenticate(headers, (peer, certificates)).await?;
         self.authorize(&user, method, path).await?;
         Ok(user)
     }
@@ -100,7 +113,7 @@ impl Guard {
     async fn authenticate(
         &self,
         headers: &mut HeaderMap,
-        certificates: &[CertificateDer<'static>],
+        (peer, certificates): (IpAddr, &[CertificateDer<'static>]),
     ) -> Result<UserInfo, Refusal> {
         let mut erred = false;
         if let (Some(authorities), false) = (&self.authorities, certificates.is_empty()) {
@@ -118,7 +131,7 @@ impl Guard {
         }
         if let Some(keep) = self.config.token_cache {
             if let Some(token) = bearer(headers) {
-                match self.review_token(&token, keep).await {
+                match self.review_token(&token, peer, keep).await {
                     Some(user) => {
                         headers.remove(header::AUTHORIZATION);
                         return Ok(authenticated(user));
@@ -128,7 +141,7 @@ impl Guard {
             }
             match protocol_token(headers) {
                 Ok(None) => {}
-                Ok(Some((token, others))) => match self.review_token(&token, keep).await {
+                Ok(Some((token, others))) => match self.review_token(&token, peer, keep).await {
                     Some(user) => {
                         if let Ok(others) = HeaderValue::from_str(&others) {
                             headers.insert(header::SEC_WEBSOCKET_PROTOCOL, others);
@@ -145,7 +158,7 @@ impl Guard {
         }
         if !erred && self.config.anonymous {
             return Ok(UserInfo {
-                name: "system:anonymous".to_owned(),
+                name: ANONYMOUS.to_owned(),
                 groups: vec!["system:unauthenticated".to_owned()],
                 ..UserInfo::default()
             });
@@ -153,21 +166,30 @@ impl Guard {
         Err(Refusal { status: StatusCode::UNAUTHORIZED, body: "Unauthorized".to_owned() })
     }
 
-    /// The user of a token; `None` if it is not good or could not be reviewed.
-    async fn review_token(&self, token: &str, keep: Duration) -> Option<UserInfo> {
+    /// The user of a token; `None` if it is invalid or could not be reviewed.
+    async fn review_token(&self, token: &str, peer: IpAddr, keep: Duration) -> Option<UserInfo> {
+        if token.len() > LONGEST_TOKEN {
+            tracing::debug!(bytes = token.len(), "Bearer token rejected: too long");
+            return None;
+        }
         let asked = Instant::now();
-        if let Some(known) = self.tokens.get(&token.to_owned()) {
+        let known = self.tokens.get(&token);
+        if known.is_some() || self.rejected.get(&token).is_some() {
             self.metrics.token(asked.elapsed(), None);
             return known;
         }
         let reviews = self.reviews.as_ref()?;
-        let reviewed = reviews.token(token).await;
+        let reviewed = reviews.token(token, Some(peer)).await;
         let well = reviewed.result.is_ok();
         self.metrics.token(asked.elapsed(), Some((well, &reviewed.tries)));
         match reviewed.result {
-            Ok(user) => {
-                self.tokens.put(token.to_owned(), user.clone(), keep);
-                user
+            Ok(Some(user)) => {
+                self.tokens.put(&token, user.clone(), keep);
+                Some(user)
+            }
+            Ok(None) => {
+                self.rejected.put(&token, (), keep);
+                None
             }
             Err(error) => {
                 tracing::error!(err = error, "Unable to authenticate the request");
@@ -204,7 +226,7 @@ impl Guard {
                         }
                     })?;
                     let keep = if answer { allow_for } else { deny_for };
-                    self.access.put(question, answer, keep);
+                    self.access.put(&question, answer, keep);
                     answer
                 }
             };
@@ -238,6 +260,14 @@ impl Guard {
     }
 }
 
+impl Weight for UserInfo {
+    fn weight(&self) -> usize {
+        let texts = self.extra.iter().flat_map(|(key, values)| std::iter::once(key).chain(values));
+        let texts = texts.chain(&self.groups).chain([&self.name, &self.uid]);
+        texts.map(|text| text.len() + size_of::<String>()).sum()
+    }
+}
+
 fn is_streaming(path: &str) -> bool {
     ["/exec/", "/attach/", "/portForward/", "/run/"].iter().any(|tree| path.starts_with(tree))
 }
@@ -252,7 +282,7 @@ fn authenticated(mut user: UserInfo) -> UserInfo {
 
 /// The bearer token of a request's header (apiserver: `bearertoken`).
 fn bearer(headers: &HeaderMap) -> Option<String> {
-    // Whatever the bytes are: a token that cannot be read is a bad one, not none.
+    // Lossy on purpose: a token that is not UTF-8 is an invalid token, not an absent one.
     let value = String::from_utf8_lossy(headers.get(header::AUTHORIZATION)?.as_bytes());
     let mut parts = value.trim().split(' ');
     let scheme = parts.next()?;
@@ -260,8 +290,8 @@ fn bearer(headers: &HeaderMap) -> Option<String> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.to_owned())
 }
 
-/// The token among the sub-protocols of a WebSocket request, and the others (apiserver:
-/// `ProtocolAuthenticator`).
+/// The token among the sub-protocols of a WebSocket request, and the remaining sub-protocols
+/// (apiserver: `ProtocolAuthenticator`).
 fn protocol_token(headers: &HeaderMap) -> Result<Option<(String, String)>, &'static str> {
     use base64::Engine as _;
     if !is_websocket(headers) {
@@ -290,14 +320,24 @@ fn protocol_token(headers: &HeaderMap) -> Result<Option<(String, String)>, &'sta
     }
 }
 
-/// Whether a request wants a WebSocket (Go: `wsstream.IsWebSocketRequest`).
+/// Whether a certificate chain leads to one of these authorities, at a fixed time.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn is_vouched_for(
+    chain: &[CertificateDer<'static>],
+    authorities: &[CertificateDer<'static>],
+) -> bool {
+    const TIME: i64 = 1_800_000_000;
+    let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms;
+    chain::verify(chain, authorities, &algorithms, TIME).is_ok()
+}
+
+/// Whether a request asks for a WebSocket (Go: `wsstream.IsWebSocketRequest`).
 pub(crate) fn is_websocket(headers: &HeaderMap) -> bool {
     let upgrade = headers.get(header::UPGRADE).map(HeaderValue::as_bytes).unwrap_or_default();
     upgrade.eq_ignore_ascii_case(b"websocket") && wants_upgrade(headers)
 }
 
-/// Whether a connection is to be upgraded, by the word anywhere in its header (Go:
-/// `httpstream.IsUpgradeRequest`).
+/// Whether the `Connection` header contains `upgrade` anywhere (Go: `httpstream.IsUpgradeRequest`).
 pub(crate) fn wants_upgrade(headers: &HeaderMap) -> bool {
     let mut connection = headers.get_all(header::CONNECTION).iter().map(HeaderValue::as_bytes);
     connection.any(|value| String::from_utf8_lossy(value).to_lowercase().contains("upgrade"))

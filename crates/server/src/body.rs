@@ -1,25 +1,35 @@
-//! Bodies of requests: read whole, up to a limit, with Go's words for what goes wrong.
+//! Request bodies: read completely, with limits for size and time, and with Go's error texts.
 
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::Incoming;
+use hyper::body::{Body, Bytes};
 use std::error::Error;
 use std::io;
+use std::time::Duration;
+
+/// The longest time that a complete body may take.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Why a body could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Unread {
-    /// It is larger than anybody asked for.
+    /// It is larger than the handler's limit.
     TooLarge,
-    /// It ended early or its chunks are broken; in Go's words.
+    /// It ended early or its chunked encoding is malformed; Go's error text.
     Broken(&'static str),
 }
 
-/// The whole body.
-pub(crate) async fn read(body: Incoming, limit: usize) -> Result<Vec<u8>, Unread> {
-    match Limited::new(body, limit).collect().await {
-        Ok(body) => Ok(body.to_bytes().to_vec()),
-        Err(error) if error.is::<LengthLimitError>() => Err(Unread::TooLarge),
-        Err(error) => Err(Unread::Broken(text(&*error))),
+/// Reads the complete body.
+pub(crate) async fn read<B>(body: B, limit: usize) -> Result<Vec<u8>, Unread>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    let read = Limited::new(body, limit).collect();
+    match tokio::time::timeout(DEADLINE, read).await {
+        Ok(Ok(body)) => Ok(body.to_bytes().to_vec()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Unread::TooLarge),
+        Ok(Err(error)) => Err(Unread::Broken(text(&*error))),
+        Err(_) => Err(Unread::Broken("i/o timeout")),
     }
 }
 
@@ -47,5 +57,14 @@ mod tests {
         assert_eq!(text(&early), "unexpected EOF");
         let broken = io::Error::new(io::ErrorKind::InvalidInput, "Invalid chunk size line");
         assert_eq!(text(&broken), "invalid byte in chunk length");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_does_not_come_is_not_waited_for() {
+        let never = futures::stream::pending::<Result<Bytes, io::Error>>();
+        let body = axum::body::Body::from_stream(never);
+        assert_eq!(read(body, 10).await, Err(Unread::Broken("i/o timeout")));
+        let large = axum::body::Body::from("more than ten bytes");
+        assert_eq!(read(large, 10).await, Err(Unread::TooLarge));
     }
 }

@@ -1,7 +1,7 @@
-//! Following the files of the serving certificate and of the client CA.
+//! Reloads the files of the serving certificate and of the client CA when they change.
 //!
-//! Promises: a new file is in force moments after it was written, and within a minute where it cannot
-//! be watched; a bad one leaves the old in force.
+//! Promises: a changed file is in force shortly after it was written, and within a minute where it
+//! cannot be watched; an invalid file leaves the previous one in force.
 
 use crate::auth::ClientAuthorities;
 use crate::tls::{AskClient, ServerTls, ServingCertificate};
@@ -17,24 +17,25 @@ use tokio_util::sync::CancellationToken;
 
 const RELOAD: Duration = Duration::from_secs(60);
 
-/// What is followed.
+/// The files to reload.
 #[derive(Debug)]
 pub(crate) struct CertificateFiles {
-    /// The client CA, if there is one.
+    /// The client CA, if configured.
     pub(crate) authorities: Option<Arc<ClientAuthorities>>,
-    /// Who tells clients of that CA, if it is to tell of the present one.
+    /// The TLS configuration whose advertised CA names follow the client CA, if they are
+    /// advertised.
     pub(crate) named: Option<Arc<ServerTls>>,
-    /// The certificate in use.
+    /// The serving certificate in use.
     pub(crate) certificate: Arc<ServingCertificate>,
-    /// Its files, if it comes from files.
+    /// Its certificate and key file, if it comes from files.
     pub(crate) pair: Option<(PathBuf, PathBuf)>,
-    /// What is counted of it.
+    /// Metrics of the reloads.
     pub(crate) queues: Queues,
 }
 
 const BUNDLE: &str = "DynamicCABundle-client-ca-bundle";
 
-/// Reading again, counted under the names of upstream's queues.
+/// Metrics of reloads under the names of upstream's work queues.
 #[derive(Debug)]
 pub(crate) struct Queues {
     bundle: Vec<WorkQueue>,
@@ -42,7 +43,7 @@ pub(crate) struct Queues {
 }
 
 impl Queues {
-    /// Declares those of what is followed.
+    /// Registers the metrics of the files that are followed.
     pub(crate) fn new(registry: &Registry, bundle: AskClient, pair: bool) -> Self {
         let queue = |name: &&str| WorkQueue::new(registry, name);
         let names: &[&str] = match bundle {
@@ -67,16 +68,16 @@ fn counted<T>(queues: &[WorkQueue], work: impl FnOnce() -> T) -> T {
 }
 
 impl CertificateFiles {
-    /// Reads them again whenever they change, until cancelled.
+    /// Reloads the files whenever they change, until cancelled.
     pub(crate) async fn follow(self, cancel: CancellationToken) {
         let mut watches = self.watches();
-        // What changed before anybody watched.
+        // The files may have changed before the watches were set up.
         self.reload();
         loop {
             tokio::select! {
                 // Cancel-safe: nothing is held.
                 () = cancel.cancelled() => return,
-                // Cancel-safe: a sleep. A folder that was away may be back.
+                // Cancel-safe: a sleep. A directory that was missing may exist again.
                 () = tokio::time::sleep(RELOAD) => watches = self.watches(),
                 // Cancel-safe: inotify keeps unread events.
                 alive = any_changed(&mut watches) => {
@@ -89,7 +90,7 @@ impl CertificateFiles {
         }
     }
 
-    /// One watch for each folder that has one of the files.
+    /// One watch for each directory that holds one of the files.
     fn watches(&self) -> Vec<FolderWatch> {
         let pair = self.pair.iter().flat_map(|(crt, key)| [crt.as_path(), key.as_path()]);
         let bundle = self.authorities.iter().map(|authorities| authorities.file());
@@ -119,7 +120,7 @@ impl CertificateFiles {
     }
 }
 
-/// Waits for the first change; `false` when that watch is over.
+/// Waits for the first change; `false` when that watch has ended.
 async fn any_changed(watches: &mut [FolderWatch]) -> bool {
     if watches.is_empty() {
         return std::future::pending().await;
@@ -164,7 +165,7 @@ mod tests {
                 tokio::task::yield_now().await;
             }
         };
-        // Well below the minute after which it would be read in any case.
+        // Well below the minute after which the file would be read in any case.
         let within = tokio::time::timeout(Duration::from_secs(30), async {
             tokio::select! {
                 () = &mut follow => {}

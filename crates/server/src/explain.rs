@@ -1,9 +1,10 @@
 //! The explain socket: why pods wait and what happened to them, for root on this machine.
 //!
-//! Owns: `rubelet/explain.sock` below the root directory, in a folder that is root's alone. Promises: whoever
-//! connects as root, or as the agent's own user, is sent one JSON document and the end of the stream; nothing
-//! is read from him; a slow reader holds up nobody and is dropped. Deliberately absent: what the story is
-//! (`ports::Explains`), any way to change something.
+//! Owns: `rubelet/explain.sock` below the root directory, in a directory that only root can enter.
+//! Promises: a client that connects as root, or as the agent's own user, is sent one JSON document
+//! and end of file; nothing is read from the client; a slow client does not delay others and is
+//! dropped. Deliberately absent: the content of the document (`ports::Explains`), any way to change
+//! something.
 
 use ports::{Explains, OnExit, Tasks};
 use std::io;
@@ -14,31 +15,32 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
-/// Who may be answered at once; others wait.
+/// Clients answered concurrently; others wait.
 const AT_ONCE: usize = 4;
-/// How long one answer may take.
+/// The time limit for one response.
 const LIMIT: Duration = Duration::from_secs(10);
-/// How long a refused accept makes us wait.
-const REST: Duration = Duration::from_secs(1);
+/// The pause after a failed accept.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// The socket below the agent's own folder.
+/// The path of the socket in the agent's own directory.
 pub fn explain_socket(own: &Path) -> PathBuf {
     own.join("explain.sock")
 }
 
-/// Serves the story until the tasks end. A socket that cannot be had costs only this.
+/// Serves the document until the tasks end. If the socket cannot be opened, only this service is
+/// missing.
 pub fn serve_explain(story: Arc<dyn Explains>, own: &Path, tasks: &Tasks) {
     let path = explain_socket(own);
     let listener = match listen(&path) {
         Ok(listener) => listener,
         Err(error) => {
-            tracing::warn!(err = %error, path = %path.display(), "nobody can ask why pods wait");
+            tracing::warn!(err = %error, path = %path.display(), "Failed to open the explain socket");
             return;
         }
     };
     let all = tasks.clone();
     tasks.spawn("explain", OnExit::Fine, async move {
-        // Nothing is lost when it is cut off.
+        // Cancellation loses nothing.
         all.token().run_until_cancelled(accept(listener, story, &all)).await;
     });
 }
@@ -55,15 +57,15 @@ async fn accept(listener: UnixListener, story: Arc<dyn Explains>, tasks: &Tasks)
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::debug!(err = %error, "explain socket");
-                tokio::time::sleep(REST).await;
+                tracing::debug!(err = %error, "Failed to accept a connection on the explain socket");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
         let (story, token) = (Arc::clone(&story), tasks.token());
-        tasks.spawn("explain-answer", OnExit::Fine, async move {
+        tasks.spawn("explain-answer", OnExit::Alone, async move {
             let answering = tokio::time::timeout(LIMIT, answer(stream, &*story));
-            // The asker sees an answer that is cut off.
+            // On shutdown the client sees a truncated response.
             token.run_until_cancelled(answering).await;
             drop(place);
         });
@@ -76,7 +78,7 @@ async fn answer(mut stream: UnixStream, story: &dyn Explains) {
         return;
     }
     let document = serde_json::to_vec(&story.explain().await).unwrap_or_default();
-    // He may have gone away.
+    // The client may have disconnected.
     let _ = stream.write_all(&document).await;
     let _ = stream.shutdown().await;
 }
@@ -108,7 +110,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("rubelet-explain-{}", std::process::id()));
         sys::fs::create_dir_all(&dir, 0o700).unwrap();
         let tasks = Tasks::new();
-        // A socket left by an earlier process is no hindrance.
+        // A socket left by an earlier process is replaced.
         sys::fs::write(explain_socket(&dir), "").unwrap();
         serve_explain(Arc::new(Story), &dir, &tasks);
         let path = explain_socket(&dir);
@@ -120,8 +122,8 @@ mod tests {
         let mut asker = UnixStream::connect(&path).await.unwrap();
         let read = tokio::time::timeout(LIMIT * 2, asker.read_to_string(&mut text));
         read.await.unwrap().unwrap();
-        let told: Explained = serde_json::from_str(&text).unwrap();
-        assert_eq!((told.pods[0].name.as_str(), told.hung.len()), ("n/p", 1));
+        let received: Explained = serde_json::from_str(&text).unwrap();
+        assert_eq!((received.pods[0].name.as_str(), received.hung.len()), ("n/p", 1));
         tasks.shutdown().await;
         let everything = sys::removal::Contents::Everything;
         sys::removal::remove_tree(Path::new("/proc"), &dir, everything).unwrap();

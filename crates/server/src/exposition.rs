@@ -1,4 +1,5 @@
-//! In which form a metrics page is wanted, and Prometheus' protobuf form of it (Go: `expfmt`).
+//! Negotiates the format of a metrics response, and converts to Prometheus' protobuf formats (Go:
+//! `expfmt`).
 
 mod words;
 
@@ -9,16 +10,16 @@ const PROTOBUF: &str =
     "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=";
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// A form of a page.
+/// An exposition format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// Lines of text.
+    /// The text format.
     Text,
-    /// One length-delimited message a family.
+    /// One length-delimited message per family.
     Delimited,
-    /// The messages in words, a field a line.
+    /// The messages in protobuf's text format, one field per line.
     Words,
-    /// The messages in words, a family a line.
+    /// The messages in protobuf's compact text format, one family per line.
     CompactWords,
 }
 
@@ -33,7 +34,7 @@ impl Format {
     }
 }
 
-/// The content type to answer with, and its form (Go: `expfmt.Negotiate`).
+/// The content type of the response, and its format (Go: `expfmt.Negotiate`).
 pub(crate) fn negotiate(header: &str) -> (String, Format) {
     let mut escaping = "underscores".to_owned();
     for clause in accept::parse(header) {
@@ -56,13 +57,13 @@ pub(crate) fn negotiate(header: &str) -> (String, Format) {
     (format!("{TEXT}; escaping={escaping}"), Format::Text)
 }
 
-/// A family as it is read from text.
+/// A family, parsed from the text format.
 #[derive(Debug, Default)]
 struct Family {
     name: String,
     help: String,
     kind: u64,
-    /// Metrics in order, by their labels without `le` and `quantile`.
+    /// The metrics in order, grouped by their labels without `le` and `quantile`.
     metrics: Vec<Metric>,
     index: BTreeMap<Vec<(String, String)>, usize>,
 }
@@ -83,7 +84,7 @@ const SUMMARY: u64 = 2;
 const UNTYPED: u64 = 3;
 const HISTOGRAM: u64 = 4;
 
-/// The page in another form.
+/// Converts the text format to another format.
 pub(crate) fn convert(text: String, format: Format) -> Vec<u8> {
     match format {
         Format::Text => text.into_bytes(),
@@ -93,7 +94,7 @@ pub(crate) fn convert(text: String, format: Format) -> Vec<u8> {
     }
 }
 
-/// The page as length-delimited `MetricFamily` messages.
+/// The families as length-delimited `MetricFamily` messages.
 fn delimited(text: &str) -> Vec<u8> {
     let mut out = Vec::new();
     for family in families(text) {
@@ -161,7 +162,7 @@ fn sample(line: &str) -> Option<Sample> {
     Some(Sample { name: name.to_owned(), labels, value, time })
 }
 
-/// A value up to its closing quote, and what follows.
+/// A value up to its closing quote, and the rest of the text.
 fn unquote(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.char_indices();
@@ -229,7 +230,7 @@ impl Family {
 }
 
 impl Metric {
-    /// Buckets or quantiles; the bucket of everything is the count.
+    /// Buckets or quantiles; the `+Inf` bucket is the count.
     fn points(&self, kind: u64) -> impl Iterator<Item = (f64, f64)> {
         let all = move |at: f64| kind == HISTOGRAM && at == f64::INFINITY;
         self.points.iter().copied().filter(move |(at, _)| !all(*at))
@@ -251,13 +252,13 @@ impl Metric {
             }
             _ => {
                 varint(&mut body, 1 << 3);
-                varint(&mut body, whole(self.count));
+                varint(&mut body, as_count(self.count));
                 double(&mut body, 2, self.sum);
                 for (at, value) in self.points(kind) {
                     let mut point = Vec::new();
                     if kind == HISTOGRAM {
                         varint(&mut point, 1 << 3);
-                        varint(&mut point, whole(value));
+                        varint(&mut point, as_count(value));
                         double(&mut point, 2, at);
                     } else {
                         double(&mut point, 1, at);
@@ -282,7 +283,7 @@ impl Metric {
     clippy::cast_sign_loss,
     reason = "counts are whole and not negative"
 )]
-fn whole(value: f64) -> u64 {
+fn as_count(value: f64) -> u64 {
     value as u64
 }
 

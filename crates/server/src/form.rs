@@ -1,22 +1,23 @@
-//! Forms: what a client asks for in its query and, by some methods, in its body (Go:
+//! Form values of a request, from its query and, for some methods, its body (Go:
 //! `Request.ParseForm`, `Request.FormValue`).
 
 pub(crate) mod parts;
 
 use crate::body::{self, Unread};
+use crate::connections;
 use crate::query::Query;
 use crate::target;
 use http::header::CONTENT_TYPE;
 use http::{Method, Request};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use std::collections::BTreeMap;
 
-/// Go: `maxFormSize`. Go takes four times as much in several parts.
+/// Go: `maxFormSize`. For multipart forms Go allows four times as much.
 const MAX_FORM: usize = 10 << 20;
 const FORM: &str = "application/x-www-form-urlencoded";
 const PARTS: &str = "multipart/form-data";
 
-/// The values of a request.
+/// The form values of a request.
 #[derive(Debug, Default)]
 pub(crate) struct Form {
     body: Query,
@@ -25,22 +26,22 @@ pub(crate) struct Form {
     fault: Option<String>,
 }
 
-/// A request apart from its body.
+/// A request with its body separated.
 pub(crate) struct Apart {
     /// Everything but the body.
     pub(crate) request: Request<()>,
-    /// The body, unless it was a form: then nothing of it is left to pass on.
+    /// The body; `None` if it was read as a form.
     pub(crate) body: Option<Incoming>,
 }
 
 impl Apart {
-    /// Takes a request apart.
+    /// Separates the body of a request.
     pub(crate) fn of(request: Request<Incoming>) -> Apart {
         let (head, body) = request.into_parts();
         Apart { request: Request::from_parts(head, ()), body: Some(body) }
     }
 
-    /// The body, to be passed on.
+    /// Reads the body that is passed on to the runtime.
     pub(crate) async fn unread(body: Option<Incoming>) -> Result<Vec<u8>, &'static str> {
         let Some(body) = body else { return Ok(Vec::new()) };
         body::read(body, MAX_FORM).await.map_err(|unread| match unread {
@@ -51,8 +52,8 @@ impl Apart {
 }
 
 impl Form {
-    /// Reads the body, if it can be a form, and the query. What can be read counts, even if the rest
-    /// cannot.
+    /// Reads the body, if it can be a form, and the query. Values that can be parsed count even if
+    /// others cannot.
     pub(crate) async fn read(request: Request<Incoming>) -> Form {
         let Apart { request, body } = Apart::of(request);
         let mut form = Form::of(&request);
@@ -60,13 +61,14 @@ impl Form {
             && kind(&request).0 == FORM
             && let Some(body) = body
         {
+            weigh(&request, &body);
             form.take(body::read(body, MAX_FORM).await);
         }
         form.check(&request);
         form
     }
 
-    /// The same, also of several parts, and by any method if so.
+    /// The same, and also multipart forms, for any method.
     pub(crate) async fn of_parts(request: Request<Incoming>) -> (Form, Apart) {
         let Apart { request, mut body } = Apart::of(request);
         let (kind, mut params, fault) = kind(&request);
@@ -74,10 +76,12 @@ impl Form {
         let is_form = has_form(request.method()) && kind == FORM;
         let boundary = params.remove("boundary").filter(|_| kind == PARTS && fault.is_none());
         if let Some(body) = body.take_if(|_| is_form) {
+            weigh(&request, &body);
             form.take(body::read(body, MAX_FORM).await);
         } else if let Some(boundary) = boundary
             && let Some(body) = body.take()
         {
+            weigh(&request, &body);
             let body = body::read(body, MAX_FORM).await.unwrap_or_default();
             form.parts = parts::read(&body, &boundary).unwrap_or_default();
         }
@@ -88,7 +92,7 @@ impl Form {
         Form { query: Query::parse(&target::query(request)), ..Form::default() }
     }
 
-    /// Notes what is wrong with the media type or, if nothing else is, with the query.
+    /// Records an error in the media type or, if there is no other error, in the query.
     fn check(&mut self, request: &Request<()>) {
         let unread = self.fault.take();
         let media = kind(request).2.filter(|_| has_form(request.method()));
@@ -108,13 +112,13 @@ impl Form {
         };
     }
 
-    /// What could not be read.
+    /// The first error of parsing.
     pub(crate) fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
     }
 
-    /// A stream switch: only `1` is true. Values of the body come before those of the query, and
-    /// parts come last.
+    /// Whether the first value is `1`, as for the stream parameters. Values of the body come before
+    /// those of the query; multipart values come last.
     pub(crate) fn one(&self, key: &str) -> bool {
         let part = || self.parts.iter().find(|(name, _)| name == key).map(|(_, value)| &**value);
         let first = self.body.first(key).or_else(|| self.query.first(key)).or_else(part);
@@ -127,7 +131,15 @@ impl Form {
     }
 }
 
-/// Whether bodies of this method are read as forms.
+/// Counts the bytes of a body that is about to be read completely.
+fn weigh(request: &Request<()>, body: &Incoming) {
+    let most = body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
+    if let Some(answering) = connections::Request::of(request) {
+        answering.weighs(most.unwrap_or(MAX_FORM).min(MAX_FORM));
+    }
+}
+
+/// Whether bodies of this method are parsed as forms.
 fn has_form(method: &Method) -> bool {
     [Method::POST, Method::PUT, Method::PATCH].contains(method)
 }
@@ -141,10 +153,10 @@ fn kind(request: &Request<()>) -> Media {
     }
 }
 
-/// A media type in lower case, its parameters, and what is wrong with either.
+/// A media type in lower case, its parameters, and the error in either.
 type Media = (String, BTreeMap<String, String>, Option<&'static str>);
 
-/// Reads a media type (Go: `mime.ParseMediaType`).
+/// Parses a media type (Go: `mime.ParseMediaType`).
 pub(crate) fn media(text: &str) -> Media {
     let (base, mut rest) = text.split_at(text.find(';').unwrap_or(text.len()));
     let kind = base.to_lowercase().trim().to_owned();
@@ -189,7 +201,7 @@ fn kind_fault(kind: &str) -> Option<&'static str> {
     }
 }
 
-/// The parameter in front, in lower case, its value, and what is behind.
+/// The first parameter, its name in lower case, its value, and the rest of the text.
 fn parameter(text: &str) -> Option<(String, String, &str)> {
     let (name, rest) = token(text.strip_prefix(';')?.trim_start());
     let rest = rest.trim_start().strip_prefix('=').filter(|_| !name.is_empty())?.trim_start();
@@ -203,7 +215,7 @@ fn parameter(text: &str) -> Option<(String, String, &str)> {
     (behind.len() < rest.len()).then(|| (name.to_lowercase(), value, behind))
 }
 
-/// A quoted text up to its end. Only marks are escaped.
+/// A quoted string up to its closing quote. Only punctuation can be escaped.
 fn unquoted(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.char_indices().peekable();

@@ -1,6 +1,7 @@
-//! Parsers of what callers send, fed with bent examples (`make fuzz MINUTES=n`; a few thousand inputs
-//! within `make test`). Nothing may panic, hang, or answer what is no HTTP.
+//! Feeds mutated examples to the parsers of client input (`make fuzz MINUTES=n`; a few thousand
+//! inputs within `make test`). Nothing may panic, hang, or respond with invalid HTTP.
 
+use crate::connections::Connections;
 use crate::listen::{self, Protocol};
 use crate::query::Query;
 use crate::serve::Caller;
@@ -20,24 +21,31 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// What a connection answers to these bytes.
+/// What the server sends on a connection that receives these bytes.
 async fn answer(input: &[u8], protocol: Protocol, tasks: &Tasks) -> Vec<u8> {
     let service = service(ALL, None, tasks);
     let (client, server) = tokio::io::duplex(1 << 20);
     let (mut reader, mut writer) = tokio::io::split(client);
-    let caller = Arc::new(Caller { address: ([127, 0, 0, 1], 1).into(), certificates: Vec::new() });
+    let address: std::net::SocketAddr = ([127, 0, 0, 1], 1).into();
+    let place = Connections::new(listen::LIMITS).enter(address.ip());
+    let caller = Caller { address, certificates: Vec::new(), place: place.clone() };
+    let caller = Arc::new(caller);
     let answers = move |request| {
         let (service, caller) = (Arc::clone(&service), Arc::clone(&caller));
         async move { service.answer(request, &caller).await }
     };
     let send = async {
-        // The server may have gone before everything was said.
+        // The server may close the connection before everything was sent.
         let _ = writer.write_all(input).await;
         let _ = writer.shutdown().await;
     };
     let mut answer = Vec::new();
     let all = async {
-        tokio::join!(listen::http(server, protocol, answers), send, reader.read_to_end(&mut answer))
+        tokio::join!(
+            listen::http(server, protocol, place, answers),
+            send,
+            reader.read_to_end(&mut answer)
+        )
     };
     tokio::time::timeout(PATIENCE, all)
         .await
@@ -102,7 +110,7 @@ fn any_frames_of_http2_end() {
     let tasks = Tasks::new();
     fuzz("http2", &["PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"], |input| {
         let answer = runtime.block_on(answer(input, Protocol::Http2, &tasks));
-        // Kinds of the frames in the answer.
+        // The types of the frames in the response.
         let mut kinds = Vec::new();
         let mut rest = answer.as_slice();
         while let [a, b, c, kind, ..] = rest {
@@ -184,14 +192,15 @@ fn any_websocket_frames_are_read_or_refused() {
         let mut wire = input;
         let mut kinds = Vec::new();
         runtime.block_on(async {
+            let mut reader = websocket::Reader::new(&mut wire);
             for _ in 0..16 {
-                kinds.push(match websocket::read(&mut wire).await {
-                    Ok(websocket::Message::Bytes(bytes)) => {
-                        assert!(bytes.len() <= input.len());
-                        b'b'
+                kinds.push(match reader.next().await {
+                    Ok(websocket::Piece::Bytes { first, last, bytes }) => {
+                        assert!(bytes.len() <= input.len().min(websocket::PIECE));
+                        b'b' + 2 * u8::from(first) + 4 * u8::from(last)
                     }
-                    Ok(websocket::Message::Ping(_)) => b'p',
-                    Ok(websocket::Message::Close) => b'c',
+                    Ok(websocket::Piece::Ping(_)) => b'p',
+                    Ok(websocket::Piece::Close) => b'c',
                     Err(_) => return,
                 });
             }
@@ -205,11 +214,11 @@ fn any_websocket_frames_are_read_or_refused() {
 fn any_spdy_frames_are_read_or_refused() {
     let runtime = runtime();
     fuzz("spdy", &[], |input| {
-        let mut wire = input;
         let mut kinds = Vec::new();
         runtime.block_on(async {
+            let mut reader = spdy::Reader::new(input);
             for _ in 0..16 {
-                kinds.push(match spdy::read(&mut wire).await {
+                kinds.push(match reader.next().await {
                     Ok(spdy::Frame::Data { end, .. }) => u8::from(end),
                     Ok(spdy::Frame::Reset(_)) => 2,
                     Ok(spdy::Frame::Ping(_)) => 3,

@@ -1,9 +1,9 @@
-//! Times in query strings and headers, read as Go's `time.Parse` and `http.ParseTime` read them.
+//! Times in query strings and headers, parsed as Go's `time.Parse` and `http.ParseTime` do.
 
 use jiff::civil::DateTime;
 use units::cri_log::Moment;
 
-/// Seconds and nanoseconds since the epoch; `None` for what Go refuses.
+/// Seconds and nanoseconds since the epoch; `None` for what Go rejects.
 pub(crate) fn rfc3339(text: &str) -> Option<Moment> {
     let mut rest = text;
     let year = digits(&mut rest, 4, 4)?;
@@ -12,7 +12,7 @@ pub(crate) fn rfc3339(text: &str) -> Option<Moment> {
     literal(&mut rest, '-')?;
     let day = digits(&mut rest, 2, 2)?;
     literal(&mut rest, 'T')?;
-    // Go is lenient about the hour alone.
+    // Go allows a single digit for the hour only.
     let hour = digits(&mut rest, 1, 2)?;
     literal(&mut rest, ':')?;
     let minute = digits(&mut rest, 2, 2)?;
@@ -33,7 +33,7 @@ pub(crate) fn rfc3339(text: &str) -> Option<Moment> {
     Some((whole.checked_sub(offset)?, nanos))
 }
 
-/// Seconds since the epoch of a moment in UTC; `None` for a day or time that is none.
+/// Seconds since the epoch of a time in UTC; `None` for an invalid date or time.
 fn seconds(date: [i64; 3], time: [i64; 3]) -> Option<i64> {
     let narrow = |n: i64| i8::try_from(n).ok();
     let ([year, month, day], [hour, minute, second]) = (date, time);
@@ -55,8 +55,8 @@ const DAYS: [&str; 7] =
 const MONTHS: [&str; 12] =
     ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 
-/// Seconds since the epoch of a header's time, in any of its three forms; nobody checks the day of
-/// the week.
+/// Seconds since the epoch of a header's time, in any of its three formats; the day of the week is
+/// not checked.
 pub(crate) fn http_time(text: &str) -> Option<i64> {
     modern(text).or_else(|| old(text)).or_else(|| ancient(text))
 }
@@ -78,7 +78,7 @@ fn modern(text: &str) -> Option<i64> {
     (rest == "GMT").then(|| seconds([year, month, day], time)).flatten()
 }
 
-/// `Monday, 02-Jan-06 15:04:05 MST`; of the zones only those without an offset.
+/// `Monday, 02-Jan-06 15:04:05 MST`; only zones without an offset.
 fn old(text: &str) -> Option<i64> {
     let mut rest = text;
     let length = DAYS.iter().map(|day| day.len()).find(|length| {
@@ -130,7 +130,7 @@ fn month(rest: &mut &str) -> Option<i64> {
     i64::try_from(place + 1).ok()
 }
 
-/// `15:04:05`, with a fraction that nobody asked for.
+/// `15:04:05`, with an optional fraction that is ignored.
 fn clock(rest: &mut &str) -> Option<[i64; 3]> {
     let hour = digits(rest, 1, 2)?;
     literal(rest, ':')?;

@@ -1,9 +1,9 @@
-//! What each route answers.
+//! The handlers of the routes.
 
 pub(crate) mod about;
 pub(crate) mod checkpoint;
 pub(crate) mod debug;
-mod files;
+pub(crate) mod files;
 pub(crate) mod health;
 pub(crate) mod kinds;
 pub(crate) mod log_query;

@@ -1,29 +1,42 @@
-//! The heads of requests, looked at before hyper sees them.
+//! Request heads (request line and headers), checked before hyper parses them.
 //!
-//! Owns: what Go's server says to requests that are none, and targets that hyper's types cannot
-//! hold. Promises: bytes are only buffered up to the limit of a head and for a bounded time; what is
-//! passed on is what came, but for the request line. Deliberately absent: HTTP/2.
+//! Owns: the responses of Go's server to malformed requests, and targets that hyper's types cannot
+//! hold. Promises: bytes are buffered only up to the size limit of a head, for a bounded time and
+//! in a bounded number of reads, and each byte is scanned once; where a body begins and ends is
+//! decided here alone, and passed to hyper in a form that it cannot interpret differently.
+//! Deliberately absent: HTTP/2.
 
-mod kept;
+mod chunks;
+mod keep_alive;
 
-pub(crate) use kept::{Aside, Kept};
+pub(crate) use keep_alive::{HeadVerdict, read};
 
-use crate::reply::AsTold;
+use crate::reply::Verbatim;
 use crate::serve::is_host_byte;
 use http::header::{CONNECTION, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
-use std::io;
-use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// Go: `DefaultMaxHeaderBytes` and the slop of its reader.
 const MOST: usize = (1 << 20) + 4096;
-/// Longer targets do not fit into a URI of hyper's.
+/// A head that arrives in more reads than this is rejected.
+const MOST_PIECES: usize = 4096;
+/// Longer targets do not fit into hyper's URI type.
 const LONGEST_URI: usize = 60_000;
-const DEADLINE: Duration = Duration::from_secs(32);
-/// More header lines than this are not handed to hyper. Go bounds only their size.
+/// More header lines than this are not passed to hyper. Go limits only their size.
 pub(crate) const MOST_FIELDS: usize = 1000;
-/// The headers that anybody here looks at.
+/// Headers that are passed on regardless of the number of others.
+const ALWAYS_READ: [&str; 9] = [
+    "authorization",
+    "connection",
+    "content-length",
+    "content-type",
+    "expect",
+    "host",
+    "sec-websocket-protocol",
+    "transfer-encoding",
+    "upgrade",
+];
+/// All headers that any handler reads.
 const READ: [&str; 32] = [
     "accept",
     "accept-encoding",
@@ -58,29 +71,28 @@ const READ: [&str; 32] = [
     "x-forwarded-uri",
     "x-stream-protocol-version",
 ];
-/// HTTP/2 that nobody agreed on is a request like any other.
+/// An HTTP/2 preface without ALPN is treated like any other request.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0";
 const GO_ON: &str = "HTTP/1.1";
-/// Go: `rstAvoidanceDelay`.
-const LINGER: Duration = Duration::from_millis(500);
 
-/// Path and query of a request whose URI cannot hold them as they are; travels beside the request.
+/// Path and query of a request whose URI type cannot hold them; travels as an extension of the
+/// request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LongTarget(pub(crate) Vec<u8>);
 
-/// What a request says that hyper would not take from it, or would act upon by itself.
+/// Properties of a request that hyper would reject, or would act upon by itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Beside {
-    /// Its target.
+pub(crate) struct RequestExtras {
+    /// The request target.
     pub(crate) target: Option<LongTarget>,
-    /// Its method is `CONNECT`, which opens no tunnel here.
+    /// The method is `CONNECT`, which opens no tunnel here.
     connect: bool,
-    /// It is of HTTP/1.0 and asks for an upgrade, which Go's server gives it.
+    /// An HTTP/1.0 request for an upgrade, which Go's server accepts.
     old: bool,
 }
 
-impl Beside {
-    /// The request as it came.
+impl RequestExtras {
+    /// Restores the request as it was received.
     pub(crate) fn restore<B>(self, request: &mut Request<B>) {
         if let Some(target) = self.target {
             request.extensions_mut().insert(target);
@@ -93,10 +105,10 @@ impl Beside {
         }
     }
 
-    /// The answer to it in the version that it speaks.
+    /// The response in the request's HTTP version.
     pub(crate) fn answered<B>(old: bool, mut reply: Response<B>) -> Response<B> {
         if old && reply.status() != StatusCode::SWITCHING_PROTOCOLS {
-            if reply.extensions().get::<AsTold>().is_none() {
+            if reply.extensions().get::<Verbatim>().is_none() {
                 *reply.version_mut() = Version::HTTP_10;
             }
             reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -104,98 +116,83 @@ impl Beside {
         reply
     }
 
-    /// Whether it speaks HTTP/1.0 behind hyper's back.
+    /// Whether the client speaks HTTP/1.0, which hyper does not know.
     pub(crate) fn is_old(&self) -> bool {
         self.old
     }
 }
 
-/// What is to happen with a head.
+/// How the body of a request is delimited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BodyFraming {
+    /// By its length in bytes.
+    Bytes(u64),
+    /// By chunked encoding.
+    Chunks,
+}
+
+/// What to do with a head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Judgement {
-    /// These bytes instead, and what is not among them.
-    Pass(Vec<u8>, Beside),
-    /// A status line and the text of the body.
+    /// Pass these bytes to hyper, with the extras and the framing of the body.
+    Pass(Vec<u8>, RequestExtras, BodyFraming),
+    /// Respond with this status line and body.
     Refuse(&'static str, &'static str),
 }
 
 const BAD: Judgement = Judgement::Refuse("400 Bad Request", "400 Bad Request");
 
-/// A head without an end.
+/// The response to a head over the size limit.
 const TOO_LARGE: Judgement = {
     let text = "431 Request Header Fields Too Large";
     Judgement::Refuse(text, text)
 };
 
-/// Reads the first head and gives the connection back with it in front; `None` when it was refused or
-/// nothing came.
-pub(crate) async fn read<S>(mut stream: S) -> Option<Kept<S>>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let mut seen = Vec::new();
-    let read = async {
-        loop {
-            if let Some(end) = head_end(&seen) {
-                return Some(end);
-            }
-            if seen.len() > MOST {
-                return Some(seen.len());
-            }
-            match stream.read_buf(&mut seen).await {
-                Ok(0) | Err(_) => return None,
-                Ok(_) => {}
+/// Searches for the end of a head, the first empty line; every byte is scanned once.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Search {
+    /// Where the current line begins.
+    line: usize,
+    /// How many bytes were scanned.
+    seen: usize,
+    /// How many reads there were.
+    pieces: usize,
+}
+
+/// The result of a search.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// The head ends at this offset.
+    End(usize),
+    /// It has not ended yet.
+    More,
+    /// The head is too large, or arrived in too many reads.
+    TooMuch,
+}
+
+impl Search {
+    /// Continues the search; `bytes` begins with the bytes of earlier calls.
+    fn look(&mut self, bytes: &[u8]) -> Found {
+        self.pieces += usize::from(bytes.len() > self.seen);
+        while let Some(rest) = bytes.get(self.seen..).filter(|rest| !rest.is_empty()) {
+            let Some(length) = rest.iter().position(|byte| *byte == b'\n') else {
+                self.seen = bytes.len();
+                break;
+            };
+            let end = self.seen + length;
+            let line = bytes.get(self.line..end).unwrap_or_default();
+            let is_empty = line.is_empty() || line == b"\r";
+            (self.line, self.seen) = (end + 1, end + 1);
+            if is_empty {
+                return if end < MOST { Found::End(end + 1) } else { Found::TooMuch };
             }
         }
-    };
-    // A client that takes so long is not waited for.
-    let end = tokio::time::timeout(DEADLINE, read).await.ok()??;
-    let judgement = if end > MOST || (end == seen.len() && head_end(&seen).is_none()) {
-        TOO_LARGE
-    } else {
-        judge(seen.get(..end).unwrap_or_default())
-    };
-    match judgement {
-        Judgement::Pass(head, beside) => {
-            seen.drain(..end);
-            Some(Kept::new(head, Aside::Request(beside), seen, stream))
-        }
-        Judgement::Refuse(status, text) => {
-            let answer = format!(
-                "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n{text}"
-            );
-            refuse(&mut stream, answer.as_bytes()).await;
-            None
-        }
+        let most = bytes.len() > MOST || self.pieces > MOST_PIECES;
+        if most { Found::TooMuch } else { Found::More }
     }
 }
 
-/// Answers and waits a moment for the client to go, so that it gets to read the answer.
-async fn refuse(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), answer: &[u8]) {
-    let linger = async {
-        stream.write_all(answer).await?;
-        stream.shutdown().await?;
-        let mut rest = [0; 4096];
-        while stream.read(&mut rest).await? > 0 {}
-        io::Result::Ok(())
-    };
-    let _ = tokio::time::timeout(LINGER, linger).await;
-}
-
-/// Where a head ends: after its first empty line.
-fn head_end(bytes: &[u8]) -> Option<usize> {
-    let mut start = 0;
-    while let Some(length) = bytes.get(start..)?.iter().position(|byte| *byte == b'\n') {
-        let line = bytes.get(start..start + length)?;
-        start += length + 1;
-        if line.is_empty() || line == b"\r" {
-            return Some(start);
-        }
-    }
-    None
-}
-
-/// Go: `readRequest`, as far as it refuses.
+/// Go: `readRequest`, as far as it rejects requests.
 fn judge(head: &[u8]) -> Judgement {
     let mut lines =
         head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
@@ -228,14 +225,15 @@ fn judge(head: &[u8]) -> Judgement {
     } else if target == b"*" {
         None
     } else {
-        // To a tunnel a target is a host, which may have a path.
+        // The target of `CONNECT` is a host, possibly with a path.
         let scheme = if connect { "http://" } else { "" };
         match absolute(&format!("{scheme}{}", String::from_utf8_lossy(target))) {
             Some(path) => Some(path.into_bytes()),
             None => return BAD,
         }
     };
-    let mut fields = match headers(lines.clone()) {
+    let old = version == b"HTTP/1.0";
+    let mut fields = match headers(lines.clone(), old) {
         Ok(fields) => fields,
         Err(refused) => return refused,
     };
@@ -243,18 +241,21 @@ fn judge(head: &[u8]) -> Judgement {
         let text = "505 HTTP Version Not Supported: unsupported protocol version";
         return Judgement::Refuse(text, text);
     }
-    let may_lack_host = version == b"HTTP/1.0" || connect || first == PREFACE;
+    let may_lack_host = old || connect || first == PREFACE;
     if let Some(text) = fields.fault(may_lack_host) {
         return Judgement::Refuse(text, text);
     }
-    fields.shorten();
-    let old = version == b"HTTP/1.0" && fields.ask_for_an_upgrade();
-    let version = if version == b"HTTP/1.0" && !old { "HTTP/1.0" } else { GO_ON };
+    let behind = fields.settle();
+    if !fields.shorten() {
+        return TOO_LARGE;
+    }
+    let upgrade = old && fields.ask_for_an_upgrade();
+    let version = if old && !upgrade { "HTTP/1.0" } else { GO_ON };
     let mut passed = Vec::with_capacity(head.len() + 64);
     passed.extend_from_slice(if connect { b"POST" } else { method });
     passed.push(b' ');
     let other = other.or_else(|| {
-        // A number sign means nothing to Go and the end to hyper.
+        // `#` has no meaning for Go, and ends the target for hyper.
         let refused =
             target.len() > LONGEST_URI || target.contains(&b'#') || Uri::try_from(target).is_err();
         refused.then(|| target.to_vec())
@@ -267,13 +268,17 @@ fn judge(head: &[u8]) -> Judgement {
         Some(rewritten) => passed.extend_from_slice(&rewritten),
         None => passed.extend_from_slice(after.strip_prefix(b"\n").unwrap_or(after)),
     }
-    Judgement::Pass(passed, Beside { target: other.map(LongTarget), connect, old })
+    Judgement::Pass(
+        passed,
+        RequestExtras { target: other.map(LongTarget), connect, old: upgrade },
+        behind,
+    )
 }
 
-/// Path and query of a target with a scheme, as they are written; `None` for one that is none.
-/// What has no path at all has an empty one.
+/// Path and query of an absolute target, as written; `None` if it is invalid. A missing path is
+/// empty.
 fn absolute(target: &str) -> Option<String> {
-    // A number sign means nothing here.
+    // `#` has no meaning here.
     let url = units::gourl::parse(&target.replace('#', "%23")).ok()?;
     let (_, rest) = target.split_once(':').filter(|_| !url.scheme.is_empty())?;
     let (before, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -285,10 +290,10 @@ fn absolute(target: &str) -> Option<String> {
     Some(if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") })
 }
 
-/// Header lines, those that went on in the next one put together.
+/// Header lines, with continuation lines joined.
 struct Fields<'a> {
     all: Vec<(&'a [u8], Vec<u8>)>,
-    /// Whether they are other lines than those that came.
+    /// Whether they differ from the lines received.
     changed: bool,
 }
 
@@ -303,7 +308,7 @@ impl Fields<'_> {
         self.named(b"connection").any(lists)
     }
 
-    /// What Go says to a name with a space in it, after it has looked at the host.
+    /// Go's response to a header name with a space, which it gives after it has checked the host.
     fn fault(&self, may_lack_host: bool) -> Option<&'static str> {
         if !self.all.iter().any(|(name, _)| name.contains(&b' ')) {
             return None;
@@ -319,27 +324,56 @@ impl Fields<'_> {
         })
     }
 
-    /// Leaves out what nobody looks at if there is more than hyper takes.
-    fn shorten(&mut self) {
-        if self.all.len() > MOST_FIELDS {
-            let read =
-                |name: &[u8]| READ.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()));
-            self.all.retain(|(name, _)| read(name));
-            self.all.truncate(MOST_FIELDS);
-            self.changed = true;
+    /// Makes the framing of the body unambiguous.
+    fn settle(&mut self) -> BodyFraming {
+        let is = |name: &[u8], wanted: &str| name.eq_ignore_ascii_case(wanted.as_bytes());
+        let chunks = self.named(b"transfer-encoding").next().is_some();
+        let length = self.named(b"content-length").next().map(<[u8]>::to_vec);
+        let before = self.all.len();
+        let mut kept = false;
+        // Chunked encoding overrides a length, and duplicates of a length are dropped.
+        self.all.retain(|(name, _)| {
+            !is(name, "content-length") || (!chunks && !std::mem::replace(&mut kept, true))
+        });
+        self.changed |= self.all.len() != before;
+        if chunks {
+            return BodyFraming::Chunks;
         }
+        let length = length.and_then(|text| String::from_utf8(text).ok());
+        BodyFraming::Bytes(length.and_then(|text| text.parse().ok()).unwrap_or(0))
     }
 
-    /// The lines anew if hyper would not take them as they came.
+    /// Drops headers that no handler reads if there are more than hyper accepts; false if that is
+    /// not enough.
+    fn shorten(&mut self) -> bool {
+        let among = |list: &[&str], name: &[u8]| {
+            list.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
+        };
+        if self.all.len() > MOST_FIELDS {
+            let needed = self.all.iter().filter(|(name, _)| among(&ALWAYS_READ, name)).count();
+            let Some(mut room) = MOST_FIELDS.checked_sub(needed) else { return false };
+            self.all.retain(|(name, _)| {
+                let other = !among(&ALWAYS_READ, name);
+                if other && among(&READ, name) && room > 0 {
+                    room -= 1;
+                    return true;
+                }
+                !other
+            });
+            self.changed = true;
+        }
+        true
+    }
+
+    /// The rewritten lines, if hyper would reject the received ones.
     fn rewritten(&self) -> Option<Vec<u8>> {
         let lines = self.all.iter().flat_map(|(name, value)| [name, &b": "[..], value, b"\r\n"]);
         self.changed.then(|| lines.chain([&b"\r\n"[..]]).collect::<Vec<_>>().concat())
     }
 }
 
-/// The header lines, or what Go says to lines that are none.
-fn headers<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Result<Fields<'a>, Judgement> {
-    let odd = |byte: &u8| (*byte < b' ' && *byte != b'\t') || *byte == 0x7f;
+/// Parses the header lines, or returns Go's response to malformed ones.
+fn headers<'a>(lines: impl Iterator<Item = &'a [u8]>, old: bool) -> Result<Fields<'a>, Judgement> {
     let mut fields = Fields { all: Vec::new(), changed: false };
     for line in lines.take_while(|line| !line.is_empty()) {
         if line.starts_with(b" ") || line.starts_with(b"\t") {
@@ -350,14 +384,19 @@ fn headers<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Result<Fields<'a>, Judg
             continue;
         }
         let Some((name, value)) = cut(line, b':') else { return Err(BAD) };
-        // A space is judged later, after the host.
+        // A space in a name is checked later, after the host.
         let no_name = |byte: &u8| !is_token(*byte) && *byte != b' ';
-        if name.is_empty() || name.iter().any(no_name) || value.iter().any(odd) {
+        if name.is_empty() || name.iter().any(no_name) || value.iter().any(is_control) {
             return Err(BAD);
         }
         fields.all.push((name, value.trim_ascii().to_vec()));
     }
-    // Without chunks the length must be a number, and only one.
+    if old && fields.named(b"transfer-encoding").next().is_some() {
+        // HTTP/1.0 has no chunked encoding (Go: `parseTransferEncoding`).
+        fields.all.retain(|(name, _)| !name.eq_ignore_ascii_case(b"transfer-encoding"));
+        fields.changed = true;
+    }
+    // Without chunked encoding there must be a single numeric length.
     let mut lengths = fields.named(b"content-length");
     if let (None, Some(first)) = (fields.named(b"transfer-encoding").next(), lengths.next()) {
         let number = std::str::from_utf8(first).ok();
@@ -377,6 +416,17 @@ fn headers<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Result<Fields<'a>, Judg
     Ok(fields)
 }
 
+fn is_control(byte: &u8) -> bool {
+    (*byte < b' ' && *byte != b'\t') || *byte == 0x7f
+}
+
+/// Whether a line is a header with a valid value.
+fn is_field(line: &[u8]) -> bool {
+    cut(line, b':').is_some_and(|(name, value)| {
+        !name.is_empty() && name.iter().all(|byte| is_token(*byte)) && !value.iter().any(is_control)
+    })
+}
+
 fn cut(bytes: &[u8], at: u8) -> Option<(&[u8], &[u8])> {
     let place = bytes.iter().position(|byte| *byte == at)?;
     Some((bytes.get(..place)?, bytes.get(place + 1..)?))
@@ -386,7 +436,7 @@ fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// Whether every percent sign has its two digits.
+/// Whether every percent sign is followed by two hex digits.
 fn escapes_are_good(path: &[u8]) -> bool {
     let digit = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_hexdigit);
     let mut signs = path.iter().enumerate().filter(|(_, byte)| **byte == b'%');
@@ -394,213 +444,4 @@ fn escapes_are_good(path: &[u8]) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn passed(head: &str) -> String {
-        match judge(head.as_bytes()) {
-            Judgement::Pass(bytes, _) => String::from_utf8(bytes).unwrap(),
-            Judgement::Refuse(status, _) => panic!("{head:?} is refused: {status}"),
-        }
-    }
-
-    fn refused(head: &str) -> &'static str {
-        match judge(head.as_bytes()) {
-            Judgement::Pass(..) => panic!("{head:?} is passed on"),
-            Judgement::Refuse(_, text) => text,
-        }
-    }
-
-    #[test]
-    fn good_heads_are_passed_on_as_they_are() {
-        for head in [
-            "GET /pods?a=b HTTP/1.1\r\nHost: a\r\n\r\n",
-            "BREW /a?%zz HTTP/1.0\r\n\r\n",
-            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
-        ] {
-            assert_eq!(passed(head), head);
-        }
-    }
-
-    #[test]
-    fn targets_that_go_takes_and_hyper_does_not_travel_beside() {
-        for (target, path) in [
-            ("/a<b>%2F#c", "/a<b>%2F#c"),
-            ("/pods?a=\"", "/pods?a=\""),
-            ("http:/healthz", "/healthz"),
-            ("http:///healthz", "/healthz"),
-            ("http://a/b?c=d", "/b?c=d"),
-            ("HTTP://u:p@[::1]:10250/a%2fb#c", "/a%2fb#c"),
-            ("https://a?b", "?b"),
-            ("mailto:x", ""),
-        ] {
-            let head = format!("GET {target} HTTP/1.2\r\nHost: a\r\n\r\n");
-            let Judgement::Pass(bytes, other) = judge(head.as_bytes()) else {
-                panic!("{target} is refused");
-            };
-            assert_eq!(bytes, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", "{target}");
-            assert_eq!(other.target, Some(LongTarget(path.into())), "{target}");
-        }
-        let folded = "GET / HTTP/1.1\r\nHost: a\r\nX: y\r\n z\r\n\r\n";
-        assert_eq!(passed(folded), "GET / HTTP/1.1\r\nHost: a\r\nX: y z\r\n\r\n");
-        assert_eq!(passed("PRI * HTTP/2.0\r\n\r\n"), "PRI * HTTP/1.1\r\n\r\n");
-        let long = format!("/exec?command={}", "x".repeat(100_000));
-        let head = format!("GET {long} HTTP/1.1\r\nHost: a\r\n\r\n");
-        let want = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec();
-        let beside = Beside { target: Some(LongTarget(long.into())), ..Beside::default() };
-        assert_eq!(judge(head.as_bytes()), Judgement::Pass(want, beside));
-    }
-
-    #[test]
-    fn bytes_that_are_no_text_are_kept() {
-        let Judgement::Pass(_, beside) = judge(b"GET /a\xff HTTP/1.1\r\nHost: a\r\n\r\n") else {
-            panic!("it is refused");
-        };
-        assert_eq!(beside.target, Some(LongTarget(b"/a\xff".to_vec())));
-    }
-
-    #[test]
-    fn of_too_many_headers_those_are_passed_on_that_somebody_reads() {
-        let many = |count: usize| "X: y\r\n".repeat(count);
-        let head = |count| format!("GET / HTTP/1.1\r\n{}host: a\r\n\r\n", many(count));
-        assert_eq!(passed(&head(MOST_FIELDS - 1)), head(MOST_FIELDS - 1));
-        assert_eq!(passed(&head(MOST_FIELDS)), head(0));
-        let spaced = format!("GET / HTTP/1.1\r\nHost: a\r\n{}X Y: z\r\n\r\n", many(2000));
-        assert_eq!(refused(&spaced), "400 Bad Request: invalid header name");
-        let known = "Accept: a\r\n".repeat(3000);
-        let known = passed(&format!("GET / HTTP/1.1\r\nHost: a\r\n{known}\r\n"));
-        assert_eq!(known.matches("Accept").count(), MOST_FIELDS - 1);
-    }
-
-    #[test]
-    fn what_hyper_would_act_upon_travels_beside() {
-        for (head, passed, beside) in [
-            (
-                "CONNECT /healthz HTTP/1.1\r\n\r\n",
-                "POST /healthz HTTP/1.1\r\n\r\n",
-                Beside { connect: true, ..Beside::default() },
-            ),
-            (
-                "CONNECT a:1 HTTP/1.1\r\n\r\n",
-                "POST / HTTP/1.1\r\n\r\n",
-                Beside { target: Some(LongTarget(Vec::new())), connect: true, ..Beside::default() },
-            ),
-            (
-                "GET / HTTP/1.0\r\nconnection: x, UPGRADE\r\n\r\n",
-                "GET / HTTP/1.1\r\nconnection: x, UPGRADE\r\n\r\n",
-                Beside { old: true, ..Beside::default() },
-            ),
-        ] {
-            let want = Judgement::Pass(passed.as_bytes().to_vec(), beside);
-            assert_eq!(judge(head.as_bytes()), want, "{head}");
-        }
-        let mut request = Request::new(());
-        Beside { target: None, connect: true, old: true }.restore(&mut request);
-        assert_eq!((request.method(), request.version()), (&Method::CONNECT, Version::HTTP_10));
-        let reply = Beside::answered(true, Response::new(()));
-        assert_eq!(reply.version(), Version::HTTP_10);
-        assert_eq!(reply.headers()[CONNECTION], "close");
-        let mut told = Response::new(());
-        told.extensions_mut().insert(AsTold);
-        let told = Beside::answered(true, told);
-        assert_eq!(
-            (told.version(), &told.headers()[CONNECTION]),
-            (Version::HTTP_11, &"close".parse().unwrap())
-        );
-    }
-
-    #[test]
-    fn what_is_no_request_gets_the_words_of_go() {
-        for (head, text) in [
-            ("GET /pods\r\n\r\n", "400 Bad Request"),
-            ("\r\nGET /pods HTTP/1.1\r\n\r\n", "400 Bad Request"),
-            ("G(T / HTTP/1.1\r\n\r\n", "400 Bad Request"),
-            ("GET / http/1.1\r\n\r\n", "400 Bad Request"),
-            ("GET /%zz HTTP/1.0\r\n\r\n", "400 Bad Request"),
-            (
-                "GET / HTTP/3.0\r\n\r\n",
-                "505 HTTP Version Not Supported: unsupported protocol version",
-            ),
-            ("GET / HTTP/3.0\r\nX\r\n\r\n", "400 Bad Request"),
-            ("GET http://a:x/ HTTP/1.1\r\nHost: a\r\n\r\n", "400 Bad Request"),
-            ("GET :/a HTTP/1.1\r\nHost: a\r\n\r\n", "400 Bad Request"),
-            ("GET a/b HTTP/1.1\r\nHost: a\r\n\r\n", "400 Bad Request"),
-            ("CONNECT a:b HTTP/1.1\r\nHost: a\r\n\r\n", "400 Bad Request"),
-            (
-                "GET / HTTP/1.1\r\nHost: a/b\r\nX Y: z\r\n\r\n",
-                "400 Bad Request: malformed Host header",
-            ),
-            ("GET / HTTP/1.1\r\nX\r\n\r\n", "400 Bad Request"),
-            ("GET / HTTP/1.1\r\nContent-Length: +1\r\n\r\n", "400 Bad Request"),
-            ("GET / HTTP/1.1\r\nContent-Length: 0\r\nContent-Length: 1\r\n\r\n", "400 Bad Request"),
-            ("GET / HTTP/1.1\r\nHost : a\r\n\r\n", "400 Bad Request: missing required Host header"),
-            ("GET / HTTP/1.1\r\nHost: a\r\nX Y: z\r\n\r\n", "400 Bad Request: invalid header name"),
-            ("GET / HTTP/1.1\r\nHost: a\r\nX: \u{1}\r\n\r\n", "400 Bad Request"),
-            (
-                "GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n",
-                "Unsupported transfer encoding",
-            ),
-        ] {
-            assert_eq!(refused(head), text, "{head:?}");
-        }
-    }
-
-    #[tokio::test]
-    async fn what_was_read_is_read_again_with_all_that_follows() {
-        let (mut client, server) = tokio::io::duplex(64);
-        let sent = b"POST /a HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc";
-        client.write_all(sent).await.unwrap();
-        let mut replayed = read(server).await.unwrap();
-        client.write_all(b"more").await.unwrap();
-        drop(client);
-        let mut all = Vec::new();
-        replayed.read_to_end(&mut all).await.unwrap();
-        assert_eq!(all, [&sent[..], b"more"].concat(), "half a head is passed on at the end");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_end_waits_for_a_client_that_still_sends() {
-        let (mut client, server) = tokio::io::duplex(64);
-        client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
-        let mut replayed = read(server).await.unwrap();
-        let send = async {
-            client.write_all(&[b'x'; 1000]).await.unwrap();
-            drop(client);
-        };
-        let (ended, ()) = tokio::join!(replayed.shutdown(), send);
-        ended.unwrap();
-        // One that stays is not waited for longer than that.
-        let (mut client, server) = tokio::io::duplex(64);
-        client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
-        let mut replayed = read(server).await.unwrap();
-        let before = tokio::time::Instant::now();
-        replayed.shutdown().await.unwrap();
-        assert_eq!(before.elapsed(), LINGER);
-        // What is no longer HTTP is nobody's to read.
-        let (mut client, server) = tokio::io::duplex(64);
-        client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
-        let mut replayed = read(server).await.unwrap();
-        replayed.upgraded().store(true, std::sync::atomic::Ordering::Relaxed);
-        replayed.shutdown().await.unwrap();
-        assert_eq!(before.elapsed(), LINGER);
-    }
-
-    #[tokio::test]
-    async fn heads_without_an_end_are_refused() {
-        let (client, server) = tokio::io::duplex(1 << 16);
-        let (mut reader, mut writer) = tokio::io::split(client);
-        let flood = async {
-            // The other side may have gone.
-            let _ = writer.write_all(&vec![b'a'; 3 << 20]).await;
-            let _ = writer.shutdown().await;
-        };
-        let answer = async {
-            let mut text = String::new();
-            let _ = reader.read_to_string(&mut text).await;
-            text
-        };
-        let (passed, (), text) = tokio::join!(read(server), flood, answer);
-        assert!(passed.is_none());
-        assert!(text.starts_with("HTTP/1.1 431 Request Header Fields Too Large\r\n"), "{text}");
-    }
-}
+mod tests;

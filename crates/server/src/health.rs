@@ -1,14 +1,16 @@
-//! The plain health port (10248): `/healthz` and `/healthz/ping`, opened once everything else is.
+//! The plain health port (10248): `/healthz` and `/healthz/ping`, opened after everything else.
 //!
-//! Promises: never blocks on anything; a port that is taken is retried every five seconds and is
-//! never fatal. The checks of the sync loop and the log live on the HTTPS port.
+//! Promises: never blocks on anything, and opening many connections does not keep others from a
+//! response; a port in use is retried every five seconds and is never fatal. The checks of the sync
+//! loop and the log are on the HTTPS port.
 
+use crate::connections::{Connections, Limits};
 use crate::handlers::health::{Check, respond};
 use crate::health_metrics::HealthMetrics;
 use crate::listen;
 use crate::reply::{self, Reply};
 use crate::route::{self, Decision};
-use crate::serve::strange;
+use crate::serve::early_response;
 use crate::target::Target;
 use http::{Request, StatusCode};
 use hyper::body::Incoming;
@@ -16,10 +18,11 @@ use ports::{OnExit, Tasks};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
 
 const LISTEN_RETRY: Duration = Duration::from_secs(5);
-const MAX_CONNECTIONS: usize = 64;
+/// Nobody authenticates here. A client that sends a request and reads the response is done long
+/// before its connection could be evicted; an idle connection is.
+const LIMITS: Limits = Limits { strangers: 128, known: 0, of_one: 0, buffered_bytes: 2 << 20 };
 
 /// Serves until the tasks are cancelled.
 pub async fn serve(address: SocketAddr, metrics: Arc<HealthMetrics>, tasks: Tasks) {
@@ -38,43 +41,34 @@ pub async fn serve(address: SocketAddr, metrics: Arc<HealthMetrics>, tasks: Task
             () = tokio::time::sleep(LISTEN_RETRY) => {}
         }
     };
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let connections = Connections::new(LIMITS);
     loop {
         let accepted = tokio::select! {
             // Cancel-safe: nothing is held yet.
             () = cancel.cancelled() => return,
             // Cancel-safe: accept loses no connection when dropped.
-            accepted = listener.accept() => accepted,
+            accepted = listen::accept(&listener, &connections) => accepted,
         };
-        let (stream, _) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::debug!(err = %error, "health connection not accepted");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                continue;
-            }
-        };
-        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else { continue };
         let (cancel, metrics) = (cancel.clone(), Arc::clone(&metrics));
-        tasks.spawn("health-connection", OnExit::Fine, async move {
+        tasks.spawn("health-connection", OnExit::Alone, async move {
             let answers = move |request| {
                 let reply = answer(&request, &metrics);
                 async move { reply }
             };
+            let (stream, place) = (accepted.place.watch(accepted.stream), accepted.place);
             tokio::select! {
                 // Cancel-safe: the connection is dropped with the process.
                 () = cancel.cancelled() => {}
                 // Runs to its end.
-                () = listen::http(stream, listen::Protocol::Http1, answers) => {}
+                () = Box::pin(listen::http(stream, listen::Protocol::Http1, place, answers)) => {}
             }
-            drop(slot);
         });
     }
 }
 
-/// Any method is answered (kubelet: `healthz.InstallHandler` on a mux of its own).
+/// Any method is accepted (kubelet: `healthz.InstallHandler` on its own mux).
 fn answer(request: &Request<Incoming>, metrics: &HealthMetrics) -> Reply {
-    if let Some(refused) = strange(request) {
+    if let Some(refused) = early_response(request) {
         return refused;
     }
     let Ok(target) = Target::of(request) else {
@@ -139,6 +133,24 @@ mod tests {
         let moved = ask(port, "//healthz?x").await;
         assert!(moved.contains("307") && moved.contains("Location: /healthz?x\r\n"), "{moved}");
         assert!(metrics.render().contains("kubernetes_healthcheck{name=\"ping\""));
+        tasks.shutdown().await;
+    }
+
+    #[tokio::test]
+    async fn idle_connections_do_not_shut_others_out() {
+        let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let tasks = Tasks::new();
+        let metrics = Arc::new(HealthMetrics::new(0));
+        tasks.spawn("health", OnExit::Fine, serve(port, metrics, tasks.clone()));
+        ask(port, "/healthz").await;
+        let mut idle = Vec::new();
+        for _ in 0..200 {
+            idle.push(tokio::net::TcpStream::connect(port).await.unwrap());
+            idle.last_mut().unwrap().write_all(b"GET /healthz HTTP/1.1\r\n").await.unwrap();
+        }
+        for _ in 0..20 {
+            assert!(ask(port, "/healthz").await.ends_with("\r\n\r\nok"));
+        }
         tasks.shutdown().await;
     }
 }

@@ -39,7 +39,7 @@ impl Page {
 }
 
 impl HealthMetrics {
-    /// Nothing checked yet; the process started at this second.
+    /// No results yet; the process started at this second.
     pub fn new(started: i64) -> Self {
         let page = Page::new();
         #[expect(clippy::cast_precision_loss, reason = "metrics are floats")]
@@ -57,19 +57,19 @@ impl HealthMetrics {
         page.checks.inc(&[name, "healthz", if passed { "success" } else { "error" }]);
     }
 
-    /// Forgets everything, the start of the process too.
+    /// Drops all results and the process start time.
     pub(crate) fn reset(&self) {
         if let Ok(mut page) = self.0.lock() {
             *page = Page { reset: true, ..Page::new() };
         }
     }
 
-    /// Whether everything was forgotten once: upstream's other pages lose the start of the process too.
+    /// Whether `reset` was called: upstream's other endpoints lose the process start time then too.
     pub fn is_reset(&self) -> bool {
         self.0.lock().is_ok_and(|page| page.reset)
     }
 
-    /// The page.
+    /// The text of the endpoint.
     pub(crate) fn render(&self) -> String {
         self.0.lock().map(|page| page.registry.render()).unwrap_or_default()
     }

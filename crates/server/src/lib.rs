@@ -1,8 +1,9 @@
 //! The node's HTTP API.
 //!
-//! Owns: listeners, TLS, identity and access of callers, the routes and their answers. Promises:
-//! unknown paths, bad credentials and slow clients cost next to nothing; nothing but the health
-//! port answers without a check on the secure port; streams are copied, never buffered.
+//! Owns: listeners, TLS, authentication and authorization, the routes and their responses.
+//! Promises: unknown paths, invalid credentials, idle and slow clients cost next to nothing and
+//! lock nobody out; on the secure port only the health checks are served without authentication;
+//! streams are copied, never buffered.
 //!
 //! Deliberately absent: what pods are and do (`ports::Pods`), reviews (`ports::Reviews`).
 #![forbid(unsafe_code)]
@@ -11,6 +12,7 @@ mod accept;
 pub mod auth;
 mod body;
 mod certificate_files;
+mod connections;
 mod explain;
 mod exposition;
 mod form;
@@ -35,6 +37,7 @@ mod websocket;
 
 pub use explain::{explain_socket, serve_explain};
 pub use handlers::checkpoint::CheckpointQuota;
+pub use handlers::stream::Sessions;
 pub use health_metrics::HealthMetrics;
 pub use pods_api::{PodsApiError, serve_pods};
 pub use serve::{HealthCheck, ServerDeps};
@@ -42,5 +45,7 @@ pub use start::{ServerError, ServerSettings, start};
 
 #[cfg(test)]
 mod fuzz;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,9 @@
-//! A pod's JSON as Go's encoder writes its types: fields in their order, what is never left out also when
-//! nothing is in it, what is no pointer left out when it is empty, quantities in their canonical form.
+//! A pod's JSON as Go's encoder writes it: fields in declaration order, fields without `omitempty`
+//! always, empty non-pointer fields omitted, quantities in canonical form.
 //!
-//! `fields.txt` says for each type: the fields in Go's order, `!` behind one without `omitempty`, `?` behind one
-//! with `omitzero`, then what it is: `*` a pointer, `[]` a list, `{}` a map; text if nothing more is said.
+//! `fields.txt` lists for each type the fields in Go's order, with `!` after one without
+//! `omitempty` and `?` after one with `omitzero`, then the type: `*` a pointer, `[]` a list, `{}` a
+//! map; a string if none is given.
 
 use crate::pods_api::quantity;
 use serde_json::{Map, Value};
@@ -29,14 +30,14 @@ struct Field {
     kind: Kind,
 }
 
-/// What becomes of a field without a value.
+/// How a field without a value is encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Empty {
     /// It is written.
     Written,
-    /// It is left out, unless it is a struct.
+    /// It is omitted, unless it is a struct.
     LeftOut,
-    /// It is left out.
+    /// It is omitted.
     Never,
 }
 
@@ -50,7 +51,7 @@ enum Form {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// With what it is when it is empty.
+    /// A scalar, with its zero value.
     Plain(&'static str),
     Quantity,
     Time,
@@ -110,7 +111,7 @@ fn object(out: &mut String, name: &str, value: Option<&Map<String, Value>>) {
     out.push('}');
 }
 
-/// Writes the value of a field; false if the field is left out.
+/// Writes the value of a field; false if the field is omitted.
 fn member(out: &mut String, field: &Field, value: Option<&Value>) -> bool {
     let written = field.empty == Empty::Written;
     match (field.form, value) {
@@ -252,7 +253,7 @@ mod tests {
             let (want, _) = line.split_once(r#","protobuf":"#).unwrap();
             let want = want.strip_prefix(r#"{"pod":"#).unwrap();
             assert_eq!(written(&serde_json::from_str(want).unwrap()), want);
-            // Our own types must not lose anything either.
+            // Our own types must not lose any field either.
             let listed = want.replace(r#""containers":null"#, r#""containers":[]"#);
             let pod: Pod = serde_json::from_str(&listed).unwrap();
             let mut pod = serde_json::to_value(pod).unwrap();

@@ -1,8 +1,9 @@
-//! The pods socket: the node's pods for programs on the machine, without a way over the API server.
+//! The pods socket: the node's pods for local programs, without the API server.
 //!
-//! Owns: `pods-api/pods-api.sock`, API v1alpha1. Promises: a watcher sees the pods there are, then every step of
-//! each in order, or is told that it fell behind; a slow watcher holds up nobody. Deliberately absent: which pods
-//! there are (`ports::PodFeed`), pods of the API that run elsewhere.
+//! Owns: `pods-api/pods-api.sock`, API v1alpha1. Promises: a watcher receives the existing pods,
+//! then every change of each in order, or an error that it fell behind; a slow watcher does not
+//! delay others. Deliberately absent: the list of pods itself (`ports::PodFeed`), pods of other
+//! nodes.
 
 mod encode;
 mod table;
@@ -28,16 +29,16 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
-/// Upstream's limits of all calls but the watch.
+/// Upstream's rate limits for all calls but the watch.
 const CALLS_PER_SECOND: f64 = 100.0;
 const BURST: f64 = 10.0;
-/// The mode of the socket's folder.
+/// The mode of the socket's directory.
 const FOLDER_MODE: u32 = 0o750;
 
 /// Why the socket is not served.
 #[derive(Debug, thiserror::Error)]
 pub enum PodsApiError {
-    /// Its folder cannot be made.
+    /// Its directory cannot be created.
     #[error(transparent)]
     Folder(#[from] sys::fs::FsError),
     /// It cannot be bound.
@@ -56,14 +57,14 @@ pub fn serve_pods(pods: Arc<dyn PodFeed>, dir: &Path, tasks: &Tasks) -> Result<(
     let all = tasks.clone();
     tasks.spawn("pods-api", OnExit::Fine, async move {
         if let Err(error) = socket.serve(routes, token).await {
-            // As upstream: nobody would notice otherwise.
+            // As upstream: otherwise nobody would notice.
             all.fail(format!("serve the pods API: {error}"));
         }
     });
     Ok(())
 }
 
-/// The service.
+/// The gRPC service.
 #[derive(Debug)]
 struct PodsApi {
     pods: Arc<dyn PodFeed>,
@@ -108,7 +109,7 @@ impl Pods for PodsApi {
         _: Request<WatchPodsRequest>,
     ) -> Result<Response<Self::WatchPodsStream>, Status> {
         tracing::info!("WatchPods called");
-        // What changes while the first pods are sent is in the feed.
+        // Subscribed first, so that changes while the existing pods are sent are not lost.
         let changes = self.pods.follow();
         let added = |(_, shown)| Ok(event(EventType::Added, bytes(&shown)));
         let first = stream::iter(self.pods.shown()).map(added);
@@ -119,7 +120,7 @@ impl Pods for PodsApi {
     }
 }
 
-/// Events of the changes; a feed that ends means that the watcher fell behind.
+/// Watch events of the changes; if the feed ends, the watcher fell behind.
 fn feed(
     changes: mpsc::Receiver<PodChange>,
 ) -> impl stream::Stream<Item = Result<WatchPodsEvent, Status>> {

@@ -1,9 +1,9 @@
 //! Query strings, decoded as Go decodes them.
 
-/// Of more pairs than this Go reads none.
+/// With more pairs than this Go rejects the query.
 const MOST: usize = 10_000;
 
-/// Pairs in order.
+/// The decoded pairs, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Query(Vec<Pair>);
 
@@ -11,7 +11,7 @@ pub(crate) struct Query(Vec<Pair>);
 struct Pair {
     key: String,
     value: String,
-    /// The value's bytes, which may be no text.
+    /// The value's bytes, which may not be UTF-8.
     bytes: Vec<u8>,
 }
 
@@ -23,7 +23,7 @@ impl Pair {
 }
 
 impl Query {
-    /// Decodes; pairs that cannot be decoded are left out.
+    /// Decodes a query; pairs that cannot be decoded are skipped.
     pub(crate) fn parse(text: &str) -> Self {
         if has_too_many(text) {
             return Self::default();
@@ -39,12 +39,12 @@ impl Query {
         )
     }
 
-    /// Decodes; the first pair that cannot be decoded is an error in Go's words.
+    /// Decodes a query; the first pair that cannot be decoded is an error with Go's text.
     pub(crate) fn strict(text: &str) -> Result<Self, String> {
         if has_too_many(text) {
             return Err("number of URL query parameters exceeded limit".to_owned());
         }
-        // Of several faults Go tells of this one.
+        // Of several errors Go reports this one.
         if text.contains(';') {
             return Err("invalid semicolon separator in query".to_owned());
         }
@@ -89,7 +89,7 @@ fn has_too_many(text: &str) -> bool {
     text.bytes().filter(|byte| *byte == b'&').count() >= MOST
 }
 
-/// The first escape that is none.
+/// The first invalid escape.
 fn bad_escape(text: &str) -> Option<&str> {
     text.match_indices('%').find_map(|(at, _)| {
         let digits = text.get(at + 1..at + 3);

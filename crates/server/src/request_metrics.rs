@@ -1,13 +1,9 @@
-//! `kubelet_http_*`: requests by method and first part of the path, both bounded.
+//! `kubelet_http_*`: requests by method and first segment of the path, both bounded.
 
-use crate::reply::Reply;
+use crate::reply::{self, Reply};
 use crate::route::Switches;
-use axum::body::{Body, Bytes};
 use http::{Method, Request};
-use hyper::body::{Body as HttpBody, Frame, SizeHint};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use telemetry::metrics::{CounterFamily, Desc, Gauge, GaugeFamily, HistogramFamily, Registry};
 use tokio::time::Instant;
 
@@ -53,7 +49,7 @@ pub(crate) struct RequestMetrics {
 }
 
 impl RequestMetrics {
-    /// Declares them.
+    /// Registers the metrics.
     pub(crate) fn new(registry: &Registry) -> Self {
         Self {
             requests: registry.counter(REQUESTS),
@@ -83,47 +79,22 @@ impl RequestMetrics {
     }
 }
 
-/// A request under way, until the last of these is gone: its answer was sent, its stream has ended.
+/// A request in progress, until the last clone is dropped: its response was sent, or its stream has
+/// ended.
 #[derive(Debug, Clone)]
 pub(crate) struct Running {
     _counted: Arc<Counted>,
 }
 
 impl Running {
-    /// That of a request whose stream is about to be left to itself.
+    /// The handle of a request whose stream outlives its handler.
     pub(crate) fn of<T>(request: &Request<T>) -> Option<Self> {
         request.extensions().get::<Self>().cloned()
     }
 
     /// Counts until the body is sent.
     pub(crate) fn until_sent(self, reply: Reply) -> Reply {
-        reply.map(|body| Body::new(Sent { body, _running: self }))
-    }
-}
-
-/// A body that counts while it is sent.
-struct Sent {
-    body: Body,
-    _running: Running,
-}
-
-impl HttpBody for Sent {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        reply::holding(reply, self)
     }
 }
 
@@ -149,7 +120,7 @@ fn method_label(method: &Method) -> &'static str {
     KNOWN.into_iter().find(|known| *known == method.as_str()).unwrap_or("other")
 }
 
-/// The handler that a path belongs to; `other` if it has none (kubelet: `getMetricBucket`).
+/// The label value of a path's handler; `other` if it has none (kubelet: `getMetricBucket`).
 fn label(path: &str, switches: Switches) -> &'static str {
     let path = path.strip_prefix('/').unwrap_or(path);
     let (first, rest) =
@@ -175,6 +146,7 @@ fn label(path: &str, switches: Switches) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use axum::body::{Body, HttpBody as _};
 
     const ALL: Switches = Switches {
         debugging: true,

@@ -1,13 +1,13 @@
-//! Which path is what: decided before anybody is authenticated, without side effects.
+//! Routes requests by path: before authentication and without side effects.
 //!
-//! Promises: the same answers as Go's mux and go-restful give for a path and method (kubelet:
+//! Promises: the same results as Go's mux and go-restful for a path and method (kubelet:
 //! `InstallAuthNotRequiredHandlers`, `InstallDebuggingHandlers`); unknown paths never reach a
-//! handler or a label value of a metric.
+//! handler or a metric's label value.
 
 use crate::target::{Target, clean, unescape_segment};
 use http::Method;
 
-/// Which handlers there are.
+/// Which handlers are enabled.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Switches {
     /// `enableDebuggingHandlers`; false on the read-only port.
@@ -28,11 +28,11 @@ pub struct Switches {
     pub log_query: bool,
     /// Gate PodLogsQuerySplitStreams.
     pub split_log_streams: bool,
-    /// Gate ExtendWebSocketsToKubelet: WebSocket streams that the runtime need not know.
+    /// Gate ExtendWebSocketsToKubelet: WebSocket streams that the runtime need not support.
     pub translate_websockets: bool,
 }
 
-/// A path that somebody owns.
+/// A path with a handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Route {
     /// `/healthz`, or one named check.
@@ -69,18 +69,18 @@ pub enum Route {
     PortForward(ContainerPath),
     /// `/checkpoint/NS/POD/CONTAINER`.
     Checkpoint(ContainerPath),
-    /// A tree that is switched off: 405 with this text.
+    /// A disabled tree: 405 with this text.
     Disabled(&'static str),
-    /// Below a routed tree, but no route: go-restful's 404.
+    /// Below a routed tree, but without a route: go-restful's 404.
     NoRoute,
     /// A route with other methods: go-restful's 405, with `Allow`.
     WrongMethod(String),
-    /// A route that produces something else than is accepted: go-restful's 406.
+    /// A route whose content type is not accepted: go-restful's 406.
     NotAcceptable(&'static str),
 }
 
 impl Route {
-    /// The route as go-restful names it; empty for what is handled outside of it.
+    /// The route's pattern in go-restful; empty for paths handled outside of it.
     pub(crate) fn pattern(&self) -> String {
         let below = |tree: &str, path: &ContainerPath, container: bool| {
             let uid = if path.uid.is_some() { "/{uid}" } else { "" };
@@ -103,7 +103,7 @@ impl Route {
     }
 }
 
-/// The pages of metrics.
+/// The metrics endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricsPage {
     /// `/metrics`.
@@ -142,14 +142,14 @@ impl ContainerPath {
     }
 }
 
-/// What the mux says before authentication.
+/// The mux's decision, before authentication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// Nobody owns the path.
+    /// No pattern matches the path.
     NotFound,
-    /// The same path, cleaned or with its slash.
+    /// Redirect to the same path, cleaned or with a trailing slash.
     Redirect(String),
-    /// Go on.
+    /// Continue with this route.
     Handle(Route),
 }
 
@@ -158,13 +158,13 @@ const DEBUG_OFF: &str = "Debug endpoints are disabled.";
 /// What a pattern of the mux leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Owner {
-    /// A handler of its own, for any method.
+    /// Its own handler, for any method.
     Exact(Route),
-    /// Trees that are routed further by their parts.
+    /// A tree that go-restful routes by path segments.
     Routed,
 }
 
-/// The patterns of the mux: a pattern with a final slash owns everything below it.
+/// The patterns of the mux: a pattern with a trailing slash matches everything below it.
 fn patterns(switches: Switches) -> Vec<(&'static str, Owner)> {
     let exact = |pattern, route| (pattern, Owner::Exact(route));
     let mut all = vec![
@@ -235,7 +235,7 @@ fn patterns(switches: Switches) -> Vec<(&'static str, Owner)> {
     all
 }
 
-/// A request as far as routing looks at it.
+/// The parts of a request that routing uses.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked<'a> {
     /// The method.
@@ -246,7 +246,7 @@ pub struct Asked<'a> {
     pub accept: &'a str,
 }
 
-/// Decides about a request to a mux that has only these exact paths.
+/// Routes a request to a mux that has only these exact paths.
 pub fn decide_exact(method: &Method, target: &Target, paths: &[&str]) -> Decision {
     let canonical = method != Method::CONNECT;
     let path = if canonical { clean(&target.escaped) } else { target.escaped.clone() };
@@ -262,7 +262,7 @@ pub fn decide_exact(method: &Method, target: &Target, paths: &[&str]) -> Decisio
     }
 }
 
-/// Decides about a request (Go: `ServeMux.findHandler`, then go-restful's `CurlyRouter`).
+/// Routes a request (Go: `ServeMux.findHandler`, then go-restful's `CurlyRouter`).
 pub fn decide(asked: Asked<'_>, switches: Switches) -> Decision {
     let target = asked.target;
     let patterns = patterns(switches);
@@ -287,7 +287,7 @@ pub fn decide(asked: Asked<'_>, switches: Switches) -> Decision {
     }
 }
 
-/// The pattern that owns a path: the one with the most parts.
+/// The pattern that matches a path: the one with the most segments.
 fn lookup<'a>(
     patterns: &'a [(&'static str, Owner)],
     path: &str,
@@ -306,7 +306,7 @@ fn lookup<'a>(
     owners.max_by_key(|(pattern, _)| pattern.len()).map(|(pattern, owner)| (*pattern, owner))
 }
 
-/// Go's `exactMatch`: nothing of the path was swallowed by a final slash.
+/// Go's `exactMatch`: no part of the path was matched by a trailing slash.
 fn is_exact(pattern: &str, path: &str) -> bool {
     !pattern.ends_with('/')
         || (path.ends_with('/') && path.matches('/').count() == pattern.matches('/').count())
@@ -314,10 +314,10 @@ fn is_exact(pattern: &str, path: &str) -> bool {
 
 const JSON: &str = "application/json";
 
-/// A method of a route, what it produces, and where it leads.
+/// A method of a route, the content type it produces, and the route.
 type Candidate = (Method, &'static str, Route);
 
-/// Routes by the parts of the decoded path (go-restful: `CurlyRouter.SelectRoute`).
+/// Routes by the segments of the decoded path (go-restful: `CurlyRouter.SelectRoute`).
 fn routed(asked: Asked<'_>) -> Route {
     let parts: Vec<&str> = asked.target.path.trim_matches('/').split('/').collect();
     let candidates = candidates(&parts);
@@ -382,7 +382,7 @@ fn accepts(accept: &str, produces: &str) -> bool {
         })
 }
 
-/// The sub-resources that authorization asks for, in order (kubelet: `GetRequestAttributes`).
+/// The sub-resources that authorization checks, in order (kubelet: `GetRequestAttributes`).
 pub fn sub_resources(path: &str) -> &'static [&'static str] {
     let below = |prefix: &str| {
         path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -410,7 +410,7 @@ pub fn sub_resources(path: &str) -> &'static [&'static str] {
     }
 }
 
-/// The verb that authorization asks for.
+/// The verb that authorization checks.
 pub fn verb(method: &Method) -> &'static str {
     match method.as_str() {
         "POST" => "create",

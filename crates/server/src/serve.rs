@@ -1,15 +1,16 @@
-//! One request: where it goes, who asks, what is answered.
+//! Handles one request: routing, authentication, authorization, response.
 
-use crate::auth::Guard;
+use crate::auth::{ANONYMOUS, Guard};
+use crate::connections::Place;
 use crate::handlers;
 use crate::handlers::checkpoint::CheckpointQuota;
-use crate::handlers::stream::WebSockets;
+use crate::handlers::stream::{Sessions, WebSockets};
 use crate::health_metrics::HealthMetrics;
 use crate::reply::{self, Reply};
 use crate::request_metrics::RequestMetrics;
 use crate::route::{self, Asked, Decision, Route, Switches};
 use crate::target::Target;
-use http::header::{ACCEPT, CONNECTION, EXPECT, HOST};
+use http::header::{ACCEPT, CONNECTION, EXPECT, HOST, RETRY_AFTER};
 use http::{HeaderValue, Method, Request, StatusCode, Version};
 use hyper::body::Incoming;
 use ports::{Clock, Pods, Roots, Stats, Tasks};
@@ -21,23 +22,26 @@ use telemetry::log::LogHandle;
 use telemetry::metrics::Registry;
 use telemetry::traces::{self, Closing, Opening};
 
-/// Who is at the other end of a connection.
+/// The peer of a connection.
 #[derive(Debug)]
 pub(crate) struct Caller {
     pub(crate) address: SocketAddr,
     pub(crate) certificates: Vec<CertificateDer<'static>>,
+    /// The place of its connection.
+    pub(crate) place: Place,
 }
 
-/// A named health check; `Err` is what is wrong.
+/// A named health check; `Err` is the reason of the failure.
 pub type HealthCheck = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// What answers are made of.
+/// Dependencies of the handlers.
+/// Many fields: one for each subsystem that a route asks.
 pub struct ServerDeps {
     /// The pods.
     pub pods: Arc<dyn Pods>,
     /// The runtime, for streaming and logs.
     pub runtime: cri::RuntimeClient,
-    /// Usage of the node and its pods.
+    /// Resource usage of the node and its pods.
     pub stats: Arc<dyn Stats>,
     /// Metrics of this process.
     pub metrics: Registry,
@@ -45,26 +49,28 @@ pub struct ServerDeps {
     pub probe_metrics: Registry,
     /// The text of `/configz`.
     pub configz: String,
-    /// The version that this process says it is, for `/statusz`.
+    /// The version of this process, for `/statusz`.
     pub version: String,
     /// Every flag with its value, for `/flagz`.
     pub flags: BTreeMap<&'static str, String>,
-    /// Verbosity that can be set.
+    /// The log verbosity, which can be changed.
     pub logs: LogHandle,
-    /// Places on disk.
+    /// The directories on disk.
     pub roots: Roots,
     /// Checks of `/healthz`, in order, after `ping`.
     pub checks: Vec<(&'static str, HealthCheck)>,
-    /// How health checks went, shared with the health port.
+    /// Results of health checks, shared with the health port.
     pub health: Arc<HealthMetrics>,
     /// When this process started, in seconds since the epoch.
     pub started: i64,
     /// Wall time.
     pub clock: Arc<dyn Clock>,
-    /// Where streams run.
+    /// Runs the streams.
     pub tasks: Tasks,
-    /// How many archives of containers there may be.
+    /// The limit for checkpoint archives.
     pub checkpoints: CheckpointQuota,
+    /// The limit for concurrent streams.
+    pub sessions: Sessions,
 }
 
 impl std::fmt::Debug for ServerDeps {
@@ -73,7 +79,7 @@ impl std::fmt::Debug for ServerDeps {
     }
 }
 
-/// One listener's way of answering.
+/// The request handler of one listener.
 #[derive(Debug)]
 pub(crate) struct Service {
     pub(crate) switches: Switches,
@@ -83,7 +89,7 @@ pub(crate) struct Service {
     pub(crate) counts: Arc<Counts>,
 }
 
-/// What is counted over all listeners.
+/// Metrics shared by all listeners.
 #[derive(Debug)]
 pub(crate) struct Counts {
     pub(crate) health: Arc<HealthMetrics>,
@@ -91,14 +97,14 @@ pub(crate) struct Counts {
 }
 
 impl Service {
-    /// Answers; never fails.
+    /// Handles a request; errors become responses.
     pub(crate) async fn answer(&self, mut request: Request<Incoming>, caller: &Caller) -> Reply {
-        if let Some(refused) = strange_request(&request) {
+        if let Some(refused) = malformed_request(&request) {
             return refused;
         }
         let (requests, read_only) = (&self.counts.requests, self.guard.is_none());
-        if let Some(reply) = about_nothing(&request) {
-            // What may be asked of a server as a whole reaches no handler.
+        if let Some(reply) = server_options(&request) {
+            // `OPTIONS *` asks about the server as a whole and reaches no handler.
             if request.method() != Method::OPTIONS {
                 requests.begin(request.method(), EVERYTHING, self.switches, read_only);
             }
@@ -108,7 +114,7 @@ impl Service {
             return reply::bad_request("400 Bad Request");
         };
         let running = requests.begin(request.method(), &target.path, self.switches, read_only);
-        // A stream that the handler leaves behind goes on counting.
+        // A stream that outlives the handler continues to count.
         request.extensions_mut().insert(running.clone());
         running.until_sent(self.handle(request, &target, caller).await)
     }
@@ -132,9 +138,15 @@ impl Service {
         };
         if let Some(guard) = &self.guard {
             let (method, headers) = (request.method().clone(), request.headers_mut());
-            let checked = guard.check(&method, &target.path, headers, &caller.certificates);
-            if let Err(refusal) = checked.await {
-                return reply::plain(refusal.status, refusal.body);
+            let from = (caller.address.ip(), &*caller.certificates);
+            let checked = guard.check(&method, &target.path, headers, from);
+            match checked.await {
+                Err(refusal) => return reply::plain(refusal.status, refusal.body),
+                // An anonymous caller does not count as authenticated.
+                Ok(user) if user.name != ANONYMOUS && !caller.place.know(&user.name) => {
+                    return too_many_connections();
+                }
+                Ok(_) => {}
             }
         }
         let opening = || opening(&route.pattern(), &request);
@@ -171,6 +183,7 @@ impl Service {
             Route::DebugFlags => handlers::debug::set_verbosity(deps, request).await,
             Route::ContainerLogs(path) => {
                 let split = self.switches.split_log_streams;
+                caller.place.be_patient();
                 handlers::logs::container(deps, &path, target, split, request.version()).await
             }
             Route::Run(path) => handlers::stream::run(deps, &path, &request).await,
@@ -199,7 +212,16 @@ impl Service {
     }
 }
 
-/// A request as traces show it (OpenTelemetry's `otelrestful`).
+/// The user has more busy connections than are allowed.
+fn too_many_connections() -> Reply {
+    let text = "too many connections, please try again later";
+    let mut reply = reply::error(StatusCode::TOO_MANY_REQUESTS, text);
+    reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    reply.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    reply
+}
+
+/// The span of a request (OpenTelemetry's `otelrestful`).
 fn opening(pattern: &str, request: &Request<Incoming>) -> Opening {
     let header = |name: &str| {
         let value = request.headers().get(name).and_then(|value| value.to_str().ok());
@@ -230,22 +252,22 @@ fn closing(reply: &Reply) -> Closing {
     }
 }
 
-/// Requests that Go's server answers before anybody handles them, or whose path is none.
-pub(crate) fn strange(request: &Request<Incoming>) -> Option<Reply> {
-    strange_request(request).or_else(|| about_nothing(request))
+/// Responses that Go's server gives before any handler, and those to invalid paths.
+pub(crate) fn early_response(request: &Request<Incoming>) -> Option<Reply> {
+    malformed_request(request).or_else(|| server_options(request))
 }
 
-/// Requests that Go's server answers before anybody handles them (Go: `conn.readRequest`).
-fn strange_request(request: &Request<Incoming>) -> Option<Reply> {
-    // With HTTP/2 the URI names the host, and nothing else is looked at.
-    if request.version() == Version::HTTP_2 { None } else { strange_head(request) }
+/// Responses that Go's server gives before any handler (Go: `conn.readRequest`).
+fn malformed_request(request: &Request<Incoming>) -> Option<Reply> {
+    // With HTTP/2 the URI names the host, and nothing else is checked.
+    if request.version() == Version::HTTP_2 { None } else { malformed_head(request) }
 }
 
-/// A target that is no path, which only `OPTIONS` may have.
+/// The target of a request about the server as a whole; only `OPTIONS` may have it.
 const EVERYTHING: &str = "*";
 
-/// The answer to a request for that target (Go: `ServeMux.ServeHTTP`).
-fn about_nothing<B>(request: &Request<B>) -> Option<Reply> {
+/// The response to a request for that target (Go: `ServeMux.ServeHTTP`).
+fn server_options<B>(request: &Request<B>) -> Option<Reply> {
     if request.uri().path() != EVERYTHING {
         return None;
     }
@@ -259,7 +281,7 @@ fn about_nothing<B>(request: &Request<B>) -> Option<Reply> {
     Some(reply)
 }
 
-fn strange_head(request: &Request<Incoming>) -> Option<Reply> {
+fn malformed_head(request: &Request<Incoming>) -> Option<Reply> {
     let hosts = request.headers().get_all(HOST).iter().count();
     let old = request.version() < Version::HTTP_11;
     if hosts > 1 {
@@ -297,7 +319,7 @@ mod tests {
             let mut request = Request::new(());
             *request.method_mut() = method;
             *request.uri_mut() = http::Uri::from_static(target);
-            let reply = about_nothing(&request)?;
+            let reply = server_options(&request)?;
             Some((reply.status().as_u16(), reply.headers().contains_key(CONNECTION)))
         };
         assert_eq!(ask(Method::OPTIONS, "*"), Some((200, false)));

@@ -1,7 +1,7 @@
-//! SPDY/3.1 as far as a client of a runtime's streaming server needs it.
+//! The part of SPDY/3.1 that a client of a runtime's streaming server needs.
 //!
 //! Owns: frames and the compressed headers of new streams. Deliberately absent: flow control, which
-//! those servers do not use, and the headers of replies, which say nothing.
+//! those servers do not use, and the headers of replies, which carry no information.
 
 use flate2::{Compress, Compression, FlushCompress};
 use std::io;
@@ -9,8 +9,12 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// The dictionary that header blocks are compressed with (SPDY/3, section 2.6.10.1).
 const DICTIONARY: &[u8] = include_bytes!("spdy/dictionary.bin");
-/// More than a streaming server puts into one frame.
-const MOST: usize = 1 << 22;
+/// The maximal bytes of a data frame that are returned at once.
+const PIECE: usize = 16 << 10;
+/// Larger than any control frame of a streaming server.
+const MOST_CONTROL: usize = 64 << 10;
+/// The maximal length of a frame (24 bits).
+const MOST: usize = (1 << 24) - 1;
 const VERSION: u16 = 0x8003;
 const SYN_STREAM: u16 = 1;
 const SYN_REPLY: u16 = 2;
@@ -19,10 +23,10 @@ const PING: u16 = 6;
 const GOAWAY: u16 = 7;
 const FIN: u8 = 1;
 
-/// What came from the other side.
+/// A frame from the peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Frame {
-    /// Bytes of a stream; `end` if they are the last.
+    /// Bytes of a stream, possibly part of a frame; `end` if they are the last.
     Data {
         /// The stream.
         stream: u32,
@@ -31,17 +35,17 @@ pub(crate) enum Frame {
         /// The bytes.
         data: Vec<u8>,
     },
-    /// A stream is over.
+    /// A stream was reset.
     Reset(u32),
-    /// To be sent back as it is.
+    /// To be sent back unchanged.
     Ping(u32),
-    /// The connection is over.
+    /// The peer closes the connection.
     GoAway,
-    /// Nothing that matters here.
+    /// A frame that is ignored.
     Other,
 }
 
-/// Writes the headers of new streams; one for each connection.
+/// Compresses the headers of new streams; one per connection.
 #[derive(Debug)]
 pub(crate) struct Headers(Compress);
 
@@ -85,8 +89,9 @@ fn length(flags: u8, length: usize) -> [u8; 4] {
     [flags, a, b, c]
 }
 
-/// Bytes of a stream.
+/// Bytes of a stream, as many as a frame can hold.
 pub(crate) fn data(stream: u32, bytes: &[u8], end: bool) -> Vec<u8> {
+    let bytes = bytes.get(..MOST).unwrap_or(bytes);
     let mut frame = Vec::with_capacity(bytes.len() + 8);
     frame.extend(stream.to_be_bytes());
     frame.extend(length(if end { FIN } else { 0 }, bytes.len()));
@@ -94,34 +99,67 @@ pub(crate) fn data(stream: u32, bytes: &[u8], end: bool) -> Vec<u8> {
     frame
 }
 
-/// An answer to a ping.
+/// The response to a ping.
 pub(crate) fn ping(id: u32) -> Vec<u8> {
     control(PING, 0, &id.to_be_bytes())
 }
 
-/// Reads one frame. Not cancel-safe.
-pub(crate) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Frame> {
-    let mut head = [0_u8; 8];
-    stream.read_exact(&mut head).await?;
-    let [a, b, c, d, flags, x, y, z] = head;
-    let size = usize::try_from(u32::from_be_bytes([0, x, y, z])).unwrap_or(MOST + 1);
-    if size > MOST {
-        return Err(io::Error::other("a frame is too large"));
+/// Reads the frames of a streaming server.
+#[derive(Debug)]
+pub(crate) struct Reader<R> {
+    from: R,
+    /// The current data frame: its stream, the remaining bytes, and whether it is the last.
+    data: Option<(u32, usize, bool)>,
+}
+
+impl<R: AsyncRead + Unpin> Reader<R> {
+    pub(crate) fn new(from: R) -> Self {
+        Self { from, data: None }
     }
-    let mut body = vec![0; size];
-    stream.read_exact(&mut body).await?;
-    if a & 0x80 == 0 {
-        let stream = u32::from_be_bytes([a, b, c, d]);
-        return Ok(Frame::Data { stream, end: flags & FIN != 0, data: body });
+
+    /// The next frame, or the next piece of one. Not cancel-safe.
+    pub(crate) async fn next(&mut self) -> io::Result<Frame> {
+        if let Some((stream, left, fin)) = self.data.take() {
+            return self.piece(stream, left, fin).await;
+        }
+        let mut head = [0_u8; 8];
+        self.from.read_exact(&mut head).await?;
+        let [a, b, c, d, flags, x, y, z] = head;
+        let size = usize::try_from(u32::from_be_bytes([0, x, y, z])).unwrap_or(MOST);
+        if a & 0x80 == 0 {
+            let stream = u32::from_be_bytes([a, b, c, d]);
+            return self.piece(stream, size, flags & FIN != 0).await;
+        }
+        if size > MOST_CONTROL {
+            return Err(io::Error::other("a control frame is too large"));
+        }
+        let mut body = vec![0; size];
+        self.from.read_exact(&mut body).await?;
+        let first = body.first_chunk::<4>().map_or(0, |id| u32::from_be_bytes(*id) & 0x7fff_ffff);
+        Ok(match u16::from_be_bytes([c, d]) {
+            SYN_REPLY if flags & FIN != 0 => {
+                Frame::Data { stream: first, end: true, data: Vec::new() }
+            }
+            RST_STREAM => Frame::Reset(first),
+            PING => Frame::Ping(first),
+            GOAWAY => Frame::GoAway,
+            _ => Frame::Other,
+        })
     }
-    let first = body.first_chunk::<4>().map_or(0, |id| u32::from_be_bytes(*id) & 0x7fff_ffff);
-    Ok(match u16::from_be_bytes([c, d]) {
-        SYN_REPLY if flags & FIN != 0 => Frame::Data { stream: first, end: true, data: Vec::new() },
-        RST_STREAM => Frame::Reset(first),
-        PING => Frame::Ping(first),
-        GOAWAY => Frame::GoAway,
-        _ => Frame::Other,
-    })
+
+    async fn piece(&mut self, stream: u32, left: usize, fin: bool) -> io::Result<Frame> {
+        let mut data = vec![0; left.min(PIECE)];
+        let read = if left == 0 { 0 } else { self.from.read(&mut data).await? };
+        if read == 0 && left > 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        data.truncate(read);
+        let left = left.saturating_sub(read);
+        if left > 0 {
+            self.data = Some((stream, left, fin));
+        }
+        Ok(Frame::Data { stream, end: fin && left == 0, data })
+    }
 }
 
 #[cfg(test)]
@@ -133,12 +171,31 @@ mod tests {
     async fn frames_are_read_as_they_were_written() {
         let mut wire = data(5, b"abc", true);
         wire.extend(ping(2));
-        let mut wire = wire.as_slice();
+        let mut reader = Reader::new(wire.as_slice());
         let want = Frame::Data { stream: 5, end: true, data: b"abc".to_vec() };
-        assert_eq!(read(&mut wire).await.unwrap(), want);
-        assert_eq!(read(&mut wire).await.unwrap(), Frame::Ping(2));
-        assert!(read(&mut wire).await.is_err());
-        assert!(read(&mut [0, 0, 0, 1, 0, 255, 255, 255].as_slice()).await.is_err());
+        assert_eq!(reader.next().await.unwrap(), want);
+        assert_eq!(reader.next().await.unwrap(), Frame::Ping(2));
+        assert!(reader.next().await.is_err());
+        let large = [0x80, 3, 0, 2, 0, 255, 255, 255];
+        assert!(Reader::new(large.as_slice()).next().await.is_err(), "a control frame");
+    }
+
+    #[tokio::test]
+    async fn large_frames_come_in_pieces_and_small_ones_are_made() {
+        let wire = data(7, &vec![b'x'; 1 << 25], true);
+        assert_eq!(wire.len(), 8 + MOST, "no more than its length can say");
+        let (mut reader, mut all) = (Reader::new(wire.as_slice()), 0);
+        loop {
+            let Frame::Data { stream: 7, end, data } = reader.next().await.unwrap() else {
+                panic!("only data was sent");
+            };
+            assert!(data.len() <= PIECE);
+            all += data.len();
+            if end {
+                break;
+            }
+        }
+        assert_eq!(all, MOST);
     }
 
     #[test]

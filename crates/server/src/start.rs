@@ -16,26 +16,26 @@ use tokio::net::TcpListener;
 /// Settings of the server.
 #[derive(Debug, Clone)]
 pub struct ServerSettings {
-    /// The HTTPS address, if it is served.
+    /// The HTTPS address, if served.
     pub https: Option<SocketAddr>,
-    /// The read-only address, if it is served.
+    /// The read-only address, if served.
     pub read_only: Option<SocketAddr>,
-    /// Handlers.
+    /// The enabled handlers.
     pub switches: Switches,
     /// TLS.
     pub tls: TlsSettings,
-    /// Certificate and key files that are followed.
+    /// Certificate and key files that are reloaded when they change.
     pub certificate_files: Option<(PathBuf, PathBuf)>,
     /// The client CA bundle.
     pub client_ca: Option<PathBuf>,
-    /// Identity and access.
+    /// Authentication and authorization.
     pub auth: AuthConfig,
 }
 
 /// Why the server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// A review is configured, but there is no API server to ask.
+    /// A review is configured, but there is no API server for it.
     #[error("no client provided, cannot use webhook {0}")]
     NoReviewer(&'static str),
     /// The client CA cannot be used.

@@ -1,8 +1,8 @@
-//! What a request asks for, read as Go's `net/url` and `net/http` read it.
+//! The target of a request, parsed as Go's `net/url` and `net/http` do.
 //!
-//! Promises: the decoded path, the spelling that the mux compares, and the query are those of a Go
-//! server for the same bytes; a target that Go refuses is refused. Deliberately absent: which
-//! paths there are (`route`).
+//! Promises: the decoded path, the encoded path that the mux compares, and the query are those of a
+//! Go server for the same bytes; a target that Go rejects is rejected. Deliberately absent: which
+//! paths exist (`route`).
 
 use crate::head::LongTarget;
 use http::{Method, Request, Uri};
@@ -21,13 +21,13 @@ pub struct Target {
     pub query: String,
 }
 
-/// Go's parser refuses the target.
+/// Go's parser rejects the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("invalid URI for request")]
 pub struct BadTarget;
 
 impl Target {
-    /// Reads the target of a request, also one that its URI could not hold.
+    /// Parses the target of a request, also one that its URI could not hold.
     pub(crate) fn of<B>(request: &Request<B>) -> Result<Self, BadTarget> {
         match request.extensions().get::<LongTarget>() {
             Some(LongTarget(long)) => {
@@ -40,7 +40,7 @@ impl Target {
         }
     }
 
-    /// Reads the target of a request.
+    /// Parses the target of a request.
     pub fn parse(method: &Method, uri: &Uri) -> Result<Self, BadTarget> {
         let raw = uri.path();
         let authority_alone = uri.scheme().is_none() && uri.authority().is_some();
@@ -60,14 +60,14 @@ impl Target {
         Ok(Self { path, escaped, query: query.to_owned() })
     }
 
-    /// A part of the decoded path in Go's quotes, which show bytes that are no text.
+    /// A segment of the decoded path in Go's quotes, which show bytes that are not UTF-8.
     pub(crate) fn quoted(&self, part: usize) -> String {
         let decoded = unescape(self.escaped.as_bytes()).unwrap_or(Decoded(Vec::new()));
         let mut parts = decoded.as_bytes().split(|byte| *byte == b'/');
         quote_bytes(parts.by_ref().skip_while(|part| part.is_empty()).nth(part).unwrap_or_default())
     }
 
-    /// The bytes of the decoded path, which may be no text.
+    /// The bytes of the decoded path, which may not be UTF-8.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         unescape(self.escaped.as_bytes()).map(|decoded| decoded.0).unwrap_or_default()
     }
@@ -95,7 +95,7 @@ pub(crate) fn query<B>(request: &Request<B>) -> Cow<'_, str> {
     }
 }
 
-/// A query with escapes for bytes that are no text; they mean the same.
+/// A query with bytes that are not UTF-8 percent-encoded; the meaning is the same.
 fn as_text(query: &[u8]) -> String {
     let mut text = String::with_capacity(query.len());
     for chunk in query.utf8_chunks() {
@@ -133,7 +133,7 @@ fn unescape(text: &[u8]) -> Option<Decoded> {
     Some(Decoded(bytes))
 }
 
-/// One segment of a path decoded; as it is if it cannot be.
+/// One decoded segment of a path; unchanged if it cannot be decoded.
 pub(crate) fn unescape_segment(segment: &str) -> String {
     let decoded = unescape(segment.as_bytes()).and_then(|bytes| String::from_utf8(bytes.0).ok());
     decoded.unwrap_or_else(|| segment.to_owned())
@@ -160,7 +160,8 @@ fn is_valid_encoding(raw: &[u8]) -> bool {
     raw.iter().all(|byte| stays(*byte) || b"!'()*[]%".contains(byte))
 }
 
-/// Go's `path.Clean` as its mux uses it: no `.`, `..` or empty parts, the trailing slash kept.
+/// Go's `path.Clean` as its mux uses it: `.`, `..` and empty segments are removed, a trailing slash
+/// is kept.
 #[must_use]
 pub fn clean(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();

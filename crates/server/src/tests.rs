@@ -1,4 +1,5 @@
-//! Every route of the table over a real connection: a node without pods, everything switched on.
+//! Every route of the table over a real connection, on a node without pods and with everything
+//! enabled.
 
 use crate::auth::{AuthConfig, Guard};
 use crate::health_metrics::HealthMetrics;
@@ -76,7 +77,8 @@ fn logs() -> LogHandle {
     LogLayer::new(&config, clock, Sinks::standard(&config)).handle()
 }
 
-/// Answers of a node without pods; `guard` as on the secure port, `None` as on the read-only one.
+/// The service of a node without pods; `guard` as on the secure port, `None` as on the read-only
+/// one.
 pub(crate) fn service(switches: Switches, guard: Option<Guard>, tasks: &Tasks) -> Arc<Service> {
     let metrics = Registry::new();
     let clock = Arc::new(PausedClock::new());
@@ -102,6 +104,7 @@ pub(crate) fn service(switches: Switches, guard: Option<Guard>, tasks: &Tasks) -
         clock,
         tasks: tasks.clone(),
         checkpoints: crate::CheckpointQuota::default(),
+        sessions: crate::Sessions::default(),
     };
     Arc::new(Service {
         switches,
@@ -131,7 +134,7 @@ fn guard(anonymous: bool) -> Guard {
     Guard::new(config, None, None, crate::auth::AuthMetrics::new(&Registry::new()))
 }
 
-/// Status and whole answer of one request.
+/// Status and complete response of one request.
 async fn ask(address: SocketAddr, method: &str, path: &str, headers: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!(
@@ -145,7 +148,7 @@ async fn ask(address: SocketAddr, method: &str, path: &str, headers: &str) -> (u
     (status.unwrap_or_else(|| panic!("{method} {path}: {text}")), text)
 }
 
-/// Server, method, path and result of each row.
+/// Server, method, path and expected result of each row.
 fn table() -> Vec<(String, String, String, String)> {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/parity/routes.tsv");
     let text = sys::fs::read_to_string(file).unwrap();
@@ -170,7 +173,7 @@ fn concrete(template: &str) -> String {
     .fold(template.to_owned(), |path, (name, value)| path.replace(name, value))
 }
 
-/// What a node without pods answers.
+/// The status that a node without pods responds with.
 fn expected(path: &str, method: &str) -> u16 {
     match path {
         p if p.starts_with("/exec/") || p.starts_with("/attach/") => 400,
@@ -284,6 +287,54 @@ async fn more_headers_than_anybody_reads_are_no_fault() {
     for count in [990, 1100, 20_000] {
         let (status, text) = ask(address, "GET", "/healthz", &"X-A: b\r\n".repeat(count)).await;
         assert_eq!(status, 200, "{count}: {text}");
+    }
+    tasks.shutdown().await;
+}
+
+/// The status of every response on a connection that these bytes are sent on.
+async fn statuses(address: SocketAddr, sent: &str) -> Vec<u16> {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(sent.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    let text = String::from_utf8_lossy(&answer).into_owned();
+    let lines = text.split("HTTP/1.1 ").skip(1);
+    lines.map(|rest| rest.get(..3).and_then(|code| code.parse().ok()).unwrap()).collect()
+}
+
+// A body that one parser reads as a request and the other does not.
+#[tokio::test]
+async fn no_request_is_hidden_in_a_body() {
+    let tasks = Tasks::new();
+    let address = serve(ALL, Some(guard(true)), &tasks).await;
+    let hidden = "GET /no/such/path HTTP/1.1\r\nHost: a\r\n\r\n";
+    let last = "GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let post = "POST /healthz HTTP/1.1\r\nHost: a\r\n";
+    let chunked = "Transfer-Encoding: chunked\r\n\r\n";
+    let size = hidden.len();
+    let body = format!("{size:x}\r\n{hidden}\r\n0\r\n\r\n");
+    for (sent, want) in [
+        (format!("{post}{chunked}{body}{last}"), &[200, 200][..]),
+        // More headers than hyper accepts: those that delimit a body are not dropped.
+        (format!("{post}{}{chunked}{body}{last}", "Accept: a/b\r\n".repeat(1500)), &[200, 200]),
+        (format!("{post}Content-Length: 3\r\n{chunked}{body}{last}"), &[200, 200]),
+        (
+            format!("{post}Content-Length: {size}\r\nContent-Length: {size}\r\n\r\n{hidden}{last}"),
+            &[200, 200],
+        ),
+        // Nothing after a length of 65 zeros can be parsed.
+        (format!("{post}{chunked}{}{body}{last}", "0".repeat(65)), &[200]),
+        (format!("{post}{chunked}{size:x};\n{hidden}\r\n0\r\n\r\n{last}"), &[200]),
+        // Nor anything after a malformed request, also after a rejected upgrade.
+        (
+            format!(
+                "{post}Connection: Upgrade\r\nUpgrade: x\r\n\r\nGET /%zz HTTP/1.1\r\nHost: a\r\n\r\n{last}"
+            ),
+            &[200, 400],
+        ),
+    ] {
+        let codes = statuses(address, &sent).await;
+        assert_eq!(codes, want, "{sent:.300}");
     }
     tasks.shutdown().await;
 }

@@ -1,8 +1,9 @@
 //! The serving certificate and the TLS settings.
 //!
 //! Promises: the certificate is looked up at each handshake, so that a new file or a rotated
-//! certificate is used at once; a client certificate is asked for but judged by `auth`, as
-//! upstream does, so that a bad one never breaks the handshake itself.
+//! certificate is used at once; a client certificate is requested in the handshake but verified by
+//! `auth`, as upstream does, so that an untrusted one does not fail the handshake; only a malformed
+//! one does.
 
 mod groups;
 mod order;
@@ -22,19 +23,19 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-/// Why there is no TLS to serve with. Display is upstream's text where it has one.
+/// Why TLS cannot be served. Display is upstream's text where it has one.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A cipher suite that is not known.
+    /// An unknown cipher suite.
     #[error("Cipher suite {0} not supported or doesn't exist")]
     Cipher(String),
-    /// A version that is not known.
+    /// An unknown TLS version.
     #[error("unknown tls version {0:?}")]
     Version(String),
     /// Known, but not offered by this build.
     #[error("{0} is not offered: this build has TLS 1.2 (AEAD suites with ECDHE) and TLS 1.3 only")]
     NotOffered(String),
-    /// Exchanges of keys that Go has, and none that this build has.
+    /// Only key exchanges that Go has and this build lacks.
     #[error(
         "none of the curve preferences {0:?} is offered: this build has 23, 24, 25 and 29 only"
     )]
@@ -50,18 +51,18 @@ pub enum TlsError {
     /// One file of the pair is missing.
     #[error("error reading {}, certificate and key must be supplied as a pair", .0.display())]
     HalfPair(PathBuf),
-    /// The library refused.
+    /// An error of rustls.
     #[error(transparent)]
     Rustls(#[from] rustls::Error),
-    /// A file operation.
+    /// A failed file operation.
     #[error(transparent)]
     File(#[from] sys::fs::FsError),
-    /// A certificate could not be made.
+    /// A certificate could not be created.
     #[error("make a self-signed certificate: {0}")]
     SelfSigned(String),
 }
 
-/// The certificate in use; empty until there is one.
+/// The certificate in use; empty until one is installed.
 #[derive(Debug, Default)]
 pub struct ServingCertificate {
     current: ArcSwapOption<CertifiedKey>,
@@ -81,25 +82,26 @@ impl ServingCertificate {
         let provider = provider();
         let key = provider.key_provider.load_private_key(key).map_err(|e| e.to_string())?;
         let pair = CertifiedKey::new(chain, key);
-        // Two files are never written at the same moment: half a new pair is none.
+        // The two files are never written at the same time: a certificate with another key is
+        // rejected.
         pair.keys_match().map_err(|e| e.to_string())?;
         self.current.store(Some(Arc::new(pair)));
         Ok(())
     }
 
-    /// The certificate itself, as it is shown to clients.
+    /// The leaf certificate, as sent to clients.
     #[cfg(test)]
     pub(crate) fn leaf(&self) -> Option<CertificateDer<'static>> {
         self.current.load().as_ref().and_then(|pair| pair.cert.first().cloned())
     }
 
-    /// Asks somebody who keeps the certificate fresh at each handshake, from now on.
+    /// From now on looks up the certificate in `keeper` at each handshake.
     pub fn follow(&self, keeper: Arc<dyn ResolvesServerCert>) {
-        // Said once, at start.
+        // Called once, at start.
         let _first = self.kept_by.set(keeper);
     }
 
-    /// Reads the pair of files and puts it into use.
+    /// Reads the pair of files and installs it.
     pub fn read(&self, certificate: &Path, key: &Path) -> Result<(), TlsError> {
         let unusable =
             |path: &Path, reason: String| TlsError::Unusable { path: path.to_owned(), reason };
@@ -131,16 +133,16 @@ pub struct TlsSettings {
     pub ask_client: AskClient,
 }
 
-/// Whether clients are asked for a certificate, and whose they are told to show.
+/// Whether clients are asked for a certificate, and for which authorities.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AskClient {
     /// There is no client CA.
     #[default]
     Never,
-    /// One of the authorities that were there at start.
+    /// Of one of the authorities that were configured at start.
     AtStart,
-    /// One of the authorities that are there now (gate ReloadKubeletClientCAFile). As upstream's
-    /// settings for each client lack the names of protocols, there is no HTTP/2 then.
+    /// Of one of the current authorities (gate ReloadKubeletClientCAFile). Upstream's per-client
+    /// settings lack the ALPN protocols, so there is no HTTP/2 then.
     Followed,
 }
 
@@ -148,7 +150,7 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// Go's names of what we can do, with rustls' names.
+/// Go's names of the supported suites, with rustls' names.
 const SUITES: [(&str, rustls::CipherSuite); 11] = {
     use rustls::CipherSuite as S;
     [
@@ -175,7 +177,7 @@ const SUITES: [(&str, rustls::CipherSuite); 11] = {
     ]
 };
 
-/// Suites that Go knows and this build does not have (RSA key exchange, CBC, RC4, 3DES).
+/// Suites that Go knows and this build lacks (RSA key exchange, CBC, RC4, 3DES).
 fn known_to_go(name: &str) -> bool {
     name.starts_with("TLS_RSA_WITH_")
         || name.contains("_CBC_")
@@ -183,7 +185,7 @@ fn known_to_go(name: &str) -> bool {
         || name.contains("_3DES_")
 }
 
-/// The server's TLS; clients are told the names of these authorities.
+/// The server's TLS configuration; the names of these authorities are sent to clients.
 pub(crate) fn server_tls(
     settings: &TlsSettings,
     certificate: &Arc<ServingCertificate>,
@@ -239,7 +241,7 @@ pub(crate) fn server_tls(
     ServerTls::new(Box::new(config), authorities)
 }
 
-/// Takes any client certificate whose key is proven; trust is decided by `auth`.
+/// Accepts any client certificate whose key is proven; `auth` decides about trust.
 #[derive(Debug)]
 struct AskOnly {
     provider: Arc<CryptoProvider>,
@@ -257,10 +259,15 @@ impl ClientCertVerifier for AskOnly {
 
     fn verify_client_cert(
         &self,
-        _leaf: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
         _now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
+        // Go parses all of them first.
+        let mut all = std::iter::once(leaf).chain(intermediates);
+        if all.any(|certificate| units::x509::outline_fault(certificate).is_some()) {
+            return Err(rustls::CertificateError::BadEncoding.into());
+        }
         Ok(ClientCertVerified::assertion())
     }
 
@@ -295,7 +302,7 @@ impl ClientCertVerifier for AskOnly {
     }
 }
 
-/// Uses `kubelet.crt` and `kubelet.key` in `folder`, made and self-signed if neither is there.
+/// Uses `kubelet.crt` and `kubelet.key` in `folder`; creates a self-signed pair if neither exists.
 pub fn self_signed(
     certificate: &ServingCertificate,
     folder: &Path,

@@ -1,9 +1,9 @@
-//! Makes requests of clients that dial a socket by its path acceptable.
+//! Accepts clients that send a socket's path as their authority.
 //!
-//! Go's gRPC sends the path it dialed as `:authority`, which is no host name, and the HTTP/2 library
-//! refuses such a request. This sits between the socket and the library: it reads the client's frames,
-//! rewrites each header block with the authority `localhost`, and passes everything else on as it is.
-//! Answers are not touched.
+//! Go's gRPC sends the path it dialed as `:authority`, which is not a host name, and the HTTP/2
+//! library refuses such a request. This filter sits between the socket and the library: it reads
+//! the client's frames, rewrites each header block with the authority `localhost`, and passes
+//! everything else on unchanged. Responses are not touched.
 //!
 //! ```text
 //! preface ──▶ frames: HEADERS (CONTINUATION…) ──▶ decoded, rewritten, one block
@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FRAME_HEAD: usize = 9;
-/// The largest frame a server accepts unless it says otherwise, and ours do not.
+/// The largest frame that a server accepts by default; ours keep the default.
 const MAX_FRAME: usize = 16_384;
 /// Header blocks larger than this end the connection.
 const MAX_BLOCK: usize = 128 << 10;
@@ -121,7 +121,7 @@ enum State {
     Frame,
     /// The rest of a frame that is passed on.
     Pass(usize),
-    /// No HTTP/2: everything is passed on.
+    /// Not HTTP/2: everything is passed on.
     Raw,
 }
 
@@ -159,7 +159,7 @@ impl Rewriter {
         }
     }
 
-    /// Moves everything that is complete from `input` to the output.
+    /// Moves all complete frames from `input` to the output.
     fn take(&mut self, input: &mut BytesMut) -> io::Result<()> {
         while !input.is_empty() {
             match self.state {

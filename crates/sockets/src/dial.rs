@@ -1,4 +1,4 @@
-//! Connections to sockets of plugins. The authority is always `localhost`.
+//! Connects to the sockets of plugins. The authority is always `localhost`.
 
 use hyper_util::rt::TokioIo;
 use std::path::{Path, PathBuf};
@@ -12,20 +12,20 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Why a plugin could not be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
-    /// Nobody answered in time.
+    /// No connection in time.
     #[error("context deadline exceeded")]
     TimedOut,
 }
 
-/// A channel whose connection is made by the first call, and made again when it is lost.
+/// A channel that connects with the first call, and again when the connection is lost.
 pub fn lazy(socket: &Path) -> Channel {
     let socket = socket.to_owned();
     Endpoint::from_static("http://localhost")
         .connect_with_connector_lazy(tower::service_fn(move |_| open(socket.clone())))
 }
 
-/// A channel to what a gRPC target names (`host:port`, `dns:///host:port`, `unix:/path`), without
-/// encryption; connected by the first call.
+/// A channel to a gRPC target (`host:port`, `dns:///host:port`, `unix:/path`), without encryption;
+/// connects with the first call.
 pub fn lazy_target(target: &str) -> Result<Channel, tonic::transport::Error> {
     if let Some(path) = target.strip_prefix("unix:") {
         return Ok(lazy(Path::new(path.strip_prefix("//").unwrap_or(path))));
@@ -38,7 +38,7 @@ pub fn lazy_target(target: &str) -> Result<Channel, tonic::transport::Error> {
     Ok(endpoint.connect_timeout(CONNECT).connect_lazy())
 }
 
-/// A channel that is connected; tries again until the time is over, as the plugin may be about to
+/// A connected channel; retries until `within` has passed, because the plugin may be about to
 /// listen.
 pub async fn connect(socket: &Path, within: Duration) -> Result<Channel, DialError> {
     const FIRST: Duration = Duration::from_millis(100);
@@ -51,7 +51,7 @@ pub async fn connect(socket: &Path, within: Duration) -> Result<Channel, DialErr
             match endpoint.connect_with_connector(connector).await {
                 Ok(channel) => return channel,
                 Err(error) => {
-                    tracing::debug!(err = %with_causes(&error), "socket does not answer yet");
+                    tracing::debug!(err = %with_causes(&error), "Failed to connect to the socket, retrying");
                 }
             }
             tokio::time::sleep(wait).await;

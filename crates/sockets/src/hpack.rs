@@ -1,6 +1,7 @@
-//! Header compression of HTTP/2 (RFC 7541): a whole decoder, and an encoder that never compresses.
+//! Header compression of HTTP/2 (RFC 7541): a complete decoder, and an encoder that never
+//! compresses.
 //!
-//! Only as much as is needed to read what a client sends and to pass it on in other words.
+//! Only what is needed to read a client's headers and to pass them on in another encoding.
 
 mod tables;
 
@@ -8,40 +9,40 @@ use std::collections::VecDeque;
 use std::sync::OnceLock;
 use tables::{CODE_BITS, FIELDS};
 
-/// What servers offer unless they say otherwise, and ours do not.
+/// The table size that servers offer by default; ours keep the default.
 const TABLE_BYTES: usize = 4096;
-/// What each entry of the table counts beside its text.
+/// The overhead counted for each table entry.
 const ENTRY_OVERHEAD: usize = 32;
-/// Fields of one message may not grow beyond this.
+/// The limit for all fields of one message.
 const MAX_LIST_BYTES: usize = 256 << 10;
 
-/// A header block that breaks the rules.
+/// An invalid header block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HpackError {
     /// It ends in the middle of a field.
     #[error("header block is cut short")]
     Short,
-    /// A number is too large for anything here.
+    /// A number is too large.
     #[error("number in header block is too large")]
     Number,
-    /// A field is named by a number nobody has given out.
+    /// A field index that is not in the table.
     #[error("header field {0} does not exist")]
     Index(usize),
-    /// The text is no valid code.
+    /// The string is not valid Huffman code.
     #[error("bad code in header text")]
     Code,
-    /// The client wants a larger table than it was offered.
+    /// The client requests a larger table than it was offered.
     #[error("header table may not have {0} bytes")]
     TableSize(usize),
-    /// The fields are too many.
+    /// The fields exceed the limit.
     #[error("header list is too long")]
     TooLong,
 }
 
-/// One header field; texts need not be UTF-8.
+/// One header field; name and value need not be UTF-8.
 pub(crate) type Field = (Vec<u8>, Vec<u8>);
 
-/// The reading side of one connection.
+/// The decoder state of one connection.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     newest_first: VecDeque<Field>,
@@ -55,7 +56,7 @@ impl Decoder {
         Self { newest_first: VecDeque::new(), bytes: 0, limit: TABLE_BYTES }
     }
 
-    /// Reads one whole block.
+    /// Decodes one complete block.
     pub(crate) fn decode(&mut self, block: &[u8]) -> Result<Vec<Field>, HpackError> {
         let mut input = Input(block);
         let mut fields = Vec::new();
@@ -117,7 +118,7 @@ impl Decoder {
     }
 }
 
-/// Writes fields as plain texts, without touching the reader's table.
+/// Encodes fields as literals, without using the receiver's table.
 pub(crate) fn encode(fields: &[Field]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in fields {
@@ -185,7 +186,7 @@ impl Input<'_> {
     }
 }
 
-/// A step of the code's tree: another step, or the byte that is read.
+/// A node of the Huffman tree: another node, or a decoded byte.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Missing,
@@ -251,7 +252,7 @@ fn uncode(text: &[u8]) -> Result<Vec<u8>, HpackError> {
             }
         }
     }
-    // What is left must be the start of the end-of-text code: fewer than eight ones.
+    // The remaining bits must be a prefix of the end-of-string code: fewer than eight ones.
     if pending < 8 && ones { Ok(out) } else { Err(HpackError::Code) }
 }
 

@@ -1,6 +1,7 @@
-//! Serving on a socket of ours.
+//! Serves on our own sockets.
 
 use crate::authority::LocalAuthority;
+use crate::seats::{Seat, Seats};
 use crate::unknown;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,8 +16,12 @@ use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::transport::server::Connected;
 
-/// How often a name is taken that others want as well.
+/// How often binding is retried when another process takes the path.
 const ATTEMPTS: u32 = 10;
+/// Concurrently processed calls of one connection; others wait.
+const CALLS: usize = 32;
+/// Open streams of one connection.
+const STREAMS: u32 = 128;
 
 /// Why a socket could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +34,7 @@ pub struct ListenError {
     pub source: io::Error,
 }
 
-/// A socket that clients can dial already.
+/// A socket that clients can already dial.
 #[derive(Debug)]
 pub struct Listening {
     listener: UnixListener,
@@ -37,7 +42,7 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// Binds a new socket; what has its name is removed first.
+    /// Binds a new socket; an existing entry of that path is removed first.
     pub fn bind(path: &Path) -> Result<Self, ListenError> {
         let failed = |source| ListenError { path: path.to_owned(), source };
         let mut attempts = ATTEMPTS;
@@ -46,7 +51,7 @@ impl Listening {
             attempts -= 1;
             match UnixListener::bind(path) {
                 Ok(listener) => break listener,
-                // Somebody else took the name in between; the last one has it.
+                // Another process took the path in between; the last one has it.
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse && attempts > 0 => {}
                 Err(error) => return Err(failed(error)),
             }
@@ -54,7 +59,7 @@ impl Listening {
         Ok(Self { listener, path: path.to_owned() })
     }
 
-    /// Takes a socket over: it is bound under another name and put in place in one step.
+    /// Replaces a socket: it is bound under another name and renamed into place.
     pub fn replace(path: &Path) -> Result<Self, ListenError> {
         let failed = |source| ListenError { path: path.to_owned(), source };
         let mut name = std::ffi::OsString::from(".");
@@ -72,23 +77,42 @@ impl Listening {
         &self.path
     }
 
-    /// Answers until the token is cancelled; an error means that nobody is answered any more.
+    /// Serves until the token is cancelled; an error means that nothing is served any more.
     pub async fn serve(
         self,
         routes: Routes,
         token: CancellationToken,
     ) -> Result<(), tonic::transport::Error> {
-        let connections = UnixListenerStream::new(self.listener)
-            .map(|accepted| accepted.map(|stream| Connection(LocalAuthority::new(stream))));
+        let (seats, path) = (Seats::default(), self.path);
+        let connections = UnixListenerStream::new(self.listener).filter_map(move |accepted| {
+            let stream = match accepted {
+                Ok(stream) => stream,
+                Err(error) => return Some(Err(error)),
+            };
+            let peer = stream.peer_cred().ok().and_then(|peer| peer.pid());
+            let Some(seat) = seats.take(peer) else {
+                tracing::debug!(socket = %path.display(), peer, "Connection refused: too many connections");
+                return None;
+            };
+            Some(Ok(Connection { stream: LocalAuthority::new(stream), _seat: seat }))
+        });
         let ended = async move { token.cancelled().await };
-        let routes = unknown::told(routes);
-        Server::builder().add_routes(routes).serve_with_incoming_shutdown(connections, ended).await
+        let routes = unknown::with_go_errors(routes);
+        Server::builder()
+            .concurrency_limit_per_connection(CALLS)
+            .max_concurrent_streams(STREAMS)
+            .add_routes(routes)
+            .serve_with_incoming_shutdown(connections, ended)
+            .await
     }
 }
 
 /// One client's connection.
 #[derive(Debug)]
-pub struct Connection(LocalAuthority<UnixStream>);
+pub struct Connection {
+    stream: LocalAuthority<UnixStream>,
+    _seat: Seat,
+}
 
 impl Connected for Connection {
     type ConnectInfo = ();
@@ -102,7 +126,7 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(context, buffer)
+        Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
 
@@ -112,15 +136,15 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         buffer: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(context, buffer)
+        Pin::new(&mut self.stream).poll_write(context, buffer)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(context)
+        Pin::new(&mut self.stream).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(context)
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 
     fn poll_write_vectored(
@@ -128,10 +152,10 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(context, buffers)
+        Pin::new(&mut self.stream).poll_write_vectored(context, buffers)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
+        self.stream.is_write_vectored()
     }
 }

@@ -1,4 +1,4 @@
-//! What a client is told that calls something we do not have, in the words of Go's servers (grpc-go:
+//! Errors for unknown services and methods, in the words of Go's servers (grpc-go:
 //! `Server.handleStream`).
 
 use axum::body::Body;
@@ -8,8 +8,8 @@ use axum::response::Response;
 use tonic::service::Routes;
 use tonic::{Code, Status};
 
-/// The same routes, which name the service or method that they lack.
-pub(crate) fn told(routes: Routes) -> Routes {
+/// The same routes, with errors that name the unknown service or method.
+pub(crate) fn with_go_errors(routes: Routes) -> Routes {
     let router = routes.into_axum_router().fallback(unknown_service);
     router.layer(from_fn(unknown_method)).into()
 }
@@ -21,7 +21,7 @@ async fn unknown_service(request: Request) -> Response {
     })
 }
 
-/// A service says of a method that it lacks only that it does.
+/// Adds the name to a service's error for an unknown method, which has none.
 async fn unknown_method(request: Request, next: Next) -> Response {
     let path = request.uri().path().to_owned();
     let response = next.run(request).await;
@@ -52,11 +52,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_is_told_what_is_unknown() {
-        // As generated code answers.
+        // As generated code responds.
         let lacks = any(|| async { Status::unimplemented("").into_http::<Body>() });
         let refuses = any(|| async { Status::unimplemented("not now").into_http::<Body>() });
         let router = Router::new().route("/a.B/{*rest}", lacks).route("/a.C/Get", refuses);
-        let routes = told(router.into());
+        let routes = with_go_errors(router.into());
         for (path, want) in [
             ("/a.B/None", "unknown method None for service a.B"),
             ("/a.X/Get", "unknown service a.X"),

@@ -1,9 +1,9 @@
-//! `/metrics/cadvisor`: containers, pods and the machine in the names that cAdvisor gave them.
+//! `/metrics/cadvisor`: metrics of containers, pods and the machine under cAdvisor's names.
 //!
-//! Promises: label values come from the runtime's lists and the agent's own cgroup paths only. The page of
-//! a full node has megabytes, so it is written family by family while it is sent: the labels of a cgroup are
-//! made once, families come by name and their samples by label values, as the Go client sorts them.
-//! Deliberately absent: cgroups below a container's.
+//! Promises: label values come from the runtime's lists and the agent's own cgroup paths only. The
+//! response of a full node has megabytes, so it is written family by family while it is sent: the
+//! labels of a cgroup are rendered once, families are sorted by name and their samples by label
+//! values, as in the Go client. Deliberately absent: cgroups below a container's.
 
 mod descriptors;
 mod disks;
@@ -33,7 +33,7 @@ use sys::stats::OpenFiles;
 use telemetry::metrics::{Kind, Scrape};
 use tokio::time::Instant;
 
-/// How long the machine is believed to be what it is (cadvisor: `update_machine_info_interval`).
+/// How long facts about the machine are cached (cadvisor: `update_machine_info_interval`).
 const MACHINE_AGE: Duration = Duration::from_secs(5 * 60);
 
 /// In the order in which they are printed.
@@ -45,7 +45,7 @@ const STATES: [&str; 5] = [
     ",state=\"uninterruptible\"",
 ];
 
-/// Whose cgroup it is.
+/// The owner of a cgroup.
 #[derive(Debug, Clone, Copy, Default)]
 struct Owner<'a> {
     container: &'a str,
@@ -56,7 +56,7 @@ struct Owner<'a> {
     network: Option<&'a Interfaces>,
 }
 
-/// A cgroup with what is printed of it.
+/// A cgroup with the values to be printed.
 struct Shown {
     labels: Labels,
     cgroup: CgroupReading,
@@ -66,19 +66,19 @@ struct Shown {
     is_container: bool,
 }
 
-/// Everything that a page is about.
+/// Everything that a response contains.
 struct Seen {
     /// By container name and path.
     shown: Vec<Shown>,
     disks: Disks,
 }
 
-/// What one page leaves for the next.
+/// State carried over from one response to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     counted: Counted,
     pub(crate) images: ImageNames,
-    /// The text about the machine, and when it was made.
+    /// The text about the machine, and when it was rendered.
     machine: Option<(Instant, String)>,
 }
 
@@ -97,10 +97,10 @@ impl Known {
     }
 }
 
-/// A number of a cgroup.
+/// A value of a cgroup.
 type Count = fn(&Shown) -> u64;
 
-/// The page; without a reading only the machine and the error.
+/// The response; without a reading only the machine and the error.
 pub(crate) fn page(
     config: &StatsConfig,
     reading: Option<&Reading>,
@@ -135,7 +135,7 @@ pub(crate) fn page(
     Box::new(page.pieces(before, Seen { shown, disks }, reading.at, after))
 }
 
-/// The machine, and what the runtime counts itself.
+/// The machine, and the metrics that the runtime reports.
 pub(crate) fn page_from_runtime(
     config: &StatsConfig,
     descriptors: &[MetricDescriptor],
@@ -214,7 +214,7 @@ fn owners<'a>(reading: &'a Reading, images: &'a ImageNames) -> HashMap<&'a str, 
     owners
 }
 
-/// Families with one sample a cgroup.
+/// Families with one sample per cgroup.
 fn add_plain(page: &mut Page) {
     for (desc, kind, value) in &PLAIN {
         page.family(desc, *kind, move |lines, seen| {

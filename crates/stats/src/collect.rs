@@ -1,8 +1,9 @@
-//! Making a [`Reading`]: three lists from the runtime, one walk over the agent's cgroups.
+//! Makes a [`Reading`]: three lists from the runtime, one walk over the agent's cgroups.
 
+use crate::cgroup_cache::{CgroupCache, on_root};
+use crate::processes::first_process;
 use crate::reading::{CgroupReading, ContainerReading, Interfaces, PodReading, Reading};
-use crate::task::{KEPT, StatsConfig, StatsDeps};
-use crate::watched::{Watched, on_root};
+use crate::task::{RETENTION, StatsConfig, StatsDeps};
 use api::stats::PodReference;
 use cri::RuntimeClient;
 use cri::api::{
@@ -17,14 +18,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use sys::stats::{cgroup_usage, network_usage};
 
-/// A base older than this says nothing about the present use.
-const BASE_TOO_OLD: Duration = KEPT;
-/// The base is moved on when it is older than this.
+/// A base older than this is useless for the present rate.
+const BASE_TOO_OLD: Duration = RETENTION;
+/// The base is replaced when it is older than this.
 const BASE_AGE: Duration = Duration::from_secs(10);
-/// How far apart the two looks of a first reading are.
+/// The time between the two measurements of a first reading.
 const FIRST_GAP: Duration = Duration::from_millis(100);
 
-/// CPU time of each cgroup at an earlier moment: what rates are taken against.
+/// CPU time of each cgroup at an earlier time: the base of rates.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Base {
     at: Timestamp,
@@ -36,7 +37,7 @@ impl Base {
         Duration::try_from(now.duration_since(self.at)).unwrap_or_default()
     }
 
-    /// Billionths of a core since then; 0 if the cgroup is new.
+    /// Nanocores since then; 0 if the cgroup is new.
     fn nano_cores(&self, path: &str, total_ns: u64, now: Timestamp) -> u64 {
         let elapsed = self.age(now).as_nanos();
         let Some(before) = self.total_ns.get(path) else { return 0 };
@@ -48,16 +49,16 @@ impl Base {
     }
 }
 
-/// Reads everything; moves the base on when it is due.
+/// Reads everything; replaces the base when it is due.
 pub(crate) async fn collect(
     config: &Arc<StatsConfig>,
     deps: &StatsDeps,
     base: &mut Option<Base>,
-    watched: &mut Watched,
+    cgroup_cache: &mut CgroupCache,
 ) -> Result<Reading, StatsError> {
     let now = deps.clock.now();
     if base.as_ref().is_none_or(|base| base.age(now) > BASE_TOO_OLD) {
-        let total_ns = with(config, watched, Watched::cpu_totals).await?;
+        let total_ns = with(config, cgroup_cache, CgroupCache::cpu_totals).await?;
         *base = Some(Base { at: deps.clock.now(), total_ns });
         tokio::time::sleep(FIRST_GAP).await;
     }
@@ -72,19 +73,19 @@ pub(crate) async fn collect(
     );
     let (sandboxes, containers, stats) =
         listed.map_err(|e| StatsError(format!("failed to list pod stats: {e}")))?;
-    let told = if config.from_runtime { told(&deps.runtime).await? } else { None };
+    let cri_stats = if config.from_runtime { cri_stats(&deps.runtime).await? } else { None };
     let mut pods = pods(sandboxes, containers, stats);
-    if let Some(told) = told {
-        believe(&mut pods, told);
+    if let Some(cri_stats) = cri_stats {
+        attach_cri_stats(&mut pods, cri_stats);
     }
     let before = base.clone().unwrap_or_default();
     let (clock, updates) = (Arc::clone(&deps.clock), deps.runtime.resource_updates());
-    let reading = with(config, watched, move |watched, config| {
-        let mut cgroups = watched.read(config, clock.now(), updates);
+    let reading = with(config, cgroup_cache, move |cgroup_cache, config| {
+        let mut cgroups = cgroup_cache.read(config, clock.now(), updates);
         let at = clock.now();
         place(&mut pods, &cgroups, config);
         for pod in &mut pods {
-            network(watched, pod, &cgroups, config);
+            network(cgroup_cache, pod, &cgroups, config);
         }
         for (path, cgroup) in &mut cgroups {
             cgroup.nano_cores = before.nano_cores(path, cgroup.usage.cpu.total_ns, at);
@@ -101,30 +102,30 @@ pub(crate) async fn collect(
     Ok(reading)
 }
 
-/// Works with the watched cgroups off the runtime's threads. Work that fails leaves none watched, which
-/// only costs opening them again.
+/// Uses the cached cgroups on a blocking thread. If the work fails, the cache is empty, which only
+/// costs opening them again.
 async fn with<T: Send + 'static>(
     config: &Arc<StatsConfig>,
-    watched: &mut Watched,
-    work: impl FnOnce(&mut Watched, &StatsConfig) -> T + Send + 'static,
+    cgroup_cache: &mut CgroupCache,
+    work: impl FnOnce(&mut CgroupCache, &StatsConfig) -> T + Send + 'static,
 ) -> Result<T, StatsError> {
-    let (mut held, config) = (std::mem::take(watched), Arc::clone(config));
-    let done = sys::blocking::run(move || {
+    let (mut held, config) = (std::mem::take(cgroup_cache), Arc::clone(config));
+    let done = sys::blocking::run_for(sys::blocking::Purpose::Usage, move || {
         let result = work(&mut held, &config);
         (held, result)
     });
     let (held, result) = done.await.map_err(|e| StatsError(e.to_string()))?;
-    *watched = held;
+    *cgroup_cache = held;
     Ok(result)
 }
 
-/// Reads the node's cgroup and that of all pods together; nothing of each pod.
+/// Reads the node's cgroup and that of all pods together, without the individual pods.
 pub(crate) async fn node(
     config: &Arc<StatsConfig>,
     deps: &StatsDeps,
 ) -> Result<Reading, StatsError> {
     let (reader, at) = (Arc::clone(config), deps.clock.now());
-    let read = sys::blocking::run(move || {
+    let read = sys::blocking::run_for(sys::blocking::Purpose::Usage, move || {
         let paths = std::iter::once("/").chain(reader.kubepods.as_deref());
         let found = paths.filter_map(|path| {
             let usage = Arc::new(on_root(cgroup_usage(&reader.cgroups, path)?, path, &reader));
@@ -135,7 +136,7 @@ pub(crate) async fn node(
     read.await.map_err(|e| StatsError(e.to_string()))
 }
 
-/// Sandboxes with their running containers, chosen as the summary wants them.
+/// Sandboxes with their running containers, selected as for the summary.
 fn pods(
     sandboxes: Vec<PodSandbox>,
     containers: Vec<Container>,
@@ -185,8 +186,8 @@ fn pods(
     pods
 }
 
-/// What the runtime says of its sandboxes, by their ids; `None` when it cannot.
-async fn told(
+/// The runtime's stats of its sandboxes, by id; `None` when it has none.
+async fn cri_stats(
     runtime: &RuntimeClient,
 ) -> Result<Option<HashMap<String, LinuxPodSandboxStats>>, StatsError> {
     match runtime.list_pod_sandbox_stats(None).await {
@@ -195,18 +196,21 @@ async fn told(
             Ok(Some(list.into_iter().filter_map(of).collect()))
         }
         Err(error) if error.is_unimplemented() => {
-            tracing::debug!(err = %error, "the runtime tells no statistics of pods");
+            tracing::debug!(err = %error, "Runtime reports no pod stats");
             Ok(None)
         }
         Err(error) => Err(StatsError(format!("failed to list pod stats: {error}"))),
     }
 }
 
-/// Leaves only those pods and containers of which the runtime says something.
-fn believe(pods: &mut Vec<PodReading>, mut told: HashMap<String, LinuxPodSandboxStats>) {
+/// Keeps only pods and containers for which the runtime has stats.
+fn attach_cri_stats(
+    pods: &mut Vec<PodReading>,
+    mut cri_stats: HashMap<String, LinuxPodSandboxStats>,
+) {
     for pod in pods.iter_mut() {
-        pod.told = told.remove(&pod.sandbox_id);
-        let containers = pod.told.iter().flat_map(|told| &told.containers);
+        pod.cri_stats = cri_stats.remove(&pod.sandbox_id);
+        let containers = pod.cri_stats.iter().flat_map(|cri_stats| &cri_stats.containers);
         let mut stats: HashMap<&str, &ContainerStats> =
             containers.filter_map(|s| Some((s.attributes.as_ref()?.id.as_str(), s))).collect();
         for container in &mut pod.containers {
@@ -214,10 +218,10 @@ fn believe(pods: &mut Vec<PodReading>, mut told: HashMap<String, LinuxPodSandbox
         }
         pod.containers.retain(|container| container.runtime.is_some());
     }
-    pods.retain(|pod| pod.told.is_some());
+    pods.retain(|pod| pod.cri_stats.is_some());
 }
 
-/// Finds the cgroups of pods, sandboxes and containers among the paths read.
+/// Assigns cgroup paths to pods, sandboxes and containers.
 fn place(
     pods: &mut [PodReading],
     cgroups: &BTreeMap<Arc<str>, CgroupReading>,
@@ -241,35 +245,44 @@ fn place(
     }
 }
 
-/// The container id in a cgroup's name: the whole name, or the end of a systemd scope.
+/// The length of a container's id.
+const ID: usize = 64;
+
+/// The container id in a cgroup's name, as cadvisor finds it: the first 64 consecutive letters and
+/// digits. For a shorter id the whole name, or the end of a systemd scope. CRI-O's monitor
+/// processes, and mounts, have names with ids that are not theirs.
 fn id_of(name: &str) -> &str {
-    match name.strip_suffix(".scope") {
-        Some(scope) if !scope.contains("conmon") => scope.rsplit('-').next().unwrap_or(scope),
-        _ => name,
+    if name.contains("conmon") || name.ends_with(".mount") {
+        return name;
     }
+    let runs = name.split(|c: char| !(c.is_ascii_lowercase() || c.is_ascii_digit()));
+    if let Some(id) = runs.filter_map(|run| run.get(..ID)).next() {
+        return id;
+    }
+    name.strip_suffix(".scope").map_or(name, |scope| scope.rsplit('-').next().unwrap_or(scope))
 }
 
-/// Fills in a pod's network: as it was read before, if nothing in the pod has run since.
+/// Sets a pod's network counters: the cached ones, if nothing in the pod has run since.
 fn network(
-    watched: &mut Watched,
+    cgroup_cache: &mut CgroupCache,
     pod: &mut PodReading,
     cgroups: &BTreeMap<Arc<str>, CgroupReading>,
     config: &StatsConfig,
 ) {
-    // Of the sandboxes of one pod at most one is ready: the one that lives in its cgroup.
+    // At most one sandbox of a pod is ready: the one that runs in its cgroup.
     let path = pod.cgroup.clone().filter(|_| pod.ready);
-    let (since, kept) = path.as_deref().map(|path| watched.quiet(path)).unwrap_or_default();
+    let (since, cached) = path.as_deref().map(|path| cgroup_cache.quiet(path)).unwrap_or_default();
     pod.quiet_since = since;
-    pod.network = kept.unwrap_or_else(|| {
+    pod.network = cached.unwrap_or_else(|| {
         let read: Interfaces = pod_network(cgroups, config, pod).unwrap_or_default().into();
         if let Some(path) = path {
-            watched.keep_network(&path, &read);
+            cgroup_cache.keep_network(&path, &read);
         }
         read
     });
 }
 
-/// Interfaces of the pod's network namespace, seen through any of its processes.
+/// Interfaces of the pod's network namespace, read through any of its processes.
 fn pod_network(
     cgroups: &BTreeMap<Arc<str>, CgroupReading>,
     config: &StatsConfig,
@@ -278,8 +291,8 @@ fn pod_network(
     let own = pod.containers.iter().filter_map(|c| c.cgroup.as_ref());
     let mut paths = pod.sandbox_cgroup.iter().chain(own);
     paths.find_map(|path| {
-        let pid = cgroups.get(path)?.usage.procs.lines().next()?;
-        network_usage(&config.roots.proc, pid).ok()
+        let pid = first_process(config, path, &cgroups.get(path)?.usage.procs)?;
+        network_usage(&config.roots.proc, &pid).ok()
     })
 }
 
@@ -303,5 +316,13 @@ mod tests {
         assert_eq!(id_of("cri-containerd-0123abcd.scope"), "0123abcd");
         assert_eq!(id_of("crio-0123abcd.scope"), "0123abcd");
         assert_ne!(id_of("crio-conmon-0123abcd.scope"), "0123abcd");
+        let id = "0123456789abcdef".repeat(4);
+        let named = |text: String| id_of(&text).to_owned();
+        for text in ["ID", "crio-ID", "crio-ID.scope", "cri-containerd-ID.scope", "libpod-ID-x"] {
+            assert_eq!(named(text.replace("ID", &id)), id, "{text}");
+        }
+        for text in ["crio-conmon-ID", "crio-conmon-ID.scope", "run-ID.mount"] {
+            assert_ne!(named(text.replace("ID", &id)), id, "{text}");
+        }
     }
 }

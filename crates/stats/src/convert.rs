@@ -1,4 +1,4 @@
-//! Readings in the summary's words.
+//! Converts readings to the types of the summary.
 
 use crate::reading::CgroupReading;
 use api::stats::{
@@ -16,7 +16,7 @@ fn psi(pressure: Pressure) -> Option<PsiStats> {
     Some(PsiStats { full: psi_line(pressure.full), some: psi_line(pressure.some) })
 }
 
-/// The four parts that a cgroup gives.
+/// The four parts from a cgroup.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Parts {
     pub(crate) cpu: Option<CpuStats>,
@@ -71,10 +71,10 @@ fn runtime_psi(psi: Option<&runtime::PsiStats>) -> Option<PsiStats> {
     psi.map(|p| PsiStats { full: line(p.full.as_ref()), some: line(p.some.as_ref()) })
 }
 
-/// What a number is that the runtime leaves out.
+/// How a value that the runtime omits is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Missing {
-    /// It is left out here too.
+    /// It is omitted here too.
     Absent,
     /// It is zero.
     Zero,
@@ -89,7 +89,7 @@ impl Missing {
     }
 }
 
-/// From what the runtime says; the most important numbers of a part that it leaves out are zero.
+/// From the runtime's stats; the main values of a part that are missing are zero.
 pub(crate) fn from_runtime(
     stats: &runtime::ContainerStats,
     now: Moment,
@@ -102,7 +102,7 @@ pub(crate) fn from_runtime(
             usage_core_nano_seconds: Some(0),
             psi: None,
         },
-        |cpu| told_cpu(cpu, missing),
+        |cpu| cri_cpu(cpu, missing),
     );
     let memory = stats.memory.as_ref().map_or_else(
         || MemoryStats {
@@ -115,7 +115,7 @@ pub(crate) fn from_runtime(
             major_page_faults: missing.number(None),
             psi: None,
         },
-        |memory| told_memory(memory, missing),
+        |memory| cri_memory(memory, missing),
     );
     let swap = stats.swap.as_ref().map_or_else(
         || SwapStats { time: now, swap_available_bytes: Some(0), swap_usage_bytes: Some(0) },
@@ -125,12 +125,12 @@ pub(crate) fn from_runtime(
             swap_usage_bytes: missing.number(swap.swap_usage_bytes.as_ref()),
         },
     );
-    let io = stats.io.as_ref().map_or_else(|| IoStats { time: now, psi: None }, told_io);
+    let io = stats.io.as_ref().map_or_else(|| IoStats { time: now, psi: None }, cri_io);
     Parts { cpu: Some(cpu), memory: Some(memory), io: Some(io), swap: Some(swap) }
 }
 
-/// CPU use; how much lately is never made up.
-fn told_cpu(cpu: &runtime::CpuUsage, missing: Missing) -> CpuStats {
+/// CPU use; the current rate is never made up.
+fn cri_cpu(cpu: &runtime::CpuUsage, missing: Missing) -> CpuStats {
     CpuStats {
         time: Moment::from_nanos(cpu.timestamp),
         usage_nano_cores: number(cpu.usage_nano_cores.as_ref()),
@@ -139,7 +139,7 @@ fn told_cpu(cpu: &runtime::CpuUsage, missing: Missing) -> CpuStats {
     }
 }
 
-fn told_memory(memory: &runtime::MemoryUsage, missing: Missing) -> MemoryStats {
+fn cri_memory(memory: &runtime::MemoryUsage, missing: Missing) -> MemoryStats {
     MemoryStats {
         time: Moment::from_nanos(memory.timestamp),
         available_bytes: missing.number(memory.available_bytes.as_ref()),
@@ -152,14 +152,14 @@ fn told_memory(memory: &runtime::MemoryUsage, missing: Missing) -> MemoryStats {
     }
 }
 
-fn told_io(io: &runtime::IoUsage) -> IoStats {
+fn cri_io(io: &runtime::IoUsage) -> IoStats {
     IoStats { time: Moment::from_nanos(io.timestamp), psi: runtime_psi(io.psi.as_ref()) }
 }
 
-/// A pod as the runtime tells it. It has no word for a pod's swap: that is the sum of the containers', where
-/// only CPU and memory are asked for.
+/// A pod from the runtime's stats. They have no swap of a pod: it is the sum of the containers',
+/// where only CPU and memory are requested.
 pub(crate) fn from_sandbox(
-    told: &runtime::LinuxPodSandboxStats,
+    cri_stats: &runtime::LinuxPodSandboxStats,
     containers: &[Parts],
     missing: Missing,
 ) -> Parts {
@@ -176,15 +176,15 @@ pub(crate) fn from_sandbox(
         sum.swap_usage_bytes = add(sum.swap_usage_bytes, part.swap_usage_bytes);
     }
     Parts {
-        cpu: told.cpu.as_ref().map(|cpu| told_cpu(cpu, Missing::Absent)),
-        memory: told.memory.as_ref().map(|memory| told_memory(memory, Missing::Absent)),
-        io: told.io.as_ref().map(told_io),
+        cpu: cri_stats.cpu.as_ref().map(|cpu| cri_cpu(cpu, Missing::Absent)),
+        memory: cri_stats.memory.as_ref().map(|memory| cri_memory(memory, Missing::Absent)),
+        io: cri_stats.io.as_ref().map(cri_io),
         swap,
     }
 }
 
-/// A pod's interfaces as the runtime tells them.
-pub(crate) fn told_network(told: &runtime::LinuxPodSandboxStats) -> Option<NetworkStats> {
+/// A pod's interfaces from the runtime's stats.
+pub(crate) fn cri_network(cri_stats: &runtime::LinuxPodSandboxStats) -> Option<NetworkStats> {
     let interface = |i: &runtime::NetworkInterfaceUsage| InterfaceStats {
         name: i.name.clone(),
         rx_bytes: number(i.rx_bytes.as_ref()),
@@ -192,20 +192,20 @@ pub(crate) fn told_network(told: &runtime::LinuxPodSandboxStats) -> Option<Netwo
         tx_bytes: number(i.tx_bytes.as_ref()),
         tx_errors: number(i.tx_errors.as_ref()),
     };
-    told.network.as_ref().map(|network| NetworkStats {
+    cri_stats.network.as_ref().map(|network| NetworkStats {
         time: Moment::from_nanos(network.timestamp),
         default_interface: network.default_interface.as_ref().map(interface).unwrap_or_default(),
         interfaces: network.interfaces.iter().map(interface).collect(),
     })
 }
 
-/// How many processes a pod has as the runtime tells it.
-pub(crate) fn told_processes(told: &runtime::LinuxPodSandboxStats) -> Option<ProcessStats> {
-    let processes = told.process.as_ref()?;
+/// A pod's number of processes from the runtime's stats.
+pub(crate) fn cri_processes(cri_stats: &runtime::LinuxPodSandboxStats) -> Option<ProcessStats> {
+    let processes = cri_stats.process.as_ref()?;
     Some(ProcessStats { process_count: number(processes.process_count.as_ref()) })
 }
 
-/// What a pod without a readable cgroup uses: the sum of its containers.
+/// The usage of a pod without a readable cgroup: the sum of its containers.
 pub(crate) fn sum(parts: &[Parts], time: Moment) -> Parts {
     fn add(total: &mut Option<u64>, value: Option<u64>) {
         if let Some(value) = value {
@@ -256,7 +256,7 @@ pub(crate) fn network(interfaces: &[InterfaceUsage], time: Moment) -> Option<Net
     Some(NetworkStats { time, default_interface, interfaces: all })
 }
 
-/// A whole filesystem.
+/// A complete filesystem.
 pub(crate) fn filesystem(usage: &FsUsage, time: Moment) -> FsStats {
     FsStats {
         used_bytes: Some(usage.used),
@@ -265,7 +265,7 @@ pub(crate) fn filesystem(usage: &FsUsage, time: Moment) -> FsStats {
     }
 }
 
-/// A filesystem without what is used.
+/// A filesystem without its usage.
 pub(crate) fn part_of(usage: &FsUsage, time: Moment) -> FsStats {
     FsStats {
         time,
@@ -278,7 +278,7 @@ pub(crate) fn part_of(usage: &FsUsage, time: Moment) -> FsStats {
     }
 }
 
-/// Files on a filesystem; without any, nothing is said of their use.
+/// Files on a filesystem; without files, usage is omitted.
 pub(crate) fn files(files: &FolderUsage, on: &FsUsage, time: Moment) -> FsStats {
     let any = files.inodes > 0;
     FsStats {

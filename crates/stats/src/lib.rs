@@ -1,24 +1,25 @@
 //! Cgroup, filesystem and network statistics, read once per window and shared.
 //!
-//! Owns: readings of the node's cgroups, of the runtime's lists, of log and volume folders; the
-//! summary and the two metrics pages made from them.
+//! Owns: readings of the node's cgroups, of the runtime's lists, of log and volume directories; the
+//! summary and the two metrics endpoints made from them.
 //!
-//! Promises: nobody asking costs nothing: there is no housekeeping. Callers within a short window
-//! share one reading, and what was read and held open is let go soon after the last of them. A cgroup
-//! or folder that vanishes meanwhile is left out. Nothing below a container's cgroup is looked at, so
-//! that no container can grow the pages.
+//! Promises: without requests there is no cost: there is no housekeeping. Callers within a short
+//! window share one reading, and cached readings and open files are released soon after the last
+//! request. A cgroup or directory that vanishes meanwhile is left out. Nothing below a container's
+//! cgroup is reported, so that no container can grow the responses.
 //!
 //! Deliberately absent: any decision about what the numbers mean (eviction).
 #![forbid(unsafe_code)]
 
 mod cadvisor;
+mod cgroup_cache;
 mod collect;
 mod convert;
+mod processes;
 mod reading;
 mod resource;
 mod storage;
 mod summary;
 mod task;
-mod watched;
 
 pub use task::{StatsConfig, StatsDeps, StatsHandle, start};

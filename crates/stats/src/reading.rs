@@ -1,4 +1,4 @@
-//! One look at everything that runs.
+//! One reading of everything that runs.
 
 use api::stats::PodReference;
 use jiff::Timestamp;
@@ -9,7 +9,7 @@ use sys::stats::{CgroupUsage, InterfaceUsage};
 /// Counters of network devices.
 pub(crate) type Interfaces = Arc<[InterfaceUsage]>;
 
-/// All cgroups, sandboxes and running containers at one moment.
+/// All cgroups, sandboxes and running containers at one point in time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reading {
     pub(crate) at: Timestamp,
@@ -30,7 +30,7 @@ impl Reading {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CgroupReading {
     pub(crate) usage: Arc<CgroupUsage>,
-    /// CPU use lately.
+    /// The current CPU use.
     pub(crate) nano_cores: u64,
     /// The soft limit of open files of its first process; -1 is unlimited.
     pub(crate) soft_open_files: Option<f64>,
@@ -49,11 +49,11 @@ pub(crate) struct PodReading {
     pub(crate) cgroup: Option<Arc<str>>,
     /// The cgroup of the sandbox's own process.
     pub(crate) sandbox_cgroup: Option<Arc<str>>,
-    /// Since when nothing in the pod's cgroup has run, as far as is known.
+    /// Since when nothing in the pod's cgroup has run, if known.
     pub(crate) quiet_since: Option<Timestamp>,
     pub(crate) network: Interfaces,
-    /// What the runtime says of the pod, where it is asked instead of the kernel.
-    pub(crate) told: Option<cri::api::LinuxPodSandboxStats>,
+    /// The runtime's stats of the pod, where they are used instead of the kernel's.
+    pub(crate) cri_stats: Option<cri::api::LinuxPodSandboxStats>,
     pub(crate) containers: Vec<ContainerReading>,
 }
 

@@ -60,7 +60,7 @@ const SCRAPE_ERROR: Desc = Desc::stable(
     "1 if there was an error while getting container metrics, 0 otherwise",
 );
 
-/// The page; without a summary only the error.
+/// The response; without a summary only the error.
 pub(crate) fn page(summary: Option<Arc<Summary>>) -> String {
     let registry = Registry::new();
     registry.collector(move |scrape| {

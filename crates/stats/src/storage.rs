@@ -1,11 +1,11 @@
-//! What pods hold on disk, and the filesystems they are on.
+//! Disk usage of pods, and the filesystems they are on.
 //!
-//! Promises: folders are walked without following links or leaving their filesystem, on the
-//! blocking pool. Volumes are measured by the volume subsystem.
+//! Promises: directories are walked on the blocking pool, without following symlinks or leaving
+//! their filesystem. Volumes are measured by the volume subsystem.
 
+use crate::cgroup_cache::REUSE_FOR;
 use crate::reading::{PodReading, Reading};
 use crate::task::{StatsConfig, StatsDeps};
-use crate::watched::BELIEVED;
 use api::ids::PodUid;
 use api::stats::{FsStats, Moment, PvcReference, VolumeHealthStats, VolumeStats};
 use cri::api::{FilesystemUsage, ImageFsInfoResponse};
@@ -17,16 +17,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use sys::stats::{FolderUsage, FsUsage, files_usage, folder_usage, fs_usage};
 
-/// Filesystems and folders at one moment.
+/// Filesystems and directories at one point in time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Storage {
     /// When it was read.
     pub(crate) at: Moment,
     /// The filesystem of the root directory.
     pub(crate) root: FsUsage,
-    /// Where images are, and what they use.
+    /// The filesystem of images, and their usage.
     pub(crate) images: Option<LayerUsage>,
-    /// Where writable layers are, and what they use.
+    /// The filesystem of writable layers, and their usage.
     pub(crate) containers: Option<LayerUsage>,
     /// By mount point of a writable layer.
     pub(crate) layers: HashMap<String, FsUsage>,
@@ -34,7 +34,7 @@ pub(crate) struct Storage {
     pub(crate) pods: HashMap<String, PodStorage>,
 }
 
-/// What the runtime says about a filesystem.
+/// The runtime's information about a filesystem.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LayerUsage {
     pub(crate) fs: FsUsage,
@@ -42,14 +42,14 @@ pub(crate) struct LayerUsage {
     pub(crate) inodes_used: Option<u64>,
 }
 
-/// One pod's folders.
+/// One pod's directories.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PodStorage {
-    /// When its logs and files were looked at.
+    /// When its logs and files were measured.
     pub(crate) taken: Timestamp,
     /// Log files by container.
     pub(crate) logs: BTreeMap<String, FolderUsage>,
-    /// Files beside them, and `etc-hosts`.
+    /// Other files in the log directories, and `etc-hosts`.
     pub(crate) own_files: FolderUsage,
     pub(crate) volumes: Vec<PodVolume>,
 }
@@ -58,21 +58,21 @@ pub(crate) struct PodStorage {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PodVolume {
     pub(crate) stats: VolumeStats,
-    /// It counts as the pod's ephemeral storage.
+    /// Whether it counts towards the pod's ephemeral storage.
     pub(crate) ephemeral: bool,
 }
 
 impl PodStorage {
-    /// Whether it is still so: the pod's containers, which alone write logs, have not run since.
-    fn is_believed(&self, pod: &PodReading, now: Timestamp) -> bool {
+    /// Whether it is still valid: the pod's containers, which alone write logs, have not run since.
+    fn is_valid(&self, pod: &PodReading, now: Timestamp) -> bool {
         let age = Duration::try_from(now.duration_since(self.taken)).unwrap_or(Duration::MAX);
         let quiet = pod.quiet_since.is_some_and(|since| since <= self.taken);
         let same = || pod.containers.iter().all(|c| self.logs.contains_key(&c.name));
-        quiet && age < BELIEVED && self.logs.len() == pod.containers.len() && same()
+        quiet && age < REUSE_FOR && self.logs.len() == pod.containers.len() && same()
     }
 }
 
-/// Reads the storage of the pods in a reading, but for what is as it was before.
+/// Measures the storage of the pods in a reading, reusing results that are still valid.
 pub(crate) async fn collect(
     config: &Arc<StatsConfig>,
     deps: &StatsDeps,
@@ -87,10 +87,10 @@ pub(crate) async fn collect(
         .iter()
         .filter(|pod| !pod.containers.is_empty())
         .map(|pod| {
-            let kept = before.and_then(|before| before.pods.get(&pod.reference.uid));
-            let kept = kept.filter(|kept| kept.is_believed(pod, reading.at)).cloned();
+            let cached = before.and_then(|before| before.pods.get(&pod.reference.uid));
+            let cached = cached.filter(|cached| cached.is_valid(pod, reading.at)).cloned();
             let containers = pod.containers.iter().map(|c| c.name.clone()).collect::<Vec<_>>();
-            (pod.reference.clone(), containers, kept)
+            (pod.reference.clone(), containers, cached)
         })
         .collect();
     let layers: Vec<String> = reading
@@ -101,7 +101,7 @@ pub(crate) async fn collect(
         .map(|id| id.mountpoint.clone())
         .collect();
     let time = Moment(reading.at);
-    let work = sys::blocking::run(move || {
+    let work = sys::blocking::run_for(sys::blocking::Purpose::Usage, move || {
         let (root, images, containers) = filesystems(&config, &info)?;
         let mut seen = HashMap::new();
         for place in layers {
@@ -111,9 +111,9 @@ pub(crate) async fn collect(
         }
         let pods = names
             .into_iter()
-            .map(|(reference, containers, kept)| {
+            .map(|(reference, containers, cached)| {
                 let read = || logs(&config, &reference, &containers, time.0);
-                let storage = kept.unwrap_or_else(read);
+                let storage = cached.unwrap_or_else(read);
                 (reference.uid, storage)
             })
             .collect();
@@ -129,14 +129,14 @@ pub(crate) async fn collect(
     Ok(storage)
 }
 
-/// Reads the node's filesystems, at the places where the runtime has its own.
+/// Reads the node's filesystems, including those of the runtime.
 pub(crate) async fn node(
     config: &Arc<StatsConfig>,
     places: Arc<ImageFsInfoResponse>,
     at: Moment,
 ) -> Result<Storage, StatsError> {
     let config = Arc::clone(config);
-    let work = sys::blocking::run(move || {
+    let work = sys::blocking::run_for(sys::blocking::Purpose::Usage, move || {
         let (root, images, containers) = filesystems(&config, &places)?;
         Ok(Storage { at, root, images, containers, ..Storage::default() })
     });
@@ -168,7 +168,7 @@ fn layer_usage(usage: &FilesystemUsage) -> Option<LayerUsage> {
     })
 }
 
-/// The device of the first filesystem that can be looked at.
+/// The device of the first accessible filesystem.
 fn device(list: &[FilesystemUsage]) -> Option<u64> {
     list.iter()
         .filter_map(|usage| usage.fs_id.as_ref())
@@ -181,14 +181,14 @@ fn is_split(info: &ImageFsInfoResponse) -> bool {
     devices.is_some_and(|(images, containers)| images != containers)
 }
 
-/// Where images and writable layers are.
+/// The locations of images and writable layers.
 pub(crate) async fn layout(
     config: &Arc<StatsConfig>,
     deps: &StatsDeps,
 ) -> Result<StorageLayout, StatsError> {
     let info = deps.runtime.image_fs_info().await.map_err(|e| StatsError(e.to_string()))?;
     let config = Arc::clone(config);
-    let work = sys::blocking::run(move || {
+    let work = sys::blocking::run_for(sys::blocking::Purpose::Usage, move || {
         let images = device(&info.image_filesystems)
             .ok_or_else(|| StatsError("imagefs device is not found".to_owned()))?;
         let root = sys::stats::device(&config.roots.kubelet)
@@ -257,13 +257,13 @@ mod tests {
             ..PodReading::default()
         };
         let logs = [("c".to_owned(), FolderUsage::default())].into();
-        let kept = PodStorage { taken: at(100), logs, ..PodStorage::default() };
-        assert!(kept.is_believed(&pod(99), at(115)));
-        assert!(!kept.is_believed(&pod(101), at(115)), "it has run since");
-        assert!(!kept.is_believed(&pod(99), at(128)), "too old");
-        assert!(!kept.is_believed(&PodReading { quiet_since: None, ..pod(99) }, at(115)));
+        let cached = PodStorage { taken: at(100), logs, ..PodStorage::default() };
+        assert!(cached.is_valid(&pod(99), at(115)));
+        assert!(!cached.is_valid(&pod(101), at(115)), "it has run since");
+        assert!(!cached.is_valid(&pod(99), at(128)), "too old");
+        assert!(!cached.is_valid(&PodReading { quiet_since: None, ..pod(99) }, at(115)));
         let other = PodReading { containers: vec![container("d")], ..pod(99) };
-        assert!(!kept.is_believed(&other, at(115)), "another container");
+        assert!(!cached.is_valid(&other, at(115)), "another container");
     }
 
     #[test]

@@ -101,7 +101,7 @@ fn rlimit(config: &StatsConfig, time: Moment) -> Option<RlimitStats> {
 }
 
 /// Of the sandboxes of one pod name: the only one, else the ready ones, else the newest. Pods
-/// without a running container are left out, unless the runtime says something of them.
+/// without a running container are left out, unless the runtime has stats of them.
 fn chosen(pods: &[PodReading]) -> Vec<&PodReading> {
     let mut named: BTreeMap<(&str, &str), Vec<&PodReading>> = BTreeMap::new();
     let mut order = Vec::new();
@@ -121,18 +121,18 @@ fn chosen(pods: &[PodReading]) -> Vec<&PodReading> {
             chosen.extend(same.iter().copied().filter(|pod| pod.ready));
         }
     }
-    chosen.retain(|pod| pod.told.is_some() || !pod.containers.is_empty());
+    chosen.retain(|pod| pod.cri_stats.is_some() || !pod.containers.is_empty());
     chosen
 }
 
 fn pod(reading: &Reading, pod: &PodReading, storage: Option<&Storage>) -> PodStats {
     let time = Moment(reading.at);
     let missing = if storage.is_some() { Missing::Absent } else { Missing::Zero };
-    let strict = pod.told.is_some();
+    let strict = pod.cri_stats.is_some();
     let parts: Vec<Parts> =
         pod.containers.iter().map(|c| container_parts(reading, c, strict, missing)).collect();
-    let own = match (&pod.told, reading.cgroup(pod.cgroup.as_ref())) {
-        (Some(told), _) => convert::from_sandbox(told, &parts, missing),
+    let own = match (&pod.cri_stats, reading.cgroup(pod.cgroup.as_ref())) {
+        (Some(cri_stats), _) => convert::from_sandbox(cri_stats, &parts, missing),
         (None, Some(cgroup)) => convert::from_cgroup(cgroup, time),
         (None, None) => convert::sum(&parts, time),
     };
@@ -165,19 +165,20 @@ fn pod(reading: &Reading, pod: &PodReading, storage: Option<&Storage>) -> PodSta
     }
     if let Some(storage) = storage {
         stats.io = own.io;
-        (stats.network, stats.process_stats) = match &pod.told {
-            Some(told) => (convert::told_network(told), convert::told_processes(told)),
+        (stats.network, stats.process_stats) = match &pod.cri_stats {
+            Some(cri_stats) => (convert::cri_network(cri_stats), convert::cri_processes(cri_stats)),
             None => (convert::network(&pod.network, time), processes(reading, pod)),
         };
-        if let Some(kept) = storage.pods.get(&pod.reference.uid) {
-            stats.volumes = kept.volumes.iter().map(|v| v.stats.clone()).collect();
+        if let Some(pod_storage) = storage.pods.get(&pod.reference.uid) {
+            stats.volumes = pod_storage.volumes.iter().map(|v| v.stats.clone()).collect();
         }
         stats.ephemeral_storage = Some(ephemeral(pod, &stats, storage, time));
     }
     stats
 }
 
-/// What a container uses: by its cgroup, unless the runtime is believed or nobody else knows.
+/// The usage of a container: from its cgroup, unless the runtime's stats are preferred or the only
+/// ones.
 fn container_parts(
     reading: &Reading,
     container: &ContainerReading,
@@ -220,11 +221,11 @@ fn rootfs(container: &ContainerReading, storage: &Storage, time: Moment) -> Opti
 
 /// Layers, logs, the pod's own files and local ephemeral volumes.
 fn ephemeral(pod: &PodReading, stats: &PodStats, storage: &Storage, time: Moment) -> FsStats {
-    let kept = storage.pods.get(&pod.reference.uid);
-    let own_files = kept.map(|kept| kept.own_files).unwrap_or_default();
+    let pod_storage = storage.pods.get(&pod.reference.uid);
+    let own_files = pod_storage.map(|pod_storage| pod_storage.own_files).unwrap_or_default();
     let (mut bytes, mut inodes) = (own_files.bytes, own_files.inodes);
     let folders = stats.containers.iter().flat_map(|c| [&c.rootfs, &c.logs]).flatten();
-    let volumes = kept.iter().flat_map(|kept| &kept.volumes);
+    let volumes = pod_storage.iter().flat_map(|pod_storage| &pod_storage.volumes);
     let volumes = volumes.filter(|v| v.ephemeral).map(|v| &v.stats.fs);
     for usage in folders.chain(volumes) {
         bytes = bytes.saturating_add(usage.used_bytes.unwrap_or(0));

@@ -1,14 +1,14 @@
-//! The owner of readings, and the handle in front of it.
+//! The task that owns the readings, and its handle.
 //!
 //! ```text
-//!   handle ──request──▶ task: young enough? answer with it : read, keep, answer
+//!   handle ──request──▶ task: recent reading? reply with it : read, cache, reply
 //! ```
 
 use crate::cadvisor::{self, Filesystem, Known};
+use crate::cgroup_cache::CgroupCache;
 use crate::collect::{self, Base};
 use crate::reading::Reading;
 use crate::storage::{self, Storage};
-use crate::watched::Watched;
 use crate::{resource, summary};
 use api::stats::{Moment, Summary};
 use async_trait::async_trait;
@@ -25,26 +25,26 @@ use sys::host::Machine;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-/// Callers within this time share one look at cgroups and containers.
+/// Callers within this time share one reading of cgroups and containers.
 const WINDOW: Duration = Duration::from_secs(2);
-/// Callers within this time share one look at folders.
+/// Callers within this time share one measurement of directories.
 const STORAGE_WINDOW: Duration = Duration::from_secs(10);
-/// How long the runtime's filesystems are believed to stay where they are.
+/// How long the locations of the runtime's filesystems are cached.
 const PLACES_WINDOW: Duration = Duration::from_secs(300);
-/// How long what was read, and the cgroups that are held open for the next reading, are kept.
-pub(crate) const KEPT: Duration = Duration::from_secs(90);
+/// How long readings, and the cgroups held open for the next one, are retained.
+pub(crate) const RETENTION: Duration = Duration::from_secs(90);
 const QUEUE: usize = 64;
 
-/// What to read, and where.
+/// Settings: what to read, and where.
 #[derive(Debug, Clone)]
 pub struct StatsConfig {
     /// This node's name.
     pub node_name: String,
-    /// Places on disk.
+    /// The directories on disk.
     pub roots: Roots,
     /// The hierarchies.
     pub cgroups: Arc<Cgroups>,
-    /// How names of pod cgroups are read.
+    /// The cgroup driver, which determines the names of pod cgroups.
     pub driver: Driver,
     /// The parent of all pods; `None` without QoS cgroups.
     pub kubepods: Option<String>,
@@ -64,7 +64,7 @@ pub struct StatsConfig {
     pub started: Moment,
     /// Whether volumes are measured.
     pub measure_volumes: bool,
-    /// Whether the runtime is asked about pods and containers instead of the kernel (gate
+    /// Whether pod and container stats come from the runtime instead of the kernel (gate
     /// PodAndContainerStatsFromCRI).
     pub from_runtime: bool,
 }
@@ -83,7 +83,7 @@ impl StatsConfig {
 
 #[cfg(test)]
 impl StatsConfig {
-    /// Of a machine without cgroups.
+    /// A machine without cgroups.
     pub(crate) fn bare() -> Self {
         Self {
             node_name: "n".into(),
@@ -104,7 +104,7 @@ impl StatsConfig {
     }
 }
 
-/// What readings are made with.
+/// Dependencies of the task.
 #[derive(Debug)]
 pub struct StatsDeps {
     /// The runtime.
@@ -115,13 +115,13 @@ pub struct StatsDeps {
     pub clock: Arc<dyn Clock>,
 }
 
-/// The front of the task. Cheap to clone.
+/// The handle of the task. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct StatsHandle {
     requests: mpsc::Sender<Request>,
 }
 
-/// Starts the task; it does nothing until asked.
+/// Starts the task; it does nothing until there is a request.
 pub fn start(config: StatsConfig, deps: StatsDeps, tasks: &Tasks) -> StatsHandle {
     let (requests, queue) = mpsc::channel(QUEUE);
     let task = StatsTask {
@@ -130,7 +130,7 @@ pub fn start(config: StatsConfig, deps: StatsDeps, tasks: &Tasks) -> StatsHandle
         deps,
         queue,
         base: None,
-        watched: Watched::default(),
+        cgroup_cache: CgroupCache::default(),
         known: Known::default(),
         reading: None,
         storage: None,
@@ -140,7 +140,7 @@ pub fn start(config: StatsConfig, deps: StatsDeps, tasks: &Tasks) -> StatsHandle
     let cancel = tasks.token();
     tasks.spawn("stats", OnExit::Fine, async move {
         tokio::select! {
-            // Cancel-safe: a reading under way is dropped with the process.
+            // Cancel-safe: a reading in progress is dropped with the process.
             () = cancel.cancelled() => {}
             // Runs until no handle is left.
             () = task.run() => {}
@@ -161,9 +161,9 @@ struct StatsTask {
     deps: StatsDeps,
     queue: mpsc::Receiver<Request>,
     base: Option<Base>,
-    watched: Watched,
+    cgroup_cache: CgroupCache,
     known: Known,
-    /// Those that were mounted at the start.
+    /// The filesystems that were mounted at the start.
     filesystems: Arc<[Filesystem]>,
     reading: Option<(Instant, Arc<Reading>)>,
     storage: Option<(Instant, Arc<Storage>)>,
@@ -174,7 +174,7 @@ struct StatsTask {
 impl StatsTask {
     async fn run(mut self) {
         while let Some(request) = self.next().await {
-            // A caller that went away is no fault.
+            // The caller may have been dropped.
             match request {
                 Request::Summary(scope, answer) => {
                     let _ = answer.send(self.summary(scope).await);
@@ -189,17 +189,21 @@ impl StatsTask {
         }
     }
 
-    /// The next request. What nobody has asked for lately is let go meanwhile.
+    /// The next request. Readings that were not requested for a while are released meanwhile.
     async fn next(&mut self) -> Option<Request> {
         if let Some((at, _)) = &self.reading {
             // Cancel-safe: a request that is not received stays in the queue.
-            match tokio::time::timeout_at(*at + KEPT, self.queue.recv()).await {
+            match tokio::time::timeout_at(*at + RETENTION, self.queue.recv()).await {
                 Ok(request) => return request,
                 Err(_) => {
                     (self.reading, self.storage, self.known) = (None, None, Known::default());
-                    let watched = std::mem::take(&mut self.watched);
-                    // Closing thousands of files takes its time. A failure closes them as well.
-                    let _ = sys::blocking::run(move || drop(watched)).await;
+                    let cgroup_cache = std::mem::take(&mut self.cgroup_cache);
+                    // Closing thousands of files takes a while. If the job fails, they are closed
+                    // as well.
+                    let _ = sys::blocking::run_for(sys::blocking::Purpose::Usage, move || {
+                        drop(cgroup_cache)
+                    })
+                    .await;
                 }
             }
         }
@@ -212,8 +216,8 @@ impl StatsTask {
         {
             return Ok(Arc::clone(reading));
         }
-        let Self { config, deps, base, watched, .. } = self;
-        let read = collect::collect(config, deps, base, watched).await?;
+        let Self { config, deps, base, cgroup_cache, .. } = self;
+        let read = collect::collect(config, deps, base, cgroup_cache).await?;
         let reading = Arc::new(read);
         self.reading = Some((Instant::now(), Arc::clone(&reading)));
         Ok(reading)
@@ -235,7 +239,7 @@ impl StatsTask {
         Ok(storage)
     }
 
-    /// Where the runtime's filesystems are.
+    /// The locations of the runtime's filesystems.
     async fn places(&mut self) -> Result<Arc<ImageFsInfoResponse>, StatsError> {
         if let Some((at, places)) = &self.places
             && at.elapsed() < PLACES_WINDOW
@@ -284,7 +288,7 @@ impl StatsTask {
         }
         let (config, mut known) = (Arc::clone(&self.config), std::mem::take(&mut self.known));
         let filesystems = Arc::clone(&self.filesystems);
-        let page = sys::blocking::run(move || {
+        let page = sys::blocking::run_for(sys::blocking::Purpose::Usage, move || {
             let reading = reading.ok();
             let page = cadvisor::page(&config, reading.as_deref(), &mut known, &filesystems);
             (page, known)
@@ -300,7 +304,7 @@ impl StatsTask {
 }
 
 impl StatsTask {
-    /// The runtime's own metrics; what they are is asked once.
+    /// The runtime's own metrics; their descriptors are queried once.
     async fn runtime_metrics(&mut self) -> String {
         if self.descriptors.is_none() {
             match self.deps.runtime.list_metric_descriptors().await {
@@ -314,7 +318,7 @@ impl StatsTask {
         });
         let descriptors = self.descriptors.clone().unwrap_or_default();
         let config = Arc::clone(&self.config);
-        let page = sys::blocking::run(move || {
+        let page = sys::blocking::run_for(sys::blocking::Purpose::Usage, move || {
             cadvisor::page_from_runtime(&config, &descriptors, &metrics)
         });
         page.await.unwrap_or_default()

@@ -10,7 +10,8 @@
 //! Deliberately absent: names, values and when to write them (`engine::cgroup`), systemd.
 
 use crate::fs::{self, FsError};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,15 +24,15 @@ const V1_CHECKED: [&str; 7] =
 /// Controllers that version 2 must have enabled for a cgroup to count as existing.
 const V2_CHECKED: [&str; 5] = ["cpu", "cpuset", "memory", "hugetlb", "pids"];
 
-/// Name of the version 2 hierarchy beside those of version 1; no controller is called so.
+/// Name of the version 2 hierarchy next to those of version 1; no controller has this name.
 const UNIFIED: &str = "unified";
 
-/// How often this process ordered a setting of a cgroup to be changed.
+/// How often this process changed a setting of a cgroup.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
 
-/// A count that grows with every setting of a cgroup that this process changes, by file or through systemd
-/// (where also one that stays as it was counts).
-/// Whoever remembers settings compares it.
+/// A count that grows with every cgroup setting that this process changes, by file or through
+/// systemd (where an unchanged setting counts too). A cache of settings is valid while it stays the
+/// same.
 pub fn changes() -> u64 {
     CHANGES.load(Ordering::Acquire)
 }
@@ -67,7 +68,7 @@ pub enum CgroupHostError {
 }
 
 impl Cgroups {
-    /// Looks at `sys_root/fs/cgroup` and the mount table below `proc_root`.
+    /// Detects the hierarchies from `sys_root/fs/cgroup` and the mount table below `proc_root`.
     pub fn detect(sys_root: &Path, proc_root: &Path) -> Result<Self, CgroupHostError> {
         let base = sys_root.join("fs/cgroup");
         if let Ok(stat) = rustix::fs::statfs(&base)
@@ -86,7 +87,7 @@ impl Cgroups {
         matches!(self, Self::V2 { .. })
     }
 
-    /// The folder of a cgroup for one controller, if that controller is there.
+    /// The directory of a cgroup for one controller, if that controller exists.
     pub fn dir(&self, controller: &str, path: &str) -> Option<PathBuf> {
         let relative = path.trim_start_matches('/');
         match self {
@@ -95,7 +96,7 @@ impl Cgroups {
         }
     }
 
-    /// Every folder that makes up the cgroup.
+    /// All directories that make up the cgroup.
     fn dirs(&self, path: &str) -> Vec<(&str, PathBuf)> {
         let relative = path.trim_start_matches('/');
         match self {
@@ -106,8 +107,8 @@ impl Cgroups {
         }
     }
 
-    /// What is missing for the cgroup to count as existing: controllers on version 2, folders on
-    /// version 1. Empty means that it exists.
+    /// What is missing for the cgroup to count as existing: controllers on version 2, directories
+    /// on version 1. Empty means that it exists.
     pub fn missing(&self, path: &str) -> Vec<String> {
         match self {
             Self::V1 { mounts } => V1_CHECKED
@@ -132,12 +133,12 @@ impl Cgroups {
         }
     }
 
-    /// Whether the cgroup is there with all the controllers that count.
+    /// Whether the cgroup exists with all the controllers that count.
     pub fn exists(&self, path: &str) -> bool {
         self.missing(path).is_empty()
     }
 
-    /// Whether the cgroup has a folder in any hierarchy.
+    /// Whether the cgroup has a directory in any hierarchy.
     pub fn is_there(&self, path: &str) -> bool {
         self.dirs(path).iter().any(|(_, dir)| dir.is_dir())
     }
@@ -186,7 +187,8 @@ impl Cgroups {
         value: &str,
     ) -> Result<(), FsError> {
         let file = self.file(controller, path, file)?;
-        // What a setting reads as is not always what was written, so that only the two readings tell.
+        // A setting may read differently from what was written, so the readings before and after
+        // are compared.
         let text = || fs::read_to_string(&file).ok();
         let before = text();
         let written = fs::write(&file, value);
@@ -213,15 +215,15 @@ impl Cgroups {
     pub fn children(&self, path: &str) -> BTreeSet<String> {
         let mut names = BTreeSet::new();
         for (_, dir) in self.dirs(path) {
-            names.extend(folders(&dir).unwrap_or_default());
+            names.extend(texts(folders(&dir)));
         }
         names
     }
 
     /// Names of the cgroups directly below `path` in the hierarchy of one controller: a single
-    /// listing, without a look at each entry.
+    /// listing, without a stat of each entry.
     pub fn below(&self, controller: &str, path: &str) -> Vec<String> {
-        self.dir(controller, path).and_then(|dir| folders(&dir)).unwrap_or_default()
+        texts(self.dir(controller, path).and_then(|dir| folders(&dir))).collect()
     }
 
     /// Every process in the cgroup and below.
@@ -236,7 +238,25 @@ impl Cgroups {
         pids
     }
 
-    /// Moves a process into the cgroup, in every hierarchy; the cgroup is made if need be.
+    /// A process of the cgroup or of one below it. A container can create any number of cgroups, so
+    /// only the first few are searched.
+    pub fn process_below(&self, path: &str) -> Option<i32> {
+        const LOOKED_AT: usize = 64;
+        let (_, top) = self.dirs(path).into_iter().next()?;
+        let mut below = VecDeque::from([top]);
+        for _ in 0..LOOKED_AT {
+            let folder = below.pop_front()?;
+            let processes = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+            if let Some(pid) = processes.lines().find_map(|line| line.trim().parse().ok()) {
+                return Some(pid);
+            }
+            let names = folders(&folder).unwrap_or_default();
+            below.extend(names.iter().take(LOOKED_AT).map(|name| folder.join(name)));
+        }
+        None
+    }
+
+    /// Moves a process into the cgroup, in every hierarchy; the cgroup is created if necessary.
     pub fn enter(&self, path: &str, pid: i32) -> Result<(), FsError> {
         self.create(path)?;
         for (_, dir) in self.dirs(path) {
@@ -245,8 +265,8 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Removes the cgroup and everything below it; they must be without processes. A missing one
-    /// is fine.
+    /// Removes the cgroup and everything below it; they must have no processes. A missing one is
+    /// fine.
     pub fn remove(&self, path: &str) -> Result<(), FsError> {
         if parts(path).next().is_none() {
             return Ok(());
@@ -281,7 +301,7 @@ fn read_words(file: &Path) -> BTreeSet<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Enables one controller at a time: a controller that cannot be had must not keep out the others.
+/// Enables one controller at a time: one that is not available must not prevent the others.
 fn enable_controllers(dir: &Path, offered: &BTreeSet<String>) {
     let file = dir.join("cgroup.subtree_control");
     let enabled = read_words(&file);
@@ -303,7 +323,7 @@ fn inherit_cpuset(dir: &Path) -> Result<(), FsError> {
     Ok(())
 }
 
-/// Visits a folder and all folders below it, parents first.
+/// Visits a directory and all directories below it, parents first.
 fn walk(dir: &Path, visit: &mut impl FnMut(&Path)) {
     let Some(below) = folders(dir) else { return };
     visit(dir);
@@ -312,16 +332,22 @@ fn walk(dir: &Path, visit: &mut impl FnMut(&Path)) {
     }
 }
 
-/// Names of the folders in a folder, if it is one: told by its listing, without a look at each of
-/// the dozens of files in a cgroup.
-fn folders(dir: &Path) -> Option<Vec<String>> {
+/// Names that are UTF-8: runtimes and kubelets create no others.
+fn texts(names: Option<Vec<OsString>>) -> impl Iterator<Item = String> {
+    names.into_iter().flatten().filter_map(|name| name.into_string().ok())
+}
+
+/// Names of the directories in a directory, by the entry types of its listing, without a stat of
+/// each of the dozens of files in a cgroup; `None` if it is not a directory.
+fn folders(dir: &Path) -> Option<Vec<OsString>> {
     let entries = std::fs::read_dir(dir).ok()?.flatten();
     let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    Some(folders.filter_map(|entry| entry.file_name().into_string().ok()).collect())
+    Some(folders.map(|entry| entry.file_name()).collect())
 }
 
 /// Version 1 mounts by controller from the text of a mount table; the first mount of a controller
-/// wins. A version 2 hierarchy beside them ("hybrid") is one more: runtimes put containers there too.
+/// wins. A version 2 hierarchy next to them ("hybrid") is included: runtimes put containers there
+/// too.
 fn v1_mounts(table: &str) -> BTreeMap<String, PathBuf> {
     const KNOWN: [&str; 14] = [
         "cpu",
@@ -401,7 +427,8 @@ mod tests {
         fs::create_dir_all(root.join("p"), 0o755).unwrap();
         let cgroups = Cgroups::V2 { root: root.clone() };
         let write = |value: &str| {
-            // Other tests of this process may change something meanwhile, so that not every look tells.
+            // Other tests of this process may change settings concurrently, so not every attempt is
+            // conclusive.
             (0..1000).any(|_| {
                 let before = changes();
                 cgroups.write("", "/p", "cpu.weight", value).unwrap();

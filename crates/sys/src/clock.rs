@@ -1,4 +1,4 @@
-//! Whether something keeps the machine's clock right.
+//! Whether the machine's clock is synchronised.
 
 use std::io;
 

@@ -3,7 +3,7 @@
 //! Deliberately absent: anything for paths that a pod or a registry influences; those go through
 //! a descriptor-based walk that cannot leave its root.
 
-use crate::effects;
+use crate::fail_point;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::ops::ControlFlow;
@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[error("{operation} {}", path.display())]
 pub struct FsError {
-    /// What was tried, as a verb.
+    /// The operation, as a verb.
     pub operation: &'static str,
-    /// On which path.
+    /// The path.
     pub path: PathBuf,
-    /// What the kernel said.
+    /// The kernel's error.
     #[source]
     pub source: io::Error,
 }
@@ -29,10 +29,10 @@ impl FsError {
         self.source.kind() == io::ErrorKind::NotFound
     }
 
-    /// The whole error as Go's `os` words it: its verb, the path, what the kernel said.
+    /// The complete error in the format of Go's `os`: its verb, the path, the kernel's error.
     pub fn in_go(&self) -> String {
         let (verb, path) = match self.operation {
-            // A folder can be opened.
+            // A directory can be opened, but not read.
             "read" if self.source.kind() == io::ErrorKind::IsADirectory => {
                 ("read", self.path.as_path())
             }
@@ -50,14 +50,14 @@ impl FsError {
     }
 }
 
-/// The first part of a path that is no folder: where making it ends.
+/// The first component of a path that is not a directory: where creating it fails.
 fn obstacle(path: &Path) -> &Path {
     let mut parts: Vec<&Path> = path.ancestors().collect();
     parts.reverse();
     parts.into_iter().find(|part| !part.is_dir()).unwrap_or(path)
 }
 
-/// The result of an operation, with an error that names it and the path.
+/// Wraps the error of an operation with its name and path.
 pub(crate) fn named<T>(
     operation: &'static str,
     path: &Path,
@@ -76,8 +76,8 @@ pub fn read_to_string(path: impl AsRef<Path>) -> Result<String, FsError> {
     named("read", path.as_ref(), fs::read_to_string(path.as_ref()))
 }
 
-/// Shows the lines of a file, with their ends, until told to stop. Of a line that is longer than
-/// `longest` its beginning is shown, which is longer too; what follows it is then shown as a line.
+/// Passes the lines of a file, with their line endings, to `each` until it stops. A line longer than
+/// `longest` is passed in parts.
 pub fn each_line(
     file: fs::File,
     longest: usize,
@@ -97,12 +97,12 @@ pub fn each_line(
 
 /// Writes a file in place (pseudo files; for state use [`write_atomic`]).
 pub fn write(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) -> Result<(), FsError> {
-    effects::before("write", path.as_ref())?;
+    fail_point::before("write", path.as_ref())?;
     named("write", path.as_ref(), fs::write(path.as_ref(), bytes))
 }
 
 /// Replaces a file so that a reader sees the old or the new content, also after a crash: temporary
-/// file beside it, fsync, rename, fsync of the folder.
+/// file next to it, fsync, rename, fsync of the directory.
 pub fn write_atomic(
     path: impl AsRef<Path>,
     bytes: impl AsRef<[u8]>,
@@ -112,7 +112,7 @@ pub fn write_atomic(
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let temporary = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
     let write = || -> io::Result<()> {
-        effects::before("create", &temporary).map_err(|e| e.source)?;
+        fail_point::before("create", &temporary).map_err(|e| e.source)?;
         let mut file = fs::OpenOptions::new()
             .write(true)
             .create(true)
@@ -121,7 +121,7 @@ pub fn write_atomic(
             .open(&temporary)?;
         file.write_all(bytes.as_ref())?;
         file.sync_all()?;
-        effects::before("rename", path).map_err(|e| e.source)?;
+        fail_point::before("rename", path).map_err(|e| e.source)?;
         fs::rename(&temporary, path)?;
         if let Some(parent) = path.parent() {
             fs::File::open(parent)?.sync_all()?;
@@ -135,16 +135,16 @@ pub fn write_atomic(
     named("write", path, result)
 }
 
-/// Makes a folder and its parents with `mode` (less the umask); an existing one is fine.
+/// Creates a directory and its parents with `mode` (less the umask); an existing one is fine.
 pub fn create_dir_all(path: impl AsRef<Path>, mode: u32) -> Result<(), FsError> {
-    effects::before("create folder", path.as_ref())?;
+    fail_point::before("create folder", path.as_ref())?;
     let result = fs::DirBuilder::new().recursive(true).mode(mode).create(path.as_ref());
     named("create folder", path.as_ref(), result)
 }
 
 /// Removes one file; a missing one is fine.
 pub fn remove_file(path: impl AsRef<Path>) -> Result<(), FsError> {
-    effects::before("remove", path.as_ref())?;
+    fail_point::before("remove", path.as_ref())?;
     match fs::remove_file(path.as_ref()) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         other => named("remove", path.as_ref(), other),
@@ -153,13 +153,13 @@ pub fn remove_file(path: impl AsRef<Path>) -> Result<(), FsError> {
 
 /// Moves an entry to another name of the same filesystem, in place of what is there.
 pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), FsError> {
-    effects::before("rename", to.as_ref())?;
+    fail_point::before("rename", to.as_ref())?;
     named("rename", from.as_ref(), fs::rename(from.as_ref(), to.as_ref()))
 }
 
-/// Removes one empty folder; a missing one is fine.
+/// Removes one empty directory; a missing one is fine.
 pub fn remove_dir(path: impl AsRef<Path>) -> Result<(), FsError> {
-    effects::before("remove folder", path.as_ref())?;
+    fail_point::before("remove folder", path.as_ref())?;
     match fs::remove_dir(path.as_ref()) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         other => named("remove folder", path.as_ref(), other),
@@ -186,18 +186,19 @@ pub fn same_device(one: impl AsRef<Path>, other: impl AsRef<Path>) -> Result<boo
     Ok(one == other && one != 0)
 }
 
-/// Whether the path is a socket, links followed; what cannot be looked at is none.
+/// Whether the path is a socket, symlinks followed; false if it cannot be inspected.
 pub fn is_socket(path: impl AsRef<Path>) -> bool {
     use std::os::unix::fs::FileTypeExt as _;
     fs::metadata(path.as_ref()).is_ok_and(|metadata| metadata.file_type().is_socket())
 }
 
-/// Whether there is a folder of this name; a link to one is none.
+/// Whether the path is a directory; a symlink to one is not.
 pub fn is_folder(path: impl AsRef<Path>) -> bool {
     fs::symlink_metadata(path.as_ref()).is_ok_and(|metadata| metadata.is_dir())
 }
 
-/// Links in a folder that lead nowhere, with where they should lead; a missing folder has none.
+/// Symlinks in a directory whose target does not exist, with their targets; a missing directory has
+/// none.
 pub fn dangling_links(folder: impl AsRef<Path>) -> Result<Vec<(PathBuf, PathBuf)>, FsError> {
     let folder = folder.as_ref();
     let entries = match fs::read_dir(folder) {
@@ -207,7 +208,7 @@ pub fn dangling_links(folder: impl AsRef<Path>) -> Result<Vec<(PathBuf, PathBuf)
     let mut found = Vec::new();
     for entry in entries {
         let path = named("list", folder, entry)?.path();
-        // What is no link, or goes away meanwhile, is none of ours.
+        // Not a symlink, or it vanished meanwhile.
         let Ok(target) = fs::read_link(&path) else { continue };
         if matches!(path.try_exists(), Ok(false)) {
             found.push((path, target));
@@ -217,7 +218,7 @@ pub fn dangling_links(folder: impl AsRef<Path>) -> Result<Vec<(PathBuf, PathBuf)
     Ok(found)
 }
 
-/// Names in a folder, sorted; a missing folder is an error.
+/// Names in a directory, sorted; a missing directory is an error.
 pub fn list_dir(path: impl AsRef<Path>) -> Result<Vec<String>, FsError> {
     let path = path.as_ref();
     let entries = named("list", path, fs::read_dir(path))?;

@@ -1,9 +1,9 @@
-//! The heap of this process: how it is spread over threads, and giving back what is free.
+//! The heap of this process: limiting its arenas, and returning free pages.
 //!
 //! Both calls are hints to glibc's allocator; with another C library they do nothing.
 
-/// How many arenas the allocator may have. Its default is eight per processor, each of which keeps
-/// what its busiest moment needed.
+/// How many arenas the allocator may have. Its default is eight per processor, each of which
+/// retains its peak size.
 #[cfg(target_env = "gnu")]
 const ARENAS: libc::c_int = 2;
 
@@ -17,7 +17,7 @@ pub fn limit_arenas() {
     }
 }
 
-/// Gives free pages of the heap back to the kernel. Takes about a millisecond.
+/// Returns free pages of the heap to the kernel. Takes about a millisecond.
 pub fn trim() {
     #[cfg(target_env = "gnu")]
     {
@@ -38,7 +38,7 @@ mod tests {
             let text = std::fs::read_to_string("/proc/self/statm").unwrap();
             text.split(' ').nth(1).unwrap().parse::<usize>().unwrap()
         };
-        // Small pieces with one kept at the end: only a trim can give back what is below it.
+        // Small pieces with the last one retained: only a trim can return the memory below it.
         let mut pieces: Vec<Vec<u8>> = (0..200_000).map(|_| vec![1; 200]).collect();
         let kept = pieces.pop();
         let full = resident();

@@ -1,7 +1,7 @@
-//! What machine this is: processors, memory, identity, system, network.
+//! Facts about the machine: processors, memory, identity, operating system, network.
 //!
-//! Promises: roots are arguments, so that a test can show another machine; a fact that cannot be
-//! read is absent or has upstream's word for it, never a panic.
+//! Promises: the filesystem roots are arguments, so that a test can present another machine; a fact
+//! that cannot be read is absent or has upstream's placeholder, never a panic.
 
 mod machine;
 mod net;

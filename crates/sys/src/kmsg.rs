@@ -22,7 +22,7 @@ pub struct KernelLog {
 }
 
 impl KernelLog {
-    /// Opens `kmsg` below the given folder of devices.
+    /// Opens `kmsg` below the given directory of devices.
     pub fn open(dev: &Path) -> Result<Self, FsError> {
         let path = dev.join("kmsg");
         let fail =

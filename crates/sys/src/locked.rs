@@ -1,7 +1,7 @@
 //! Small files of the host that several programs change: locked while they are read and replaced.
 //!
-//! A lock is on the file, and a change puts another file in its place; so who waited for the lock looks whether
-//! what he locked is still the file of that name.
+//! The lock is on the inode, and a change replaces the file; so after waiting for the lock it is
+//! checked whether the locked inode is still the file of that name.
 
 use crate::fs::{FsError, named, write_atomic};
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags};
@@ -10,10 +10,10 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-/// How often others may be before us with a change.
+/// How often other processes may replace the file before the lock is obtained.
 const TRIES: usize = 1000;
 
-/// A file that nobody else changes until this is dropped.
+/// A file that no other process changes until this is dropped.
 #[derive(Debug)]
 pub struct LockedFile {
     path: PathBuf,
@@ -22,8 +22,8 @@ pub struct LockedFile {
 }
 
 impl LockedFile {
-    /// Waits for the lock; a missing file is made with `mode`. Anything but a plain file is refused with
-    /// `EINVAL`, a link too.
+    /// Waits for the lock; a missing file is created with `mode`. Anything but a regular file is
+    /// refused with `EINVAL`, a symlink too.
     pub fn open(path: &Path, mode: u32) -> Result<Self, FsError> {
         for _ in 0..TRIES {
             let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -56,8 +56,8 @@ impl LockedFile {
         Ok(bytes)
     }
 
-    /// Puts other content in its place; readers see the one or the other. Whoever waits for the lock gets it on
-    /// the new file.
+    /// Replaces the content; readers see either the old or the new content. The next process that
+    /// waits for the lock gets it on the new file.
     pub fn replace(self, bytes: &[u8]) -> Result<(), FsError> {
         write_atomic(&self.path, bytes, self.mode)
     }

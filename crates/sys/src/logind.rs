@@ -1,7 +1,9 @@
-//! logind over D-Bus: the inhibitor lock that delays a shutdown of the machine, and its announcement.
+//! logind over D-Bus: the inhibitor lock that delays a shutdown of the machine, and the shutdown
+//! signal.
 //!
-//! Owns: a connection to the system bus (`DBUS_SYSTEM_BUS_ADDRESS` names another) and the texts of the
-//! few calls. Promises: every call has a deadline; dropping a [`ShutdownLock`] lets the machine go.
+//! Owns: a connection to the system bus (`DBUS_SYSTEM_BUS_ADDRESS` names another) and the few
+//! calls. Promises: every call has a deadline; dropping a [`ShutdownLock`] lets the shutdown
+//! proceed.
 
 use crate::fs::FsError;
 use futures::StreamExt;
@@ -24,19 +26,19 @@ pub enum LogindError {
     /// The delay could not be read.
     #[error("failed reading InhibitDelayMaxUSec property from logind")]
     ReadDelay(#[source] zbus::Error),
-    /// The delay is no number.
+    /// The delay is not a number.
     #[error("InhibitDelayMaxUSec from logind is not a uint64 as expected")]
     NotANumber,
     /// The lock was refused.
     #[error("failed creating systemd inhibitor")]
     Inhibit(#[source] zbus::Error),
-    /// logind could not be told to read its configuration again.
+    /// logind could not be told to reload its configuration.
     #[error("unable to reload logind conf")]
     Reload(#[source] zbus::Error),
-    /// Announcements cannot be heard.
+    /// The shutdown signal cannot be subscribed to.
     #[error("failed to monitor shutdown")]
     Listen(#[source] zbus::Error),
-    /// No answer in time.
+    /// No response in time.
     #[error("{call}: no answer in {}s", CALL_DEADLINE.as_secs())]
     Deadline {
         /// Method name.
@@ -83,7 +85,7 @@ impl Logind {
         Ok(ShutdownLock { _descriptor: descriptor })
     }
 
-    /// Has systemd tell logind to read its configuration again; it does so a little later.
+    /// Has systemd tell logind to reload its configuration, which happens a little later.
     pub async fn reload(&self) -> Result<(), LogindError> {
         let call = self.bus.call_method(
             Some("org.freedesktop.systemd1"),
@@ -95,7 +97,7 @@ impl Logind {
         bounded("KillUnit", call, LogindError::Reload).await.map(drop)
     }
 
-    /// Hears announcements from now on.
+    /// Subscribes to the shutdown signal.
     pub async fn announcements(&self) -> Result<Announcements, LogindError> {
         let rule = MatchRule::builder()
             .msg_type(zbus::message::Type::Signal)
@@ -110,15 +112,15 @@ impl Logind {
     }
 }
 
-/// `PrepareForShutdown` as it is announced.
+/// A stream of `PrepareForShutdown` signals.
 #[derive(Debug)]
 pub struct Announcements {
     stream: MessageStream,
 }
 
 impl Announcements {
-    /// True when a shutdown begins, false when it was called off; `None` when the bus is gone.
-    /// Cancel-safe: what was not taken stays queued.
+    /// True when a shutdown begins, false when it was cancelled; `None` when the bus is gone.
+    /// Cancel-safe: a signal that was not taken stays queued.
     pub async fn next(&mut self) -> Option<bool> {
         loop {
             let message = self.stream.next().await?.ok()?;
@@ -130,7 +132,7 @@ impl Announcements {
     }
 }
 
-/// Tells logind, once it reads its configuration again, to allow this delay.
+/// Writes a drop-in that makes logind allow this delay, once it reloads its configuration.
 pub fn override_max_delay(etc: &Path, delay: Duration) -> Result<(), FsError> {
     let folder = etc.join("systemd/logind.conf.d");
     crate::fs::create_dir_all(&folder, 0o755)?;

@@ -1,10 +1,10 @@
 //! Container log files: reading them (all, the end, as they grow) and rotating them.
 //!
-//! Promises: following a log loses no line when the file is rotated: the old file is read to its end
-//! before the new one is begun. Reading is done in large pieces on the blocking pool; a reader that
-//! is not drained waits, one whose other end is gone stops.
+//! Promises: following a log loses no line when the file is rotated: the old file is read to its
+//! end before the new one is begun. Reading is done in large pieces on the blocking pool; a reader
+//! whose receiver is full waits, one whose receiver is dropped stops.
 //!
-//! Deliberately absent: which log is wanted, and what rotation means for the runtime.
+//! Deliberately absent: which log to read, and what rotation means for the runtime.
 
 mod read;
 mod rotate;

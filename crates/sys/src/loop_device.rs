@@ -1,4 +1,4 @@
-//! Loop devices: a file (or a bound device node) seen as a block device.
+//! Loop devices: a file (or a bound device node) as a block device.
 //!
 //! The Go kubelet holds a raw block volume open with a loop device on its bind mount; so do we, by
 //! ioctl instead of `losetup`.
@@ -13,7 +13,7 @@ const LOOP_SET_FD: libc::Ioctl = 0x4C00;
 const LOOP_CLR_FD: libc::Ioctl = 0x4C01;
 const LOOP_SET_CAPACITY: libc::Ioctl = 0x4C07;
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
-/// How often another process may take the free device before us.
+/// How often another process may take the free device first.
 const TRIES: usize = 32;
 
 /// Calls an ioctl whose argument is an integer.
@@ -29,7 +29,7 @@ fn open(path: &Path, write: bool) -> Result<File, FsError> {
     named("open", path, OpenOptions::new().read(true).write(write).open(path))
 }
 
-/// Makes `file` visible as a block device below `dev` (normally `/dev`); gives the device.
+/// Attaches `file` to a loop device below `dev` (normally `/dev`); returns the device.
 pub fn attach(dev: &Path, file: &Path, read_only: bool) -> Result<PathBuf, FsError> {
     let backing = open(file, !read_only)?;
     let control_path = dev.join("loop-control");
@@ -42,7 +42,7 @@ pub fn attach(dev: &Path, file: &Path, read_only: bool) -> Result<PathBuf, FsErr
         )?;
         let device = dev.join(format!("loop{number}"));
         let handle = open(&device, !read_only)?;
-        crate::effects::before("attach", file)?;
+        crate::fail_point::before("attach", file)?;
         match control(&handle, LOOP_SET_FD, backing.as_raw_fd().into()) {
             Ok(_) => return Ok(device),
             Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {}
@@ -70,7 +70,7 @@ pub fn find(sys: &Path, dev: &Path, file: &Path) -> Result<Option<PathBuf>, FsEr
 /// Releases the device; one that is already free is fine.
 pub fn detach(device: &Path) -> Result<(), FsError> {
     let handle = open(device, false)?;
-    crate::effects::before("detach", device)?;
+    crate::fail_point::before("detach", device)?;
     match control(&handle, LOOP_CLR_FD, 0) {
         Ok(_) => Ok(()),
         Err(e) if e.raw_os_error() == Some(libc::ENXIO) => Ok(()),
@@ -78,7 +78,7 @@ pub fn detach(device: &Path) -> Result<(), FsError> {
     }
 }
 
-/// Lets the device see that its file has grown.
+/// Updates the size of the device after its file has grown.
 pub fn refresh_size(device: &Path) -> Result<(), FsError> {
     let handle = open(device, false)?;
     named("resize", device, control(&handle, LOOP_SET_CAPACITY, 0).map(drop))

@@ -1,5 +1,5 @@
-//! Alarms of the version 1 memory controller: an event descriptor that counts when usage crosses a
-//! threshold.
+//! Memory threshold notifications of the version 1 memory controller: an eventfd that counts when
+//! usage crosses a threshold.
 
 use crate::fs::FsError;
 use crate::readable::readable;
@@ -11,14 +11,14 @@ use std::path::Path;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// One armed alarm; dropping it disarms it.
+/// One registered notification; dropping it removes it.
 #[derive(Debug)]
 pub struct MemoryAlarm {
     counter: AsyncFd<OwnedFd>,
 }
 
 impl MemoryAlarm {
-    /// Rings whenever `memory.usage_in_bytes` of the cgroup crosses `bytes` in either direction.
+    /// Notifies whenever `memory.usage_in_bytes` of the cgroup crosses `bytes` in either direction.
     pub fn arm(cgroup: &Path, bytes: u64) -> Result<Self, FsError> {
         let usage = cgroup.join("memory.usage_in_bytes");
         let control = cgroup.join("cgroup.event_control");
@@ -38,7 +38,7 @@ impl MemoryAlarm {
         Ok(Self { counter })
     }
 
-    /// Waits until the alarm rings. Cancel-safe: a count that was not taken stays.
+    /// Waits for a notification. Cancel-safe: a count that was not read stays.
     pub async fn rung(&mut self) -> io::Result<()> {
         self.counter
             .async_io_mut(Interest::READABLE, |fd| {

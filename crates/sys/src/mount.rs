@@ -1,9 +1,9 @@
-//! Mounting and unmounting by system call, and what is mounted at a path.
+//! Mounts and unmounts by system call, and reports what is mounted at a path.
 //!
 //! Promises: no helper program, no shell, no path canonicalisation; unmounting what is not mounted
 //! succeeds. Deliberately absent: network filesystems (they need the host's mount helper).
 
-use crate::effects;
+use crate::fail_point;
 use crate::fs::{FsError, named};
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
@@ -74,7 +74,7 @@ pub struct FsCapacity {
     pub inodes_free: u64,
 }
 
-/// Asks the filesystem at `path` how full it is.
+/// Reads capacity and usage of the filesystem at `path`.
 pub fn capacity(path: &Path) -> Result<FsCapacity, FsError> {
     let stat = named("statfs", path, rustix::fs::statvfs(path))?;
     let block = stat.f_frsize;
@@ -101,14 +101,14 @@ pub fn mount_fs(
         source: e.into(),
     })?;
     let flags = if read_only { MountFlags::RDONLY } else { MountFlags::empty() };
-    effects::before("mount", target)?;
+    fail_point::before("mount", target)?;
     named("mount", target, rustix::mount::mount(source, target, fs_type, flags, data.as_c_str()))
 }
 
-/// Binds the file or folder behind `source` onto the one behind `target`. Both are descriptors, so
-/// nobody can swap a path in between.
+/// Binds the file or directory of `source` onto that of `target`. Both are descriptors, so no path
+/// can be swapped in between.
 pub fn bind_fd(source: impl AsFd, target: impl AsFd, shown: &Path) -> Result<(), FsError> {
-    effects::before("bind", shown)?;
+    fail_point::before("bind", shown)?;
     match open_tree(
         &source,
         c"",
@@ -127,7 +127,7 @@ pub fn bind_fd(source: impl AsFd, target: impl AsFd, shown: &Path) -> Result<(),
                 MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH,
             ),
         ),
-        // Before Linux 5.2 the same through magic links, which are not re-resolved.
+        // Before Linux 5.2: the same through magic links in `/proc`, which are not resolved again.
         Err(Errno::NOSYS) => {
             let link = |fd: i32| format!("/proc/self/fd/{fd}");
             let from = link(source.as_fd().as_raw_fd());
@@ -140,21 +140,25 @@ pub fn bind_fd(source: impl AsFd, target: impl AsFd, shown: &Path) -> Result<(),
 
 /// Binds `source` onto `target`, both given by trusted paths; `read_only` remounts the bind.
 pub fn bind(source: &Path, target: &Path, read_only: bool) -> Result<(), FsError> {
-    effects::before("bind", target)?;
+    fail_point::before("bind", target)?;
     named("bind", target, rustix::mount::mount_bind(source, target))?;
     if read_only {
-        let kept = mount_flags(target)?;
-        effects::before("remount", target)?;
+        let preserved = mount_flags(target)?;
+        fail_point::before("remount", target)?;
         named(
             "remount",
             target,
-            rustix::mount::mount_remount(target, MountFlags::BIND | MountFlags::RDONLY | kept, c""),
+            rustix::mount::mount_remount(
+                target,
+                MountFlags::BIND | MountFlags::RDONLY | preserved,
+                c"",
+            ),
         )?;
     }
     Ok(())
 }
 
-/// The flags that a bind remount must repeat, or it would be refused or would loosen them.
+/// The flags that a bind remount must repeat; otherwise it would be refused or would drop them.
 fn mount_flags(path: &Path) -> Result<MountFlags, FsError> {
     use rustix::fs::StatVfsMountFlags as V;
     let stat = named("statfs", path, rustix::fs::statvfs(path))?;
@@ -181,7 +185,7 @@ pub enum Unmount {
     Plain,
     /// Abort outstanding requests of a network filesystem.
     Force,
-    /// Take it out of the tree now, let it go when no longer used.
+    /// Detach it from the tree now, release it when no longer used.
     Detach,
 }
 
@@ -193,7 +197,7 @@ pub fn unmount(path: &Path, how: Unmount) -> Result<(), FsError> {
             Unmount::Force => UnmountFlags::FORCE,
             Unmount::Detach => UnmountFlags::DETACH,
         };
-    effects::before("unmount", path)?;
+    fail_point::before("unmount", path)?;
     match rustix::mount::unmount(path, flags) {
         Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
         Err(e) => named("unmount", path, Err(e)),

@@ -1,7 +1,7 @@
-//! The mount table, as `/proc/<pid>/mountinfo` shows it.
+//! The mount table, as in `/proc/<pid>/mountinfo`.
 //!
-//! Owns: the parser (total: a line it cannot read is skipped) and questions about paths. Promises
-//! nothing about consistency with later system calls: the table is a snapshot.
+//! Owns: the parser (it never fails: a malformed line is skipped) and queries about paths. The
+//! table is a snapshot, which may differ from what later system calls find.
 
 use crate::fs::{self, FsError};
 use std::ffi::OsString;
@@ -19,9 +19,9 @@ pub struct MountEntry {
     pub major: u32,
     /// Device of the filesystem.
     pub minor: u32,
-    /// Which folder of the filesystem is mounted.
+    /// Which directory of the filesystem is mounted.
     pub root: PathBuf,
-    /// Where.
+    /// The mount point.
     pub mount_point: PathBuf,
     /// Per-mount options such as `rw,nosuid`.
     pub options: Vec<String>,
@@ -33,7 +33,7 @@ pub struct MountEntry {
     pub super_options: Vec<String>,
 }
 
-/// Parses the whole table; malformed lines are left out.
+/// Parses the complete table; malformed lines are skipped.
 pub fn parse(text: &[u8]) -> Vec<MountEntry> {
     text.split(|b| *b == b'\n').filter_map(parse_line).collect()
 }
@@ -53,7 +53,7 @@ pub fn at_or_below<'a>(table: &'a [MountEntry], path: &Path) -> Vec<&'a MountEnt
     found
 }
 
-/// Other mount points of the same filesystem folder as the mount at `path`.
+/// Other mount points of the same directory of the filesystem as the mount at `path`.
 pub fn references(table: &[MountEntry], path: &Path) -> Vec<PathBuf> {
     let Some(this) = table.iter().rev().find(|m| m.mount_point == path) else {
         return Vec::new();
@@ -69,10 +69,10 @@ pub fn references(table: &[MountEntry], path: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The SELinux label that a whole mount was given (`context=`), if any.
+/// The SELinux label that the mount was given (`context=`), if any.
 pub fn label_of(table: &[MountEntry], path: &Path) -> Option<String> {
     let this = table.iter().rev().find(|m| m.mount_point == path)?;
-    // A label has commas of its own, and then stands in quotes.
+    // A label contains commas, and is then quoted.
     let options = format!(",{}", this.super_options.join(","));
     let (_, rest) = options.split_once(",context=")?;
     let label = match rest.strip_prefix('"') {

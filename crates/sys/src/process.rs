@@ -21,18 +21,18 @@ pub fn kill(pid: i32) -> io::Result<()> {
     }
 }
 
-/// Processor time that this process has used.
+/// CPU time that this process has used.
 pub fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::try_from(time).unwrap_or_default()
 }
 
-/// Whether we are root.
+/// Whether this process runs as root.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The user that this process acts as.
+/// The effective user of this process.
 pub fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
@@ -48,7 +48,7 @@ pub fn open_files_limit() -> u64 {
     rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Writes our own OOM score adjustment.
+/// Writes this process's own OOM score adjustment.
 pub fn set_own_oom_score(proc_root: &Path, score: i32) -> Result<(), FsError> {
     crate::fs::write(proc_root.join("self/oom_score_adj"), score.to_string())
 }

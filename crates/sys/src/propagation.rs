@@ -1,4 +1,4 @@
-//! Making a folder a shared mount, so that mounts below it reach containers and come back.
+//! Makes a directory a shared mount, so that mounts below it propagate to containers and back.
 
 use crate::fs::{self, FsError};
 use rustix::mount::MountPropagationFlags;
@@ -19,13 +19,14 @@ pub fn make_shared(path: &Path, proc_root: &Path) -> Result<(), FsError> {
     named(rustix::mount::mount_change(path, flags), "share")
 }
 
-/// Of the mount that holds `path`: whether it is mounted exactly there, and whether it is shared.
+/// Of the mount that contains `path`: whether its mount point is exactly `path`, and whether it is
+/// shared.
 fn mount_of(table: &str, path: &Path) -> Option<(bool, bool)> {
     let mut best: Option<(usize, bool, bool)> = None;
     for line in table.lines() {
         let fields: Vec<&str> = line.split(' ').collect();
         let Some(point) = fields.get(4) else { continue };
-        // Octal escapes only matter for folders with spaces, which no root directory has.
+        // Octal escapes only matter for paths with spaces, which no root directory has.
         let point = Path::new(point);
         if !path.starts_with(point) {
             continue;

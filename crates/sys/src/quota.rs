@@ -1,20 +1,21 @@
-//! Project quotas: which project a folder's files belong to, and what the filesystem counts for it.
+//! Project quotas: which project a directory's files belong to, and the usage that the filesystem
+//! accounts to it.
 //!
-//! By `quotactl_fd` and the attribute ioctls, which XFS and ext4 answer alike; no quota tool is started. A
-//! kernel without `quotactl_fd` (before 5.14) is a kernel without quotas.
+//! Uses `quotactl_fd` and the attribute ioctls, which work the same for XFS and ext4; no quota tool
+//! is started. A kernel without `quotactl_fd` (before 5.14) is treated as one without quotas.
 //!
-//! Deliberately absent: which project is whose.
+//! Deliberately absent: the assignment of project ids.
 
-use crate::beneath::{Dir, EntryKind};
-use crate::effects;
+use crate::descent::{Descent, Mounts, each_entry};
+use crate::fail_point;
 use crate::fs::FsError;
+use crate::rooted_dir::Dir;
 use crate::stats::FolderUsage;
+use rustix::fs::{Mode, OFlags};
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
-
-/// Deeper folders are left as they are: a pod can nest them without end.
-const MAX_DEPTH: usize = 200;
 
 // linux/fs.h
 const FS_IOC_FSGETXATTR: libc::Ioctl = libc::_IOR::<Attributes>('X' as u32, 31);
@@ -73,7 +74,7 @@ struct State {
     rest: [u64; 31],
 }
 
-/// Arguments of the calls below: plain numbers, of which every pattern of bits is a value.
+/// Arguments of the calls below: plain numbers, for which every bit pattern is valid.
 trait Plain: Copy {}
 impl Plain for Attributes {}
 impl Plain for DiskQuota {}
@@ -112,7 +113,7 @@ fn quota_call<T: Plain>(
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Whether the filesystem that the folder is on counts projects now.
+/// Whether the filesystem of the directory has project accounting enabled.
 pub fn accounting(path: &Path) -> Result<bool, FsError> {
     let dir = Dir::open(path)?;
     let mut state = State { version: FS_QSTATV_VERSION, ..State::default() };
@@ -123,7 +124,7 @@ pub fn accounting(path: &Path) -> Result<bool, FsError> {
     }
 }
 
-/// The kernel or the filesystem knows no quotas.
+/// The kernel or the filesystem does not support quotas.
 fn is_unknown(error: &io::Error) -> bool {
     let code = error.raw_os_error();
     [libc::ENOSYS, libc::EOPNOTSUPP, libc::ENOTTY, libc::EINVAL, libc::ESRCH]
@@ -131,7 +132,8 @@ fn is_unknown(error: &io::Error) -> bool {
         .any(|unknown| code == Some(unknown))
 }
 
-/// What the filesystem of the folder counts for a project, in whole kilobytes as quota tools tell it.
+/// The usage of a project on the directory's filesystem, in whole kilobytes as quota tools report
+/// it.
 pub fn usage(path: &Path, id: u32) -> Result<FolderUsage, FsError> {
     let dir = Dir::open(path)?;
     let mut quota = DiskQuota::default();
@@ -140,16 +142,16 @@ pub fn usage(path: &Path, id: u32) -> Result<FolderUsage, FsError> {
             let bytes = (quota.blocks >> 1).saturating_mul(1024);
             Ok(FolderUsage { bytes, inodes: quota.inodes })
         }
-        // XFS has nothing of a project that never was.
+        // XFS has no record of a project that was never used.
         Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(FolderUsage::default()),
         Err(e) => named("read the quota of", path, Err(e)),
     }
 }
 
-/// Limits the bytes of a project on the filesystem of the folder; zero is no limit.
+/// Limits the bytes of a project on the directory's filesystem; zero is no limit.
 pub fn set_limit(path: &Path, id: u32, bytes: u64) -> Result<(), FsError> {
     let dir = Dir::open(path)?;
-    effects::before("limit", path)?;
+    fail_point::before("limit", path)?;
     let blocks = bytes >> BLOCK;
     let mut quota = DiskQuota {
         version: FS_DQUOT_VERSION,
@@ -163,7 +165,7 @@ pub fn set_limit(path: &Path, id: u32, bytes: u64) -> Result<(), FsError> {
     named("limit", path, quota_call(&dir, SET_LIMITS, id, &mut quota))
 }
 
-/// The project that the folder is in; zero is none.
+/// The project of the directory; zero is none.
 pub fn project(path: &Path) -> Result<u32, FsError> {
     let mut found = Attributes::default();
     named(
@@ -174,13 +176,14 @@ pub fn project(path: &Path) -> Result<u32, FsError> {
     Ok(found.project)
 }
 
-/// Puts a folder with all that is and will be in it into a project.
+/// Puts a directory with all its present and future content into a project.
 ///
-/// The folder itself comes last, so that a run that was interrupted is seen by the next one; what was made in it
-/// meanwhile is looked at once more. Links, pipes and sockets take next to nothing and stay out.
+/// The directory itself comes last, so that an interrupted run is repeated by the next one; entries
+/// created meanwhile are processed in a second pass. Symlinks, pipes and sockets take next to
+/// nothing and are skipped.
 pub fn assign(path: &Path, id: u32) -> Result<(), FsError> {
     let dir = Dir::open(path)?;
-    effects::before("assign", path)?;
+    fail_point::before("assign", path)?;
     if is_assigned(&dir, id).map_err(|source| FsError {
         operation: "read the project of",
         path: path.to_owned(),
@@ -189,9 +192,9 @@ pub fn assign(path: &Path, id: u32) -> Result<(), FsError> {
         return Ok(());
     }
     let empty = dir.some_entries(1)?.is_empty();
-    assign_below(&dir, id, 0)?;
+    assign_below(path, id)?;
     named("assign", path, assign_one(&dir, id, FS_XFLAG_PROJINHERIT))?;
-    if empty { Ok(()) } else { assign_below(&dir, id, 0) }
+    if empty { Ok(()) } else { assign_below(path, id) }
 }
 
 fn is_assigned(dir: &Dir, id: u32) -> io::Result<bool> {
@@ -211,27 +214,54 @@ fn assign_one(file: impl AsFd, id: u32, flags: u32) -> io::Result<()> {
     attribute_call(&file, FS_IOC_FSSETXATTR, &mut attributes)
 }
 
-/// What vanishes, is mounted, or cannot be opened meanwhile is left alone.
-fn assign_below(dir: &Dir, id: u32, depth: usize) -> Result<(), FsError> {
-    if depth > MAX_DEPTH {
-        return Ok(());
-    }
-    for (name, kind) in dir.entries()? {
-        let result = match kind {
-            EntryKind::Dir => dir.dir_same_mount(&name).and_then(|sub| {
-                assign_below(&sub, id, depth + 1)?;
-                named("assign", sub.path(), assign_one(&sub, id, FS_XFLAG_PROJINHERIT))
-            }),
-            EntryKind::File => dir.open_file(Path::new(&name)).and_then(|file| {
-                named("assign", &dir.path().join(&name), assign_one(&file, id, 0))
-            }),
-            EntryKind::Link | EntryKind::Other => Ok(()),
-        };
-        if let Err(error) = result {
-            tracing::debug!(path = %error.path.display(), err = %error.source, "file is not counted by the quota");
+/// Processes everything below a directory, at any depth. Entries that vanish, are mount points, or
+/// cannot be opened are skipped.
+fn assign_below(top: &Path, id: u32) -> Result<(), FsError> {
+    let mut at = Descent::new(Dir::open(top)?.into_fd(), Mounts::Refuse);
+    let mut levels = vec![assign_files(&at, top, id)];
+    while let Some(level) = levels.last_mut() {
+        if let Some(name) = level.pop() {
+            match at.down(&name) {
+                Ok(()) => levels.push(assign_files(&at, top, id)),
+                Err(error) => not_counted(&at.path(top, &name), &error),
+            }
+            continue;
         }
+        levels.pop();
+        if !levels.is_empty()
+            && let Err(error) = assign_one(at.here(), id, FS_XFLAG_PROJINHERIT)
+        {
+            not_counted(&at.path(top, "".as_ref()), &error);
+        }
+        named("assign", top, at.up())?;
     }
     Ok(())
+}
+
+/// Processes the files of the current directory; returns its subdirectories.
+fn assign_files(at: &Descent, top: &Path, id: u32) -> Vec<OsString> {
+    let mut folders = Vec::new();
+    let listed = each_entry(at.here(), |name, kind| {
+        if kind.is_dir() {
+            folders.push(name.to_owned());
+        } else if kind.is_file() {
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            let file = rustix::fs::openat(at.here(), name, flags, Mode::empty());
+            let assigned = file.map_err(io::Error::from).and_then(|file| assign_one(&file, id, 0));
+            if let Err(error) = assigned {
+                not_counted(&at.path(top, name), &error);
+            }
+        }
+        Ok(true)
+    });
+    if let Err(error) = listed {
+        not_counted(&at.path(top, "".as_ref()), &error);
+    }
+    folders
+}
+
+fn not_counted(path: &Path, error: &io::Error) {
+    tracing::debug!(path = %path.display(), err = %error, "file is not counted by the quota");
 }
 
 #[cfg(test)]
@@ -248,7 +278,8 @@ mod tests {
 
     #[test]
     fn a_filesystem_without_quotas_counts_nothing() {
-        // Of this kernel neither has any: procfs never, and nobody mounts the temporary folder with quotas.
+        // Neither has quotas: procfs never does, and the temporary directory is not mounted with
+        // them.
         for path in [Path::new("/proc/self/fdinfo"), &std::env::temp_dir()] {
             assert!(!accounting(path).unwrap(), "{}", path.display());
         }

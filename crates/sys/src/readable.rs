@@ -1,4 +1,4 @@
-//! Waiting for a descriptor of ours to become readable.
+//! Waits for a descriptor to become readable.
 
 use std::io;
 use std::os::fd::OwnedFd;

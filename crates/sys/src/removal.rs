@@ -1,22 +1,25 @@
-//! Removing trees without ever touching what is mounted in them.
+//! Removes trees without ever touching what is mounted in them.
 //!
-//! Every folder is entered by descriptor with `RESOLVE_NO_XDEV`, so a mount (bind mounts of the
-//! same filesystem included) that appears while we walk is refused by the kernel, not by a check
-//! that could be raced. The mount table is asked first, so that normally nothing at all is removed
-//! from a tree that holds a mount.
+//! Every directory is entered by descriptor with `RESOLVE_NO_XDEV`, so a mount (bind mounts of the
+//! same filesystem included) that appears during the walk is refused by the kernel, not by a check
+//! that could be raced. The mount table is checked first, so that normally nothing at all is
+//! removed from a tree that contains a mount.
 
-use crate::beneath::{Dir, EntryKind};
+use crate::descent::{Descent, Mounts, each_entry, open_folder, vanished};
 use crate::fs::FsError;
 use crate::mountinfo;
+use crate::rooted_dir::{Dir, EntryKind};
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-/// A pod can nest folders without end; what lies deeper than this is moved up before it is
-/// removed, so that neither our stack nor our descriptors run out.
-const MAX_DEPTH: usize = 48;
-/// A pod can make files without end: so many are looked at a time.
+/// A pod can create any number of files: this many directories are remembered at a time.
 const BATCH: usize = 4096;
+/// And this many at each level of a deep tree.
+const DEEP: usize = 64;
 
 /// Why a tree was not removed.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +30,7 @@ pub enum RemoveError {
     /// A file operation failed.
     #[error(transparent)]
     Fs(#[from] FsError),
-    /// Only folders were expected.
+    /// Only directories were expected.
     #[error("cannot delete {}: it is not a directory", .0.display())]
     NotADirectory(PathBuf),
 }
@@ -35,13 +38,13 @@ pub enum RemoveError {
 /// What may be removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contents {
-    /// Files and folders.
+    /// Files and directories.
     Everything,
-    /// Folders only: a file anywhere is an error and stays.
+    /// Directories only: a file anywhere is an error and stays.
     DirsOnly,
 }
 
-/// Removes the folder `path` with all below it; a missing one is fine.
+/// Removes the directory `path` with everything below it; a missing one is fine.
 pub fn remove_tree(proc: &Path, path: &Path, contents: Contents) -> Result<(), RemoveError> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(RemoveError::MountPoint(path.to_owned()));
@@ -57,8 +60,8 @@ pub fn remove_tree(proc: &Path, path: &Path, contents: Contents) -> Result<(), R
     remove_entry(&above, name, contents)
 }
 
-/// Removes the entry `name` of an open folder with all below it; the mount table is not asked, the
-/// kernel alone refuses mounts.
+/// Removes the entry `name` of an open directory with everything below it; the mount table is not
+/// checked, only the kernel refuses mounts.
 pub fn remove_entry(above: &Dir, name: &OsStr, contents: Contents) -> Result<(), RemoveError> {
     match above.kind(Path::new(name))? {
         None => Ok(()),
@@ -68,91 +71,110 @@ pub fn remove_entry(above: &Dir, name: &OsStr, contents: Contents) -> Result<(),
     }
 }
 
-/// Enters a folder of the same mount; `None` if it vanished.
-fn enter(above: &Dir, name: &OsStr) -> Result<Option<Dir>, RemoveError> {
-    match above.dir_same_mount(name) {
-        Ok(dir) => Ok(Some(dir)),
-        Err(e) if e.is_not_found() => Ok(None),
-        Err(e) if e.source.raw_os_error() == Some(libc::EXDEV) => {
-            Err(RemoveError::MountPoint(above.path().join(name)))
-        }
-        Err(e) => Err(e.into()),
-    }
-}
-
 fn remove_top(above: &Dir, name: &OsStr, contents: Contents) -> Result<(), RemoveError> {
-    let Some(top) = enter(above, name)? else { return Ok(()) };
-    let mut walk = Walk { top: &top, contents, moved: Vec::new(), count: 0 };
-    walk.empty(&top, 0)?;
-    while let Some(deep) = walk.moved.pop() {
-        if let Some(dir) = enter(&top, &deep)? {
-            walk.empty(&dir, 1)?;
-            top.remove_dir(&deep)?;
-        }
-    }
+    let top = above.path().join(name);
+    let folder = match open_folder(above, name, Mounts::Refuse) {
+        Ok(folder) => folder,
+        Err(error) if vanished(&error) => return Ok(()),
+        Err(error) => return Err(refused("open", &top, error)),
+    };
+    let mut walk = Walk { at: Descent::new(folder, Mounts::Refuse), top: &top, contents };
+    walk.run()?;
     Ok(above.remove_dir(name)?)
 }
 
+/// Maps the kernel's error for a mount point, and all others.
+fn refused(operation: &'static str, path: &Path, error: io::Error) -> RemoveError {
+    match error.raw_os_error() {
+        Some(libc::EXDEV | libc::EBUSY) => RemoveError::MountPoint(path.to_owned()),
+        _ => FsError { operation, path: path.to_owned(), source: error }.into(),
+    }
+}
+
+/// Directories are emptied before they are removed. Per level only some names of subdirectories are
+/// remembered, so that neither depth nor width nor names matter.
 struct Walk<'a> {
-    top: &'a Dir,
+    at: Descent,
+    top: &'a Path,
     contents: Contents,
-    /// Folders that were too deep, now entries of the top.
-    moved: Vec<OsString>,
-    count: usize,
 }
 
 impl Walk<'_> {
-    /// Removes everything in the folder; what was moved up stays for later.
-    fn empty(&mut self, dir: &Dir, depth: usize) -> Result<(), RemoveError> {
-        loop {
-            let mut batch = dir.some_entries(BATCH + self.moved.len())?;
-            if depth == 0 {
-                batch.retain(|(name, _)| !self.moved.contains(name));
-            }
-            if batch.is_empty() {
-                return Ok(());
-            }
-            for (name, kind) in batch {
-                match kind {
-                    EntryKind::Dir => self.remove_dir(dir, &name, depth)?,
-                    _ if self.contents == Contents::DirsOnly => {
-                        return Err(RemoveError::NotADirectory(dir.path().join(name)));
+    /// Removes everything below the first directory.
+    fn run(&mut self) -> Result<(), RemoveError> {
+        let mut levels: Vec<Vec<OsString>> = vec![Vec::new()];
+        while let Some(level) = levels.last_mut() {
+            if let Some(name) = level.pop() {
+                match self.at.down(&name) {
+                    Ok(()) => levels.push(Vec::new()),
+                    Err(error) if vanished(&error) => {}
+                    Err(error) => {
+                        return Err(refused("open", &self.at.path(self.top, &name), error));
                     }
-                    _ => remove_leaf(dir, &name)?,
                 }
+                continue;
             }
+            if self.remove_files(level)? {
+                continue;
+            }
+            levels.pop();
+            let up = self.at.up();
+            let up =
+                up.map_err(|error| refused("leave", &self.at.path(self.top, "".as_ref()), error))?;
+            if let Some(name) = up {
+                self.remove("remove folder", &name, AtFlags::REMOVEDIR)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the entries of the current directory that are not directories and remembers some
+    /// subdirectories; returns whether there was anything.
+    fn remove_files(&mut self, folders: &mut Vec<OsString>) -> Result<bool, RemoveError> {
+        let most = if self.at.depth() < DEEP { BATCH } else { DEEP };
+        let mut found = false;
+        let mut failed = None;
+        let listed = each_entry(self.at.here(), |name, kind| {
+            found = true;
+            if kind.is_dir() {
+                folders.push(name.to_owned());
+            } else if self.contents == Contents::DirsOnly {
+                failed = Some(RemoveError::NotADirectory(self.at.path(self.top, name)));
+            } else {
+                failed = self.remove("remove", name, AtFlags::empty()).err();
+            }
+            Ok(failed.is_none() && folders.len() < most)
+        });
+        match (failed, listed) {
+            (Some(error), _) => Err(error),
+            (None, Err(error)) => Err(refused("list", &self.at.path(self.top, "".as_ref()), error)),
+            (None, Ok(())) => Ok(found),
         }
     }
 
-    fn remove_dir(&mut self, dir: &Dir, name: &OsStr, depth: usize) -> Result<(), RemoveError> {
-        if depth >= MAX_DEPTH {
-            let place = OsString::from(format!(".rubelet-deep-{}", self.count));
-            self.count += 1;
-            dir.move_to(name, self.top, &place)?;
-            self.moved.push(place);
-            return Ok(());
-        }
-        let Some(sub) = enter(dir, name)? else { return Ok(()) };
-        self.empty(&sub, depth + 1)?;
-        Ok(dir.remove_dir(name)?)
+    fn remove(
+        &self,
+        operation: &'static str,
+        name: &OsStr,
+        flags: AtFlags,
+    ) -> Result<(), RemoveError> {
+        crate::fail_point::before_at(operation, || self.at.path(self.top, name))?;
+        unlink(self.at.here(), name, flags)
+            .map_err(|error| refused(operation, &self.at.path(self.top, name), error))
+    }
+}
+
+fn unlink(folder: impl AsFd, name: &OsStr, flags: AtFlags) -> io::Result<()> {
+    match rustix::fs::unlinkat(folder, name, flags) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 
 fn remove_leaf(dir: &Dir, name: &OsStr) -> Result<(), RemoveError> {
-    use rustix::fs::AtFlags;
-    use rustix::io::Errno;
-    crate::effects::before("remove", &dir.path().join(name))?;
-    match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
-        // A file that is itself a mount point.
-        Err(Errno::BUSY) => Err(RemoveError::MountPoint(dir.path().join(name))),
-        Err(e) => Err(FsError {
-            operation: "remove",
-            path: dir.path().join(name),
-            source: io::Error::from(e),
-        }
-        .into()),
-    }
+    let path = dir.path().join(name);
+    crate::fail_point::before("remove", &path)?;
+    unlink(dir, name, AtFlags::empty()).map_err(|error| refused("remove", &path, error))
 }
 
 #[cfg(test)]
@@ -160,6 +182,7 @@ mod tests {
     use super::*;
     use crate::mount;
     use crate::scratch::scratch;
+    use std::os::unix::ffi::OsStrExt;
 
     #[test]
     fn a_bind_mount_inside_keeps_the_whole_tree() {
@@ -209,11 +232,26 @@ mod tests {
     }
 
     #[test]
+    fn a_tree_that_has_our_own_names_already_is_removed() {
+        let top = scratch("removal-own-names");
+        for n in 0..200 {
+            std::fs::create_dir_all(top.join(format!("t/.rubelet-deep-{n}/full"))).unwrap();
+        }
+        for branch in ["a", "z"] {
+            let deep: PathBuf = (0..150).map(|_| "d").collect();
+            std::fs::create_dir_all(top.join("t").join(branch).join(deep)).unwrap();
+        }
+        remove_tree(Path::new("/proc"), &top.join("t"), Contents::Everything).unwrap();
+        assert!(!top.join("t").exists());
+        std::fs::remove_dir_all(&top).unwrap();
+    }
+
+    #[test]
     fn any_depth_and_any_number_of_files_is_removed() {
         let top = scratch("removal-deep");
         std::fs::create_dir_all(top.join("t")).unwrap();
         let mut dir = Dir::open(&top.join("t")).unwrap();
-        // Far beyond what a path can name.
+        // Far deeper than the longest path (`PATH_MAX`).
         for _ in 0..3000 {
             dir.make_dir("dddd", 0o755).unwrap();
             dir.create_file(Path::new("f"), b"x", 0o644).unwrap();
@@ -223,6 +261,50 @@ mod tests {
         let wide = Dir::open(&top.join("t")).unwrap();
         for n in 0..(BATCH + 10) {
             wide.create_file(Path::new(&format!("w{n}")), b"", 0o644).unwrap();
+        }
+        remove_tree(Path::new("/proc"), &top.join("t"), Contents::Everything).unwrap();
+        assert!(!top.join("t").exists());
+        std::fs::remove_dir_all(&top).unwrap();
+    }
+
+    #[test]
+    fn names_do_not_matter() {
+        let top = scratch("removal-names");
+        let tree = top.join("t");
+        let odd = [
+            b".rubelet-deep-0".as_slice(),
+            b".rubelet-deep-1",
+            b"\xff\xfe",
+            b"a\nb",
+            b"..data",
+            b"...",
+            b" ",
+            b"*",
+        ];
+        for name in odd {
+            let name = OsStr::from_bytes(name);
+            std::fs::create_dir_all(tree.join(name).join("x")).unwrap();
+            std::fs::write(tree.join(name).join("x").join(name), "x").unwrap();
+            let mut deep = tree.join(name);
+            deep.extend(std::iter::repeat_n(name, 60));
+            std::fs::create_dir_all(&deep).unwrap();
+            std::os::unix::fs::symlink(&deep, deep.join("loop")).unwrap();
+            std::os::unix::fs::symlink("nowhere", deep.join(name)).unwrap();
+        }
+        remove_tree(Path::new("/proc"), &tree, Contents::Everything).unwrap();
+        assert!(!tree.exists());
+        std::fs::remove_dir_all(&top).unwrap();
+    }
+
+    #[test]
+    fn a_wide_folder_deep_down_is_removed_too() {
+        let top = scratch("removal-wide");
+        let mut deep = top.join("t");
+        deep.extend(std::iter::repeat_n("d", DEEP + 5));
+        std::fs::create_dir_all(&deep).unwrap();
+        for n in 0..(DEEP * 3) {
+            std::fs::create_dir(deep.join(format!("f{n}"))).unwrap();
+            std::fs::write(deep.join(format!("w{n}")), "").unwrap();
         }
         remove_tree(Path::new("/proc"), &top.join("t"), Contents::Everything).unwrap();
         assert!(!top.join("t").exists());

@@ -1,14 +1,18 @@
-//! Usage numbers, read straight from the kernel: cgroups, network devices, filesystems, folders.
+//! Resource usage, read directly from the kernel: cgroups, network devices, filesystems,
+//! directories.
 //!
-//! Promises: one pass over a handful of small files per cgroup, no process started, nothing kept but open
-//! folders and files of cgroups that are held. A file that is not there gives an absent number, never an error for the whole.
+//! Promises: one pass over a handful of small files per cgroup, no process started, nothing
+//! retained but open directories and files of held cgroups. A missing file results in an absent
+//! value, never in an error for the whole cgroup.
 
 mod cgroup;
 mod folder;
 mod network;
 mod process;
-mod whole;
+mod read_all;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use cgroup::read_any_form;
 pub use cgroup::{
     CgroupUsage, CpuUsage, DeviceIo, HeldCgroup, Hold, Look, MemoryUsage, Pressure, PressureLine,
     PressureSet, Pulse, cgroup_usage,

@@ -1,25 +1,28 @@
 //! systemd over D-Bus: transient slices for the systemd cgroup driver, and service notification.
 //!
-//! Owns: the connection to systemd (one, opened again after a failure; the system bus, or systemd's
+//! Owns: the connection to systemd (one, reopened after a failure; the system bus, or systemd's
 //! private socket where there is no bus), the few calls of `org.freedesktop.systemd1.Manager` that
 //! slices need, and `sd_notify` messages.
 //!
-//! Promises: every call has a deadline; starting and stopping a slice ends when systemd's job has
-//! ended, because until then systemd writes the cgroup's files itself. "Already exists" on start and
-//! any refusal to stop are successes, as upstream has it.
+//! Promises: every call has a deadline; starting and stopping a slice waits until systemd's job has
+//! ended, because until then systemd writes the cgroup's files itself. "Already exists" on start
+//! and any refusal to stop count as success, as upstream.
 
 use futures::StreamExt;
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
-use tokio::sync::Mutex;
-use zbus::{Connection, MatchRule, Message, MessageStream, OwnedObjectPath, Variant as Value};
+use tokio::sync::{Mutex, OnceCell};
+use zbus::{
+    Connection, MatchRule, Message, MessageStream, OwnedObjectPath, OwnedVariant, Variant as Value,
+};
 
 const CALL_DEADLINE: Duration = Duration::from_secs(30);
 const DESTINATION: &str = "org.freedesktop.systemd1";
 const PATH: &str = "/org/freedesktop/systemd1";
 const INTERFACE: &str = "org.freedesktop.systemd1.Manager";
+const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 const PRIVATE: &str = "unix:path=/run/systemd/private";
-/// The result of a job that did what it should.
+/// The result of a successful job.
 const DONE: &str = "done";
 
 /// A failed call to systemd.
@@ -39,7 +42,7 @@ pub enum SystemdError {
         #[source]
         source: zbus::Error,
     },
-    /// The job ended otherwise than it should.
+    /// The job failed.
     #[error("error creating systemd unit `{unit}`: got `{result}`")]
     Job {
         /// Unit it was about.
@@ -47,7 +50,7 @@ pub enum SystemdError {
         /// How it ended (`failed`, `timeout`, `canceled` …).
         result: String,
     },
-    /// No answer in time.
+    /// No response in time.
     #[error("systemd: {call} {unit}: no answer in {}s", CALL_DEADLINE.as_secs())]
     Deadline {
         /// Method name.
@@ -73,6 +76,17 @@ pub enum Property {
 }
 
 impl Property {
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Number(name, _)
+            | Self::Flag(name, _)
+            | Self::Names(name, _)
+            | Self::Bytes(name, _)
+            | Self::Text(name, _) => name,
+        }
+    }
+
     fn pair(&self) -> (&str, Value<'_>) {
         match self {
             Self::Number(name, value) => (name, Value::from(*value)),
@@ -84,10 +98,11 @@ impl Property {
     }
 }
 
-/// The connection to systemd; connects at the first call.
+/// The connection to systemd; connects on the first call.
 #[derive(Debug, Default)]
 pub struct Systemd {
     connection: Mutex<Option<Connection>>,
+    version: OnceCell<u32>,
 }
 
 impl Systemd {
@@ -96,7 +111,33 @@ impl Systemd {
         Self::default()
     }
 
-    /// Starts a transient slice below its parent, all accounting on, and waits until it is there.
+    /// systemd's version, queried once; 0 while it is unknown, so that no new feature is used.
+    pub async fn version(&self) -> u32 {
+        let ask = async || -> Result<u32, SystemdError> {
+            let work = async {
+                let bus = self.connected().await?;
+                let body = (INTERFACE, "Version");
+                let ask = bus.call_method(Some(DESTINATION), PATH, Some(PROPERTIES), "Get", &body);
+                Ok(match ask.await {
+                    Ok(reply) => reply.body().deserialize::<OwnedVariant>(),
+                    Err(error) => Err(error),
+                })
+            };
+            let value = self.bounded("Get", "Version", Box::pin(work)).await?;
+            let text = String::try_from(value).unwrap_or_default();
+            Ok(version_number(&text))
+        };
+        match self.version.get_or_try_init(ask).await {
+            Ok(version) => *version,
+            Err(error) => {
+                tracing::warn!(err = %error, "unable to get systemd version");
+                0
+            }
+        }
+    }
+
+    /// Starts a transient slice below its parent, with all accounting enabled, and waits until it
+    /// exists.
     pub async fn start_slice(&self, unit: &str, parent: &str) -> Result<(), SystemdError> {
         let properties = [
             Property::Text("Description", format!("rubelet slice {unit}")),
@@ -136,7 +177,7 @@ impl Systemd {
         set
     }
 
-    /// Stops a unit and waits until it is down; one that is not there is down already.
+    /// Stops a unit and waits until it is down; one that does not exist is down already.
     pub async fn stop(&self, unit: &str) -> Result<(), SystemdError> {
         match self.job("StopUnit", unit, &(unit, "replace")).await {
             Ok(result) if result == DONE => {}
@@ -150,14 +191,14 @@ impl Systemd {
         Ok(())
     }
 
-    /// Lets systemd forget a unit that failed; most did not.
+    /// Resets the failed state of a unit; most have none.
     async fn reset_failed(&self, unit: &str) {
         if let Err(error) = self.call("ResetFailedUnit", unit, &(unit,)).await {
             tracing::trace!(unit, err = %error, "nothing to reset");
         }
     }
 
-    /// A call whose answer says all.
+    /// A call that starts no job.
     async fn call<B>(&self, call: &'static str, unit: &str, body: &B) -> Result<(), SystemdError>
     where
         B: serde::Serialize + zbus::DynamicType + Sync,
@@ -174,7 +215,7 @@ impl Systemd {
         self.bounded(call, unit, Box::pin(work)).await.map(drop)
     }
 
-    /// A call that starts a job; how the job ended.
+    /// A call that starts a job; returns the job's result.
     async fn job<B>(&self, call: &'static str, unit: &str, body: &B) -> Result<String, SystemdError>
     where
         B: serde::Serialize + zbus::DynamicType + Sync,
@@ -191,7 +232,7 @@ impl Systemd {
         self.bounded(call, unit, Box::pin(work)).await
     }
 
-    /// The outcome within the deadline.
+    /// Applies the deadline.
     async fn bounded<T>(
         &self,
         call: &'static str,
@@ -210,7 +251,7 @@ impl Systemd {
         }
     }
 
-    /// The connection in place of one that turned out to be gone.
+    /// Replaces a connection that turned out to be broken.
     async fn connected_anew(&self) -> Result<Connection, SystemdError> {
         *self.connection.lock().await = None;
         self.connected().await
@@ -238,15 +279,15 @@ impl<B: serde::Serialize + zbus::DynamicType + Sync> Method<'_, B> {
         bus.call_method(Some(DESTINATION), PATH, Some(INTERFACE), self.call, self.body).await
     }
 
-    /// Asks, and waits for the end of the job that was started.
+    /// Calls the method, and waits for the end of the job that it started.
     async fn run(&self, bus: &Connection) -> zbus::Result<String> {
-        // Listening first: the job may end before its name is known here.
+        // Subscribed first: the job may end before its path is known here.
         let mut ended = MessageStream::for_match_rule(ends_of_jobs()?, bus, None).await?;
         let mut reply = std::pin::pin!(self.ask(bus));
         let mut early = Vec::new();
         let job: OwnedObjectPath = loop {
             tokio::select! {
-                // Cancel-safe: the pinned call goes on in the next round.
+                // Cancel-safe: the pinned call continues in the next round.
                 reply = &mut reply => break reply?.body().deserialize()?,
                 // Cancel-safe: what was not taken stays queued.
                 message = ended.next() => early.push(end_of_job(message)?),
@@ -265,14 +306,14 @@ impl<B: serde::Serialize + zbus::DynamicType + Sync> Method<'_, B> {
 }
 
 impl SystemdError {
-    /// Whether systemd answered with this error.
+    /// Whether systemd returned this error.
     fn is_named(&self, wanted: &str) -> bool {
         matches!(self, Self::Call { source: zbus::Error::MethodError(name, _, _), .. }
             if name.as_str() == wanted)
     }
 }
 
-/// Connects and asks to be told of jobs, which systemd does only where somebody asked.
+/// Connects and subscribes to job signals, which systemd only sends to subscribers.
 async fn open() -> zbus::Result<Connection> {
     let bus = match Connection::system().await {
         Ok(bus) => bus,
@@ -285,6 +326,13 @@ async fn open() -> zbus::Result<Connection> {
     Ok(bus)
 }
 
+/// The first number of a version such as `v245.4-4ubuntu3`; 0 if there is none.
+fn version_number(text: &str) -> u32 {
+    let text = text.trim_start_matches(['"', 'v']);
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    text.get(..end).and_then(|digits| digits.parse().ok()).unwrap_or(0)
+}
+
 fn ends_of_jobs() -> zbus::Result<MatchRule<'static>> {
     MatchRule::builder()
         .msg_type(zbus::message::Type::Signal)
@@ -294,7 +342,7 @@ fn ends_of_jobs() -> zbus::Result<MatchRule<'static>> {
         .build()
 }
 
-/// The job and its result from the announcement of its end.
+/// The job and its result from a `JobRemoved` signal.
 fn end_of_job(message: Option<zbus::Result<Message>>) -> zbus::Result<(OwnedObjectPath, String)> {
     let gone = || std::io::Error::from(std::io::ErrorKind::ConnectionReset);
     let message = message.ok_or_else(|| zbus::Error::from(gone()))??;
@@ -319,6 +367,15 @@ pub fn notify(socket: &str, state: &str) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_version_is_its_first_number() {
+        for (text, number) in
+            [("v245.4-4ubuntu3", 245), ("239 (239-82.el8)", 239), ("\"252\"", 252), ("~rc", 0)]
+        {
+            assert_eq!(version_number(text), number, "{text}");
+        }
+    }
 
     #[test]
     fn notify_reaches_a_path_socket_and_an_abstract_one() {

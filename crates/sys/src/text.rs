@@ -1,16 +1,16 @@
-//! The program's own code in memory: unmapping what its start or a crowd of pods needed.
+//! The program's own code in memory: unmapping pages that only the start or a burst of pods needed.
 //!
-//! Reading flags, building tables and the first handshakes touch most of a program once. Those
-//! pages count as resident for ever although they are copies of the file. Unmapped, they cost
-//! nothing; what is called again comes back from the page cache, sixteen pages at a time.
+//! Reading flags, building tables and the first handshakes touch most of the program once. Those
+//! pages stay resident forever although they are copies of the file. Unmapped, they cost nothing;
+//! code that runs again is mapped again from the page cache, sixteen pages at a time.
 
 use crate::fs;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
 
-/// Unmaps all clean pages of the program's file; gives the number of bytes that were looked at.
-/// Takes less than a millisecond.
+/// Unmaps all clean pages of the program's file; returns the number of bytes examined. Takes less
+/// than a millisecond.
 ///
 /// # Errors
 /// When the list of mappings cannot be read, or the kernel refuses.
@@ -40,7 +40,7 @@ pub fn unmap_clean() -> io::Result<usize> {
 }
 
 /// The mappings of `program` that are not writable and in which no page was ever written. (The
-/// read-only part that the loader relocates was: it holds anonymous pages and must stay.)
+/// read-only part that the loader relocates was: it has anonymous pages and must stay.)
 fn clean_mappings(smaps: &str, program: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut current = None;

@@ -1,8 +1,9 @@
 //! CPUs, caches, memory and distances of the machine's NUMA nodes, from sysfs.
 //!
-//! Promises: same nodes, cores and numbers as cAdvisor's `GetNodesInfo`, which the Go kubelet places by: offline CPUs
-//! are left out, a cache counts as shared by some cores ("uncore") if it is of level 3 or above and not the whole
-//! node's. Deliberately absent: what follows from it (`engine::cpus`, `engine::memory`).
+//! Promises: the same nodes, cores and numbers as cAdvisor's `GetNodesInfo`, which the Go kubelet
+//! uses for placement: offline CPUs are left out, a cache counts as shared by some cores ("uncore")
+//! if it is of level 3 or above and not shared by the whole node. Deliberately absent: what is
+//! decided with it (`engine::cpus`, `engine::memory`).
 
 use crate::fs::{self, FsError};
 use std::collections::BTreeSet;
@@ -73,14 +74,14 @@ pub fn read(sys: &Path, proc: &Path) -> Result<MachineTopology, FsError> {
     Ok(MachineTopology { nodes, sockets })
 }
 
-/// Where CPUs are described, and which are online (all if unknown).
+/// The sysfs directory of the CPUs, and which are online (all if unknown).
 struct Place {
     cpus: PathBuf,
     online: Option<CpuSet>,
 }
 
 impl Place {
-    /// Core and socket of a CPU; `None` if it is offline or the kernel does not say.
+    /// Core and socket of a CPU; `None` if it is offline or the kernel does not report them.
     fn of_cpu(&self, cpu: u32) -> Result<Option<(i64, i64)>, FsError> {
         if self.online.as_ref().is_some_and(|online| !online.contains(cpu)) {
             return Ok(None);
@@ -166,7 +167,7 @@ struct Cache {
     cpus: usize,
 }
 
-/// Numbers of the entries `prefixN`, ascending; none if the folder is missing.
+/// Numbers of the entries `prefixN`, ascending; none if the directory is missing.
 fn numbered(dir: &Path, prefix: &str) -> Result<Vec<u32>, FsError> {
     let names = match fs::list_dir(dir) {
         Ok(names) => names,
@@ -178,7 +179,7 @@ fn numbered(dir: &Path, prefix: &str) -> Result<Vec<u32>, FsError> {
     Ok(numbers.into_iter().collect())
 }
 
-/// `MemTotal` of a node in bytes; 0 if the kernel does not say.
+/// `MemTotal` of a node in bytes; 0 if the kernel does not report it.
 fn memory(node: &Path) -> Result<u64, FsError> {
     let text = match fs::read_to_string(node.join("meminfo")) {
         Ok(text) => text,
@@ -213,7 +214,7 @@ fn distances(node: &Path) -> Vec<u64> {
     text.split_whitespace().map_while(|distance| distance.parse().ok()).collect()
 }
 
-/// How many `physical id`s there are, or how many sockets the cores name.
+/// The number of distinct `physical id`s, or of the sockets that the cores name.
 fn sockets(cpuinfo: &Path, nodes: &[NumaNode]) -> usize {
     let text = fs::read_to_string(cpuinfo).unwrap_or_default();
     let ids: BTreeSet<&str> = text.lines().filter(|line| line.starts_with("physical id")).collect();
@@ -282,7 +283,8 @@ mod tests {
             node.cores.iter().map(core).collect::<Vec<_>>()
         };
         assert_eq!(shown(first), [(vec![0, 4], 0, vec![0]), (vec![1, 5], 0, vec![1])]);
-        // The L3 of node 1 is the whole node's; the core that lost a thread sees it as smaller than its node.
+        // The L3 of node 1 is shared by the whole node; the core that lost a thread sees it as
+        // smaller than its node.
         assert_eq!(shown(second), [(vec![2, 6], 1, vec![]), (vec![3], 1, vec![9])]);
     }
 

@@ -1,14 +1,14 @@
-//! "Something changed in this folder", from inotify.
+//! Notifies of changes in a directory, by inotify.
 //!
-//! Promises: events are only hints and are coalesced by the reader; losing the folder itself ends
-//! the stream, so that the caller can arm a new watch.
+//! Promises: events are only hints and are coalesced by the reader; losing the directory itself
+//! ends the stream, so that the caller can set up a new watch.
 
 use futures::StreamExt;
 use inotify::{EventMask, Inotify, WatchMask};
 use std::io;
 use std::path::Path;
 
-/// A watch on one folder or file.
+/// A watch on one directory or file.
 pub struct FolderWatch {
     stream: inotify::EventStream<Vec<u8>>,
 }
@@ -20,7 +20,7 @@ impl std::fmt::Debug for FolderWatch {
 }
 
 impl FolderWatch {
-    /// Starts to watch `path` itself and, if it is a folder, its direct children.
+    /// Starts to watch `path` itself and, if it is a directory, its direct children.
     pub fn new(path: &Path) -> io::Result<Self> {
         let inotify = Inotify::init()?;
         let mask = WatchMask::CREATE
@@ -54,7 +54,7 @@ impl FolderWatch {
     }
 }
 
-/// A watch for others who open or remove one file.
+/// A watch for other processes that open or remove one file.
 pub struct OpenWatch {
     stream: inotify::EventStream<Vec<u8>>,
 }

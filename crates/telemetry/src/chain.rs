@@ -5,8 +5,8 @@
 use std::error::Error;
 use std::fmt;
 
-/// Prints `outer: middle: root`, leaving out a cause that the text before it already ends with (other
-/// people's errors often repeat their source).
+/// Prints `outer: middle: root`, leaving out a cause that the text before it already ends with
+/// (errors of other crates often repeat their source).
 #[derive(Debug, Clone, Copy)]
 pub struct Chain<'a>(
     /// The outermost error.

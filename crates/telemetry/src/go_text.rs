@@ -1,4 +1,4 @@
-//! Go's text forms that logs and metrics must share with the Go kubelet: quoted strings and floats.
+//! Go's text formats that logs and metrics share with the Go kubelet: quoted strings and floats.
 
 pub use units::strconv::{float, push_float};
 
@@ -28,8 +28,9 @@ pub fn quote(text: &str) -> String {
     out
 }
 
-/// Whether Go prints the (non-ASCII) character as it is. Rust's `str::escape_debug` has the same idea of
-/// printable, apart from a combining mark at the very start, hence the letter before it.
+/// Whether Go prints the (non-ASCII) character unescaped. Rust's `str::escape_debug` has the same
+/// definition of printable, apart from a combining mark at the very start, hence the letter before
+/// it.
 fn printable(c: char) -> bool {
     let text = String::from_iter(['a', c]);
     text.escape_debug().eq(text.chars())

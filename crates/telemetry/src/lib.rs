@@ -1,9 +1,9 @@
 //! Log formats, metrics registry and text exposition.
 //!
-//! Owns how the agent speaks to its operators: [`log`] writes klog text or JSON lines from `tracing` events,
-//! [`metrics`] keeps counters, gauges and histograms and prints them as the Prometheus Go client does, and
-//! [`traces`] keeps spans for a collector, and
-//! [`Chain`] prints an error with its causes. It decides nothing about what is worth reporting.
+//! Owns the output for operators: [`log`] writes klog text or JSON lines from `tracing` events,
+//! [`metrics`] holds counters, gauges and histograms and prints them as the Prometheus Go client
+//! does, [`traces`] records spans for a collector, and [`Chain`] prints an error with its causes.
+//! What is worth reporting is decided elsewhere.
 #![forbid(unsafe_code)]
 
 mod chain;

@@ -1,15 +1,15 @@
-//! Log lines on stderr in klog's text form or as JSON, from `tracing` events.
+//! Log lines on stderr in klog's text format or as JSON, from `tracing` events.
 //!
 //! ```text
 //! I1115 11:33:01.103014   15620 worker.rs:72] "Pod synced" pod="default/web" podUID="4f…"
 //! {"ts":1763206381103.014,"caller":"pods/worker.rs:72","msg":"Pod synced","v":0,"pod":"default/web"}
 //! ```
 //!
-//! Verbosity: an error, warning or info event has V0, debug V3, trace V5; an event may say its own with a
-//! field `v`. It is printed when its V is not above `--v` (or, if that is more, above what `--vmodule` says for its
-//! file). The
-//! level can be changed while running through [`LogHandle`]. Events of other people's crates are
-//! four steps quieter than ours. Fields of the spans around an event come before the event's own.
+//! Verbosity: an error, warning or info event has V0, debug V3, trace V5; an event may set its own
+//! with a field `v`. It is printed when its V is not above `--v` (or, if that is higher, above the
+//! level that `--vmodule` sets for its file). The level can be changed while running through
+//! [`LogHandle`]. Events of other crates are four steps quieter than those of this workspace.
+//! Fields of the enclosing spans come before the event's own.
 
 mod fields;
 mod json;
@@ -27,7 +27,7 @@ pub use layer::{LogLayer, WallClock};
 pub use sink::Sinks;
 pub use verbosity::{ParseVModuleError, VModule};
 
-/// The form of a log line.
+/// The format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogFormat {
     /// klog's text.
@@ -37,7 +37,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// How to log; the resolved `logging` section of the configuration.
+/// Settings of the log; the resolved `logging` section of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LogConfig {
     /// Text or JSON.
@@ -46,13 +46,13 @@ pub struct LogConfig {
     pub verbosity: u32,
     /// `--vmodule`.
     pub vmodule: VModule,
-    /// Sends what is not an error to stdout instead of stderr.
+    /// Sends everything but errors to stdout instead of stderr.
     pub split_stream: bool,
-    /// With a split stream: how much of stdout to hold back before writing. Zero writes at once.
+    /// With a split stream: how much of stdout to buffer before writing. Zero writes at once.
     pub info_buffer_bytes: usize,
 }
 
-/// Makes the configured logging the process's own. May be called once.
+/// Installs the logging of the process. May be called once.
 pub fn init(config: &LogConfig, clock: Arc<WallClock>) -> Result<LogHandle, InitError> {
     let layer = LogLayer::new(config, clock, Sinks::standard(config));
     let handle = layer.handle();
@@ -68,7 +68,7 @@ pub fn as_text(clock: Arc<WallClock>, say: impl FnOnce()) {
     tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), say);
 }
 
-/// Logging was set up before.
+/// Logging was already installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("logging is already initialised")]
 pub struct InitError;
@@ -89,7 +89,7 @@ impl LogHandle {
         tracing::callsite::rebuild_interest_cache();
     }
 
-    /// Writes out what is held back. Called every `logging.flushFrequency` and before the end.
+    /// Writes buffered lines. Called every `logging.flushFrequency` and before the end.
     pub fn flush(&self) {
         self.0.sinks.flush();
     }

@@ -1,10 +1,11 @@
 //! Counters, gauges and histograms, printed as the Prometheus Go client prints them.
 //!
-//! A crate declares a [`Desc`] per metric beside the code it counts, asks a [`Registry`] for the family and
-//! keeps the handle. Values that are cheap to read at scrape time come from a collector closure instead.
-//! There is no global registry: each endpoint (`/metrics`, `/metrics/resource`, …) has its own, handed in.
+//! A crate declares a [`Desc`] per metric next to the code that updates it, gets the family from a
+//! [`Registry`] and holds the handle. Values that are cheap to read at scrape time come from a
+//! collector closure instead. There is no global registry: each endpoint (`/metrics`,
+//! `/metrics/resource`, …) has its own.
 //!
-//! A family holds a bounded number of series; past the bound, new label values count under `other`, so
+//! A family has a bounded number of series; beyond it, new label values count under `other`, so
 //! that no caller can grow the process by inventing labels.
 
 mod desc;

@@ -1,9 +1,9 @@
-//! Spans of requests, calls and pod syncs, recorded for a collector of traces.
+//! Spans of requests, calls and pod syncs, recorded for a trace collector.
 //!
-//! Owns: which spans are taken (a parent's choice first, else a share of all), who is whose parent,
-//! and a bounded queue of finished ones. Promises: while nobody has asked for traces nothing is
-//! built, drawn or kept; a full queue drops what is new. Deliberately absent: sending, which is the
-//! task of whoever asked ([`install`]).
+//! Owns: which spans are sampled (by the parent's decision, else by ratio), their parents, and a
+//! bounded queue of finished ones. Promises: while tracing is off, nothing is built or stored; a
+//! full queue drops new spans. Deliberately absent: sending, which is the task of the caller of
+//! [`install`].
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -11,20 +11,20 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-/// Spans that wait to be sent at most (OpenTelemetry: `OTEL_BSP_MAX_QUEUE_SIZE`).
+/// Spans queued for sending at most (OpenTelemetry: `OTEL_BSP_MAX_QUEUE_SIZE`).
 const QUEUE: usize = 2048;
 /// Spans sent at once (OpenTelemetry: `OTEL_BSP_MAX_EXPORT_BATCH_SIZE`).
 pub const BATCH: usize = 512;
 const MILLION: u64 = 1_000_000;
 
-/// What a span is about.
+/// The kind of a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Work of our own.
+    /// Internal work.
     Internal,
-    /// A request that we answer.
+    /// A request that is served here.
     Server,
-    /// A call that somebody else answers.
+    /// A call to another server.
     Client,
 }
 
@@ -58,7 +58,7 @@ impl From<i64> for Value {
 /// Attributes by name.
 pub type Attributes = Vec<(&'static str, Value)>;
 
-/// Which span of which trace.
+/// The identity of a span within its trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Context {
     /// The trace.
@@ -70,7 +70,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// From the header `traceparent` of W3C; `None` for one that is none.
+    /// Parses W3C's `traceparent` header; `None` if it is malformed.
     #[must_use]
     pub fn from_header(text: &str) -> Option<Context> {
         let mut parts = text.trim().split('-');
@@ -89,7 +89,7 @@ impl Context {
         (!empty).then_some(context)
     }
 
-    /// As the header `traceparent` of W3C.
+    /// W3C's `traceparent` header.
     #[must_use]
     pub fn to_header(self) -> String {
         let trace = u128::from_be_bytes(self.trace);
@@ -109,38 +109,38 @@ fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// A span at its beginning.
+/// A span at its start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opening {
-    /// Which part of the program it belongs to.
+    /// The instrumentation scope.
     pub scope: &'static str,
     /// Its name.
     pub name: String,
-    /// What it is about.
+    /// Its kind.
     pub kind: Kind,
-    /// What is known from the start.
+    /// Attributes known at the start.
     pub attributes: Attributes,
-    /// A span of somebody else's that led to this one.
+    /// A span of another process that led to this one.
     pub link: Option<Context>,
 }
 
 /// A span at its end.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Closing {
-    /// What is known now.
+    /// Attributes known at the end.
     pub attributes: Attributes,
-    /// What went wrong.
+    /// The error, if it failed.
     pub error: Option<String>,
 }
 
 /// A finished span.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
-    /// Itself.
+    /// Its identity.
     pub context: Context,
-    /// The span around it.
+    /// The parent span.
     pub parent: Option<[u8; 8]>,
-    /// Its beginning.
+    /// Its start.
     pub opening: Opening,
     /// Its end.
     pub closing: Closing,
@@ -150,11 +150,11 @@ pub struct Span {
     pub ended: u64,
 }
 
-/// What the recorder is given: wall time in nanoseconds, and bytes of chance.
+/// The recorder's sources of wall time and randomness.
 pub struct Sources {
     /// Nanoseconds since the epoch.
     pub now: Box<dyn Fn() -> u64 + Send + Sync>,
-    /// Sixteen bytes by chance.
+    /// Sixteen random bytes.
     pub random: Box<dyn Fn() -> [u8; 16] + Send + Sync>,
 }
 
@@ -164,13 +164,13 @@ impl std::fmt::Debug for Sources {
     }
 }
 
-/// Takes spans and keeps them until they are sent.
+/// Holds finished spans until they are sent.
 #[derive(Debug)]
 pub struct Recorder {
     per_million: u32,
     sources: Sources,
     finished: Mutex<VecDeque<Span>>,
-    /// Told when a batch is full.
+    /// Notified when a batch is full.
     full: Notify,
 }
 
@@ -180,24 +180,24 @@ tokio::task_local! {
     static CURRENT: Context;
 }
 
-/// Begins to record this share of all traces, and those whose parent is recorded; answers where to
-/// take finished spans from. Only the first call counts.
+/// Starts recording this ratio of all traces, and those whose parent is recorded; returns the
+/// recorder of finished spans. Only the first call counts.
 pub fn install(per_million: u32, sources: Sources) -> Arc<Recorder> {
     let recorder = RECORDER.get_or_init(|| Arc::new(Recorder::new(per_million, sources)));
     Arc::clone(recorder)
 }
 
-/// Whether anybody records.
+/// Whether tracing is on.
 pub fn is_on() -> bool {
     RECORDER.get().is_some()
 }
 
-/// The span that the running task is in, also one that is not kept.
+/// The span of the running task, also one that is not sampled.
 pub fn current() -> Option<Context> {
     CURRENT.try_with(|current| *current).ok()
 }
 
-/// Does the work within a span of its own. While nobody records, only the work is done.
+/// Runs the work within a new span. While tracing is off, only the work is done.
 pub async fn record<T, F>(
     opening: impl FnOnce() -> Opening,
     work: F,
@@ -227,7 +227,7 @@ impl Recorder {
         F: Future<Output = T>,
     {
         let opening = opening();
-        // A request from outside begins a trace of its own, whatever it came with.
+        // A request from outside starts a new trace, whatever context it carries.
         let parent = match opening.kind {
             Kind::Server => None,
             Kind::Internal | Kind::Client => current(),
@@ -274,7 +274,7 @@ impl Recorder {
         }
     }
 
-    /// Waits until a batch is full, or this long; answers what there is, at most a batch.
+    /// Waits until a batch is full, or this long; returns the queued spans, at most a batch.
     pub async fn batch(&self, wait: Duration) -> Vec<Span> {
         // Cancel-safe: nothing is taken before the wait is over.
         let _ = tokio::time::timeout(wait, self.full.notified()).await;

@@ -147,7 +147,7 @@ impl CsiDriver {
     }
 
     /// The registration status it was last told: `ok`, or the error.
-    pub fn told(&self) -> Option<String> {
+    pub fn last_message(&self) -> Option<String> {
         std::fs::read_to_string(self.config.data.join("registration")).ok()
     }
 }

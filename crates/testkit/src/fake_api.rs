@@ -2,7 +2,7 @@
 //! validation, no authorization, no defaulting.
 //!
 //! It serves plain HTTP on loopback, so that the whole client is under test. Faults are part of it:
-//! requests can be refused, left without an answer, and watches cut.
+//! requests can be refused, left without an answer, answered from the past, and watches cut.
 
 mod patch;
 mod path;
@@ -19,7 +19,7 @@ use ports::{OnExit, Tasks};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use store::{Event, Refused, Store};
+use store::{Refused, Store};
 use tokio::sync::watch;
 
 /// A request to be treated badly.
@@ -32,11 +32,25 @@ struct Fault {
     status: Option<u16>,
 }
 
+/// What a server whose cache is behind does when it is asked for something newer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Behind {
+    /// It says so, as kube-apiserver does.
+    Refuses,
+    /// It answers all the same.
+    Answers,
+}
+
 #[derive(Debug, Default)]
 struct Inner {
     store: Store,
+    /// What lists and watches that need not be consistent are answered from.
+    past: Option<(Store, Behind)>,
+    /// What a server that falls behind goes back to.
+    remembered: Option<Store>,
     faults: Vec<Fault>,
     requests: Vec<String>,
+    queries: Vec<(String, String)>,
     headers: Vec<HeaderMap>,
 }
 
@@ -62,6 +76,23 @@ impl Shared {
         };
         self.newest.send_replace(newest);
         outcome
+    }
+}
+
+impl Inner {
+    /// Where a request is answered from.
+    fn view(&self, query: &Query) -> Result<&Store, Refused> {
+        match &self.past {
+            Some((past, how)) if !query.consistent => {
+                let (asked, known) = (query.resource_version, past.version());
+                let lists = !query.watch || query.send_initial_events;
+                if lists && asked > known && *how == Behind::Refuses {
+                    return Err(Refused::too_large(asked, known));
+                }
+                Ok(past)
+            }
+            _ => Ok(&self.store),
+        }
     }
 }
 
@@ -143,6 +174,13 @@ impl FakeApi {
         self.shared.lock().requests.clone()
     }
 
+    /// The queries of the requests so far whose path contains `path_part`.
+    pub fn queries(&self, path_part: &str) -> Vec<String> {
+        let inner = self.shared.lock();
+        let found = inner.queries.iter().filter(|(path, _)| path.contains(path_part));
+        found.map(|(_, query)| query.clone()).collect()
+    }
+
     /// The `Authorization` headers of the requests so far, empty where there was none.
     pub fn authorizations(&self) -> Vec<String> {
         let credential = |headers: &HeaderMap| {
@@ -159,7 +197,7 @@ impl FakeApi {
         values.filter_map(|v| v.to_str().ok().map(str::to_owned)).collect()
     }
 
-    /// The next `times` requests of this method whose path contains `path_part` are refused.
+    /// The next `times` requests of this method whose path and query contain `path_part` are refused.
     pub fn refuse(&self, method: Method, path_part: &str, times: u32, status: u16) {
         self.fault(method, path_part, times, Some(status));
     }
@@ -179,6 +217,27 @@ impl FakeApi {
         self.shared.lock().store.compact();
     }
 
+    /// Keeps this moment for [`FakeApi::fall_behind`].
+    pub fn remember(&self) {
+        let mut inner = self.shared.lock();
+        inner.remembered = Some(inner.store.clone());
+    }
+
+    /// From now on everything that need not be consistent is answered as of the moment that was kept
+    /// last, or else of this one.
+    pub fn fall_behind(&self, how: Behind) {
+        let mut inner = self.shared.lock();
+        let past = inner.remembered.clone().unwrap_or_else(|| inner.store.clone());
+        inner.past = Some((past, how));
+    }
+
+    /// The present is told again.
+    pub fn catch_up(&self) {
+        self.shared.change(|_| ());
+        self.shared.lock().past = None;
+        self.shared.newest.send_modify(|_| ());
+    }
+
     fn fault(&self, method: Method, path_part: &str, times: u32, status: Option<u16>) {
         let fault = Fault { method, path_part: path_part.into(), times, status };
         self.shared.lock().faults.push(fault);
@@ -194,8 +253,13 @@ impl Drop for FakeApi {
 async fn answer(State(shared): State<Shared>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path().to_owned();
-    shared.lock().headers.push(parts.headers.clone());
-    if let Some(status) = note(&shared, &parts.method, &path) {
+    let query = parts.uri.query().unwrap_or_default().to_owned();
+    {
+        let mut inner = shared.lock();
+        inner.headers.push(parts.headers.clone());
+        inner.queries.push((path.clone(), query.clone()));
+    }
+    if let Some(status) = note(&shared, &parts.method, &path, &query) {
         return match status {
             Some(status) => refusal(&Refused::injected(status)),
             None => std::future::pending().await,
@@ -223,10 +287,11 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
 }
 
 /// Keeps the request; the fault to play, if one fits.
-fn note(shared: &Shared, method: &Method, path: &str) -> Option<Option<u16>> {
+fn note(shared: &Shared, method: &Method, path: &str, query: &str) -> Option<Option<u16>> {
     let mut inner = shared.lock();
     inner.requests.push(format!("{method} {path}"));
-    let fits = |f: &&mut Fault| f.times > 0 && f.method == method && path.contains(&f.path_part);
+    let target = format!("{path}?{query}");
+    let fits = |f: &&mut Fault| f.times > 0 && f.method == method && target.contains(&f.path_part);
     let fault = inner.faults.iter_mut().find(fits)?;
     fault.times -= 1;
     Some(fault.status)
@@ -247,7 +312,7 @@ fn respond(
     };
     match *method {
         Method::GET if target.name.is_empty() => {
-            Ok((StatusCode::OK, shared.lock().store.list(target, query)))
+            Ok((StatusCode::OK, shared.lock().view(query)?.list(target, query)))
         }
         Method::GET => {
             let found = shared.lock().store.get(&target.plural, &target.namespace, &target.name);
@@ -292,9 +357,13 @@ fn watch_stream(shared: Shared, target: Target, query: Query) -> Response {
     let mut first = Vec::new();
     if from == 0 || query.send_initial_events {
         let inner = shared.lock();
-        let items = inner.store.select(&target, &query);
+        let store = match inner.view(&query) {
+            Ok(store) => store,
+            Err(refused) => return refusal(&refused),
+        };
+        let items = store.select(&target, &query);
         first.extend(items.into_iter().map(|o| json!({"type": "ADDED", "object": o})));
-        from = inner.store.version();
+        from = store.version();
         if query.send_initial_events {
             first.push(json!({"type": "BOOKMARK", "object": {
                 "apiVersion": target.api_version(), "kind": store::kind_of(&target.plural),
@@ -317,8 +386,13 @@ fn watch_stream(shared: Shared, target: Target, query: Query) -> Response {
             if generation.has_changed().unwrap_or(true) || shared.lock().store.is_compacted(from) {
                 return None;
             }
-            let events: Vec<Event> = shared.lock().store.since(from, &target, &query);
-            from = (*newest.borrow_and_update()).max(from);
+            let (events, known) = {
+                let inner = shared.lock();
+                let store = inner.past.as_ref().map_or(&inner.store, |(past, _)| past);
+                newest.mark_unchanged();
+                (store.since(from, &target, &query), store.version())
+            };
+            from = known.max(from);
             if !events.is_empty() {
                 let last = events.iter().map(|e| e.version).max().unwrap_or(from);
                 from = from.max(last);

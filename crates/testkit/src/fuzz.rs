@@ -70,6 +70,12 @@ pub fn fuzz(folder: &str, words: &[&str], mut target: impl FnMut(&[u8]) -> u64) 
     fuzzed
 }
 
+/// Runs `target` on the examples of `folder` (below `fixtures/fuzz`): what was once found stays mended.
+pub fn replay(folder: &str, target: impl Fn(&[u8])) {
+    let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/fuzz").join(folder);
+    examples(&place).iter().for_each(|example| target(example));
+}
+
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
 }

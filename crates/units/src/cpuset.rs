@@ -104,10 +104,10 @@ impl FromStr for CpuSet {
     type Err = CpuSetError;
 
     fn from_str(text: &str) -> Result<Self, CpuSetError> {
-        let mut set = Self::new();
         if text.is_empty() {
-            return Ok(set);
+            return Ok(Self::new());
         }
+        let mut ranges = Vec::new();
         for range in text.split(',') {
             let (start, end) = match range.split_once('-') {
                 None => {
@@ -124,9 +124,17 @@ impl FromStr for CpuSet {
             }
             let first = u32::try_from(start).map_err(|_| CpuSetError::OutOfRange(start))?;
             let last = u32::try_from(end).map_err(|_| CpuSetError::OutOfRange(end))?;
-            set.0.extend(first..=last);
+            ranges.push((first, last));
         }
-        Ok(set)
+        // Each processor is taken once, however often it is named.
+        ranges.sort_unstable();
+        let mut next = 0;
+        let fresh = ranges.into_iter().flat_map(|(first, last)| {
+            let from = first.max(next);
+            next = next.max(last.saturating_add(1));
+            from..=last
+        });
+        Ok(Self(fresh.collect()))
     }
 }
 
@@ -170,6 +178,14 @@ impl<'de> Deserialize<'de> for CpuSet {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_range_that_is_named_ten_thousand_times_is_read_once() {
+        let text = vec!["0-100000"; 10_000].join(",");
+        let set: CpuSet = text.parse().unwrap();
+        assert_eq!(set.to_string(), "0-100000");
+        assert_eq!("5,1-3,2-4,3,9,0-1".parse::<CpuSet>().unwrap().to_string(), "0-5,9");
+    }
     use proptest::prelude::*;
 
     #[test]

@@ -59,6 +59,18 @@ pub struct LineFilter {
     format: Option<Format>,
     /// The next text begins a line of its own.
     fresh: bool,
+    /// What becomes of the rest of a line of which only the begin was taken.
+    rest: Option<Rest>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    Line {
+        shown: bool,
+        partial: bool,
+    },
+    /// It is no line of a log.
+    Unknown,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,13 +82,15 @@ enum Format {
 struct Line<'a> {
     time: &'a [u8],
     stdout: bool,
+    /// Another line goes on with it.
+    partial: bool,
     text: std::borrow::Cow<'a, [u8]>,
 }
 
 impl LineFilter {
     /// A filter for one log.
     pub fn new(options: LineOptions) -> Self {
-        Self { options, format: None, fresh: true }
+        Self { options, format: None, fresh: true, rest: None }
     }
 
     /// Whether another line is wanted at all.
@@ -87,29 +101,65 @@ impl LineFilter {
         }
     }
 
-    /// Takes one line with its newline, if it has one, and appends what is to be shown.
+    /// Takes one line with its newline, if it has one, and appends what is to be shown; after
+    /// [`LineFilter::begin`] the next piece of that line, the last one with its newline.
     pub fn line(&mut self, line: &[u8], out: &mut Vec<u8>) -> Result<Wanted, UnsupportedFormat> {
-        let format = match self.format {
-            Some(format) => format,
-            None => {
-                let found = [Format::Cri, Format::DockerJson]
-                    .into_iter()
-                    .find(|f| parse(*f, line).is_some());
-                *self.format.insert(found.ok_or_else(|| UnsupportedFormat(line.to_vec()))?)
-            }
-        };
+        if let Some(rest) = self.rest {
+            return Ok(self.more(rest, line, out));
+        }
+        let format = self.format_of(line)?;
         let Some(line) = parse(format, line) else { return Ok(self.wanted()) };
         if self.show(&line, out) == Wanted::Done {
             return Ok(Wanted::Done);
         }
+        self.fresh = line.text.last().is_none_or(|b| *b == b'\n');
+        Ok(self.ended())
+    }
+
+    /// Takes the begin of a line that is too long to be held as a whole.
+    pub fn begin(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<Wanted, UnsupportedFormat> {
+        let format = self.format_of(piece)?;
+        let Some(line) = parse(format, piece) else {
+            self.rest = Some(Rest::Unknown);
+            return Ok(self.wanted());
+        };
+        let shown = self.is_asked_for(&line);
+        self.rest = Some(Rest::Line { shown, partial: line.partial });
+        Ok(self.show(&line, out))
+    }
+
+    fn more(&mut self, rest: Rest, piece: &[u8], out: &mut Vec<u8>) -> Wanted {
+        let ends = piece.ends_with(b"\n");
+        if ends {
+            self.rest = None;
+        }
+        let Rest::Line { shown, partial } = rest else { return self.wanted() };
+        let text = if partial { piece.strip_suffix(b"\n").unwrap_or(piece) } else { piece };
+        if shown && self.append(text, out) == Wanted::Done {
+            return Wanted::Done;
+        }
+        self.fresh = ends && !partial;
+        if ends { self.ended() } else { Wanted::More }
+    }
+
+    fn format_of(&mut self, line: &[u8]) -> Result<Format, UnsupportedFormat> {
+        if let Some(format) = self.format {
+            return Ok(format);
+        }
+        let found =
+            [Format::Cri, Format::DockerJson].into_iter().find(|f| parse(*f, line).is_some());
+        Ok(*self.format.insert(found.ok_or_else(|| UnsupportedFormat(line.to_vec()))?))
+    }
+
+    /// One line less is wanted.
+    fn ended(&mut self) -> Wanted {
         if let Some(left) = &mut self.options.limit_lines {
             *left = left.saturating_sub(1);
         }
-        self.fresh = line.text.last().is_none_or(|b| *b == b'\n');
-        Ok(self.wanted())
+        self.wanted()
     }
 
-    fn show(&mut self, line: &Line<'_>, out: &mut Vec<u8>) -> Wanted {
+    fn is_asked_for(&self, line: &Line<'_>) -> bool {
         let early = self
             .options
             .since
@@ -119,25 +169,35 @@ impl LineFilter {
             Streams::Stdout => line.stdout,
             Streams::Stderr => !line.stdout,
         };
-        if early || !stream {
+        stream && !early
+    }
+
+    fn show(&mut self, line: &Line<'_>, out: &mut Vec<u8>) -> Wanted {
+        if !self.is_asked_for(line) {
             return Wanted::More;
         }
-        let before = out.len();
+        let mut stamp = Vec::new();
         if self.options.timestamps && self.fresh {
-            push_time(line.time, out);
-            out.push(b' ');
+            push_time(line.time, &mut stamp);
+            stamp.push(b' ');
         }
-        out.extend_from_slice(&line.text);
-        if let Some(left) = &mut self.options.limit_bytes {
-            let most = usize::try_from(*left).unwrap_or(usize::MAX);
-            let added = (out.len() - before).min(most);
-            out.truncate(before + added);
-            *left -= added as u64;
-            if *left == 0 {
-                return Wanted::Done;
-            }
+        match self.append(&stamp, out) {
+            Wanted::More => self.append(&line.text, out),
+            Wanted::Done => Wanted::Done,
         }
-        Wanted::More
+    }
+
+    /// Appends as much as the limit leaves.
+    fn append(&mut self, text: &[u8], out: &mut Vec<u8>) -> Wanted {
+        let Some(left) = &mut self.options.limit_bytes else {
+            out.extend_from_slice(text);
+            return Wanted::More;
+        };
+        let most = usize::try_from(*left).unwrap_or(usize::MAX);
+        let taken = text.get(..most).unwrap_or(text);
+        out.extend_from_slice(taken);
+        *left -= taken.len() as u64;
+        if *left == 0 { Wanted::Done } else { Wanted::More }
     }
 }
 
@@ -160,10 +220,11 @@ fn parse_cri(line: &[u8]) -> Option<Line<'_>> {
         _ => return None,
     };
     let (tags, mut text) = split_space(rest)?;
-    if tags == b"P" || tags.starts_with(b"P:") {
+    let partial = tags == b"P" || tags.starts_with(b"P:");
+    if partial {
         text = text.strip_suffix(b"\n").unwrap_or(text);
     }
-    Some(Line { time, stdout, text: text.into() })
+    Some(Line { time, stdout, partial, text: text.into() })
 }
 
 fn parse_docker(line: &[u8]) -> Option<Line<'_>> {
@@ -183,7 +244,8 @@ fn parse_docker(line: &[u8]) -> Option<Line<'_>> {
         "stderr" => false,
         _ => return None,
     };
-    is_time(time).then(|| Line { time, stdout, text: entry.log.into_bytes().into() })
+    let text = entry.log.into_bytes().into();
+    is_time(time).then_some(Line { time, stdout, partial: false, text })
 }
 
 fn split_space(bytes: &[u8]) -> Option<(&[u8], &[u8])> {

@@ -16,19 +16,19 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use sys::beneath::{Dir, EntryKind};
 use sys::removal::{Contents, remove_entry};
+use sys::rooted_dir::{Dir, EntryKind};
 
 const DATA: &str = "..data";
 const DATA_TMP: &str = "..data_tmp";
-/// Bigger files than the API server can store.
+/// Limit when reading the present files back: larger than any object that the API server stores.
 const MAX_FILE: u64 = 16 << 20;
 const MAX_DEPTH: usize = 64;
 
 /// What a write did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Written {
-    /// The content was as wanted.
+    /// The files on disk already had this content.
     Unchanged,
     /// New files are in place.
     Replaced,
@@ -91,7 +91,7 @@ pub(crate) fn write(
     Ok(Written::Replaced)
 }
 
-/// The dated folder that `..data` names; anything else that stands there counts as nothing.
+/// The dated folder that `..data` links to; `None` if `..data` is missing or anything other than such a link.
 fn current(volume: &Dir) -> Result<Option<String>, StepError> {
     if volume.kind(Path::new(DATA))? != Some(EntryKind::Link) {
         return Ok(None);
@@ -141,7 +141,7 @@ fn fill(volume: &Dir, dated: &str, payload: &Payload) -> Result<(), StepError> {
     for (path, file) in payload {
         let path = Path::new(path);
         if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
-            // As the Go kubelet leaves them: everybody may enter.
+            // The Go kubelet's mode for these folders.
             dir.make_beneath(parent, 0o755)?;
         }
         dir.create_file(path, &file.bytes, file.mode)?;

@@ -120,8 +120,8 @@ pub(crate) async fn map(env: &Env, input: &MountInput) -> OpReport {
     OpReport { device, ..OpReport::done() }
 }
 
-/// Has the driver publish the device. The place for its bind is made before, so that a crash in
-/// between is found on disk and undone.
+/// Has the driver publish the device. The bind target is created first, so that a crash in between
+/// is found on disk and undone.
 async fn publish(env: &Env, input: &MountInput, bound: &Path) -> Result<PathBuf, StepError> {
     let (place, key) = (bound.to_owned(), bound.to_string_lossy().into_owned());
     env.pool.run(&key, "make place for device", NORMAL, move || make_place(&place)).await??;
@@ -135,7 +135,7 @@ async fn publish(env: &Env, input: &MountInput, bound: &Path) -> Result<PathBuf,
             }
         });
         if let Ok(Err(e)) = removed.await {
-            tracing::warn!(path = key, err = %e, "could not remove an unused place for a device");
+            tracing::warn!(path = key, err = %e, "could not remove an unused bind target of a device");
         }
     }
     published
@@ -148,7 +148,7 @@ fn make_place(target: &Path) -> Result<(), StepError> {
     }
     if !sys::fs::try_exists(target)? {
         use std::os::unix::fs::OpenOptionsExt;
-        sys::effects::before("create", target)?;
+        sys::fail_point::before("create", target)?;
         std::fs::OpenOptions::new()
             .write(true)
             .create(true)
@@ -175,7 +175,7 @@ fn relink(device: &Path, link: &Path) -> Result<(), StepError> {
     if std::fs::symlink_metadata(link).is_ok() {
         sys::fs::remove_file(link)?;
     }
-    sys::effects::before("link", link)?;
+    sys::fail_point::before("link", link)?;
     std::os::unix::fs::symlink(device, link)
         .map_err(|e| StepError::uncertain(format!("link {}: {e}", link.display())))
 }
@@ -201,12 +201,12 @@ pub(crate) async fn unmap(env: &Env, input: &UnmountInput) -> Result<(), StepErr
     if spec.plugin == Plugin::Csi {
         csi::block::unmap_pod_device(env, input).await?;
     }
-    // The link goes last: by it the volume is found after a restart.
+    // The link is removed last: reconstruction after a restart finds the volume by it.
     env.pool
         .run(&key, "remove link", NORMAL, move || -> Result<(), StepError> {
             sys::fs::remove_file(&link)?;
             if let Some(parent) = link.parent() {
-                // Other volumes may still be there.
+                // Fails while other volumes of this plugin are in the folder.
                 let _ = std::fs::remove_dir(parent);
                 if let Some(top) = parent.parent() {
                     let _ = std::fs::remove_dir(top);
@@ -217,7 +217,7 @@ pub(crate) async fn unmap(env: &Env, input: &UnmountInput) -> Result<(), StepErr
         .await?
 }
 
-/// Lets the device go after the last pod.
+/// Releases the device after the last pod has stopped using it.
 pub(crate) async fn unmap_device(
     env: &Env,
     spec: &VolumeSpec,
@@ -229,7 +229,7 @@ pub(crate) async fn unmap_device(
         .pool
         .run(&key, "list devices", NORMAL, move || {
             let mut names = sys::fs::list_dir(&looked).unwrap_or_default();
-            // Notes of the plugin, not a pod's device.
+            // The iSCSI plugin's metadata file, not a pod's bind.
             names.retain(|name| name != "iscsi.json");
             names
         })

@@ -7,6 +7,7 @@ use crate::env::{Env, StepError};
 use api::certificates::v1beta1::{PodCertificateRequest, PodCertificateRequestSpec};
 use api::core::v1::{Pod, PodCertificateProjection};
 use api::machinery::apis::meta::v1::{ObjectMeta, OwnerReference};
+use api::pod::PodExt;
 use base64::Engine;
 use engine::volumes::{CertificateStep, PodCertificate, Requested};
 use futures::future::join_all;
@@ -18,9 +19,9 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// How often a request under way is looked at.
+/// How often a pending request is checked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often everything is looked at.
+/// How often all sources are checked.
 const PASS_EVERY: Duration = Duration::from_secs(60);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
@@ -35,7 +36,7 @@ struct Source {
 #[derive(Debug, Default)]
 struct Record {
     certificate: PodCertificate,
-    /// After a failure nothing is tried before.
+    /// After a failure: the earliest time of the next attempt.
     again_at: Option<Instant>,
     failures: u32,
 }
@@ -44,23 +45,27 @@ struct Record {
 #[derive(Debug)]
 pub(crate) struct Certificates {
     records: Mutex<BTreeMap<Source, Record>>,
-    /// Counts certificates that came or were refused.
+    /// Incremented for each certificate that was issued or refused.
     changes: watch::Sender<u64>,
-    /// Keys are made one after the other: those of RSA keep a processor busy for seconds.
-    turn: Semaphore,
+    /// Keys are generated one at a time: an RSA key keeps a CPU busy for seconds.
+    key_generation: Semaphore,
 }
 
 impl Certificates {
     pub(crate) fn new() -> Self {
-        Self { records: Mutex::default(), changes: watch::channel(0).0, turn: Semaphore::new(1) }
+        Self {
+            records: Mutex::default(),
+            changes: watch::channel(0).0,
+            key_generation: Semaphore::new(1),
+        }
     }
 
-    /// Says when a volume should look again.
+    /// Changes whenever volumes should read their certificates again.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// Key and chain for a source.
+    /// The key and certificate chain for a source.
     pub(crate) fn bundle(
         &self,
         pod: &Pod,
@@ -100,8 +105,9 @@ pub(crate) async fn run(
         if let Ok(mut records) = env.certificates.records.lock() {
             records.retain(|source, _| wanted.iter().any(|(s, ..)| s == source));
         }
-        let passes = wanted.iter().map(|(source, pod, wish)| advance(&env, source, pod, wish));
-        // What is cut off in the middle is asked for again in the next life.
+        let passes =
+            wanted.iter().map(|(source, pod, projection)| advance(&env, source, pod, projection));
+        // A request that is cancelled here is made again after the restart.
         let Some(waits) = token.run_until_cancelled(join_all(passes)).await else { return };
         let waiting = waits.contains(&true);
         count(&env, &wanted);
@@ -128,22 +134,22 @@ fn wanted(snapshot: &PodsSnapshot) -> Vec<Wanted> {
         for volume in volumes {
             let sources = volume.projected.iter().flat_map(|p| p.sources.iter().flatten());
             for (index, source) in sources.enumerate() {
-                let Some(wish) = &source.pod_certificate else { continue };
+                let Some(projection) = &source.pod_certificate else { continue };
                 let name = volume.name.clone();
                 let source = Source { uid: uid.to_string(), volume: name, index };
-                all.push((source, Arc::clone(&entry.pod), wish.clone()));
+                all.push((source, Arc::clone(&entry.pod), projection.clone()));
             }
         }
     }
     all
 }
 
-/// Does what is due for one source; whether it must be looked at again soon.
+/// Performs the step that is due for one source; returns whether to check it again after `LOOK_EVERY`.
 async fn advance(
     env: &Env,
     source: &Source,
     pod: &Arc<Pod>,
-    wish: &PodCertificateProjection,
+    projection: &PodCertificateProjection,
 ) -> bool {
     let now = env.clock.now();
     let held = env.certificates.read(source, |record| {
@@ -158,7 +164,7 @@ async fn advance(
     }
     let result = match step {
         CertificateStep::Rest => return false,
-        CertificateStep::Request => request(env, source, pod, wish).await,
+        CertificateStep::Request => request(env, source, pod, projection).await,
         CertificateStep::Look(name) => look(env, source, pod, &name).await,
     };
     if let Err(err) = &result {
@@ -183,7 +189,7 @@ async fn request(
     env: &Env,
     source: &Source,
     pod: &Pod,
-    wish: &PodCertificateProjection,
+    projection: &PodCertificateProjection,
 ) -> Result<(), String> {
     let storage = env.storage.as_ref().ok_or("unimplemented")?;
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
@@ -194,10 +200,10 @@ async fn request(
         .map_err(|e| format!("while fetching service account: {e}"))?;
     let node = env.node.borrow().node.as_ref().and_then(|n| n.metadata.uid.clone());
     let node_uid = node.ok_or("while getting node object from local cache: not found")?;
-    let kind = wish.key_type.clone();
-    let turn = env.certificates.turn.acquire().await.map_err(|e| e.to_string())?;
+    let kind = projection.key_type.clone();
+    let permit = env.certificates.key_generation.acquire().await.map_err(|e| e.to_string())?;
     let made = sys::blocking::run(move || key::generate(&kind)).await;
-    drop(turn);
+    drop(permit);
     let (key, stub) = made.map_err(|e| e.to_string()).flatten().map_err(|e| {
         format!("while creating initial PodCertificateRequest: while generating keypair: {e}")
     })?;
@@ -215,15 +221,15 @@ async fn request(
             ..ObjectMeta::default()
         },
         spec: PodCertificateRequestSpec {
-            signer_name: wish.signer_name.clone(),
+            signer_name: projection.signer_name.clone(),
             pod_name,
             pod_uid: source.uid.clone(),
             service_account_name: account,
             service_account_uid: text(&service_account.metadata.uid),
             node_name: env.config.node_name.clone(),
             node_uid,
-            max_expiration_seconds: wish.max_expiration_seconds,
-            unverified_user_annotations: wish.user_annotations.clone(),
+            max_expiration_seconds: projection.max_expiration_seconds,
+            unverified_user_annotations: projection.user_annotations.clone(),
             stub_pkc_s10_request: serde_json::from_value(serde_json::Value::String(
                 base64::prelude::BASE64_STANDARD.encode(stub),
             ))
@@ -242,7 +248,7 @@ async fn request(
 
 async fn look(env: &Env, source: &Source, pod: &Arc<Pod>, name: &str) -> Result<(), String> {
     let storage = env.storage.as_ref().ok_or("unimplemented")?;
-    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let namespace = pod.namespace_str();
     let found = match storage.pod_certificate_request(namespace, name).await {
         Ok(found) => found,
         Err(e) => {
@@ -273,10 +279,10 @@ async fn look(env: &Env, source: &Source, pod: &Arc<Pod>, name: &str) -> Result<
 fn count(env: &Env, wanted: &[Wanted]) {
     let now = env.clock.now();
     let mut totals: BTreeMap<(String, &'static str), usize> = BTreeMap::new();
-    for (source, _, wish) in wanted {
+    for (source, _, projection) in wanted {
         let state = env.certificates.read(source, |record| record.certificate.state(now));
         if let Some(state) = state {
-            *totals.entry((wish.signer_name.clone(), state)).or_default() += 1;
+            *totals.entry((projection.signer_name.clone(), state)).or_default() += 1;
         }
     }
     let gauge = &env.metrics.certificates;

@@ -1,4 +1,4 @@
-//! What the volume subsystem is given at start.
+//! Settings and dependencies of the volume subsystem.
 
 use crate::metrics::VolumeMetrics;
 use engine::volumes::Labelling;
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 /// Settings, resolved once.
 #[derive(Debug, Clone)]
 pub struct VolumesConfig {
-    /// Places on disk.
+    /// Directories of the node agent.
     pub roots: Roots,
     /// This node's name.
     pub node_name: String,
@@ -31,16 +31,16 @@ pub struct VolumesConfig {
     pub project_quotas: bool,
     /// Gate `CSIVolumeHealth`.
     pub health: bool,
-    /// SELinux is on: relabelling is asked of the runtime.
+    /// SELinux is on: the runtime is asked to relabel.
     pub selinux: bool,
-    /// How volumes are mounted with a label instead, where that is possible.
+    /// How volumes are mounted with an SELinux context instead of relabelled, where that is possible.
     pub labelling: Option<Labelling>,
     /// `volumeStatsAggPeriod`: how long a measurement is kept; `None` measures nothing.
     pub usage_period: Option<Duration>,
 }
 
 impl VolumesConfig {
-    /// Defaults for a node of this name with these places.
+    /// Defaults for a node of this name with these directories.
     pub fn new(roots: Roots, node_name: impl Into<String>) -> Self {
         Self {
             roots,
@@ -60,7 +60,7 @@ impl VolumesConfig {
     }
 }
 
-/// What the volume subsystem uses of others.
+/// The interfaces of other subsystems that volumes use.
 #[derive(Debug, Clone)]
 pub struct VolumesDeps {
     /// Which pods there are.
@@ -75,7 +75,7 @@ pub struct VolumesDeps {
     pub node: NodeViews,
     /// Wall time.
     pub clock: Arc<dyn Clock>,
-    /// What is counted.
+    /// The subsystem's metrics.
     pub metrics: VolumeMetrics,
     /// Where tasks are spawned.
     pub tasks: Tasks,

@@ -1,4 +1,4 @@
-//! CSI drivers: which are registered, what they are asked, what is kept on disk for them.
+//! CSI drivers: registration, calls to their node service, and the metadata kept on disk for them.
 //!
 //! ```text
 //!  stage    plugins/kubernetes.io/csi/<driver>/<sha256(handle)>/{vol_data.json,globalmount}
@@ -17,5 +17,5 @@ pub(crate) mod limits;
 pub(crate) mod mount;
 pub(crate) mod source;
 
-/// How every text of ours begins.
+/// Prefix of the CSI plugin's error messages, as upstream has it.
 pub(crate) const PREFIX: &str = "kubernetes.io/csi: ";

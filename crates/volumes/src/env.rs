@@ -32,7 +32,7 @@ pub(crate) struct Env {
     pub(crate) pool: Pool,
     pub(crate) metrics: VolumeMetrics,
     pub(crate) csi: Drivers,
-    /// Volumes that the filesystem counts.
+    /// Volumes whose usage is tracked by a project quota.
     pub(crate) quotas: Quotas,
     /// Certificates of pods.
     pub(crate) certificates: Certificates,
@@ -77,7 +77,7 @@ impl Env {
 pub(crate) struct StepError {
     /// Upstream's text.
     pub(crate) message: String,
-    /// What it leaves behind.
+    /// Whether the step left anything behind.
     pub(crate) outcome: Outcome,
 }
 
@@ -92,12 +92,12 @@ impl StepError {
         Self { message: message.into(), outcome: Outcome::Uncertain }
     }
 
-    /// It could not begin.
+    /// The step could not start.
     pub(crate) fn transient(message: impl Into<String>) -> Self {
         Self { message: message.into(), outcome: Outcome::Transient }
     }
 
-    /// From an error with its causes, as something that left traces.
+    /// From an error with its causes; something may have been left behind.
     pub(crate) fn from_error(error: &dyn Error) -> Self {
         Self::uncertain(chain(error))
     }
@@ -140,7 +140,7 @@ pub(crate) fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// What an operation is doing right now and since when; read by whoever must explain a wait.
+/// The current step of an operation and when it began, shown to those who wait for the operation.
 #[derive(Debug, Clone)]
 pub(crate) struct Step(Arc<Mutex<(String, Instant)>>);
 

@@ -20,9 +20,9 @@ use tonic::Code;
 /// What came of an expansion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Grown {
-    /// It has this size.
+    /// The volume now has this size.
     To(i64),
-    /// Not now.
+    /// Not possible yet; to be retried.
     Later,
     /// The driver refuses while the volume is in use here.
     Refused,
@@ -32,7 +32,7 @@ pub(crate) enum Grown {
 #[derive(Debug)]
 pub(crate) struct NotGrown {
     pub(crate) error: StepError,
-    /// It was given up, and the claim was told.
+    /// The expansion is not retried, and the claim's status says so.
     pub(crate) given_up: bool,
 }
 
@@ -42,7 +42,7 @@ impl From<StepError> for NotGrown {
     }
 }
 
-/// Brings the volume to its claim's size, telling the claim each step.
+/// Expands the volume to its claim's size, recording each step in the claim's status.
 pub(crate) async fn expand(
     env: &Env,
     input: &MountInput,
@@ -57,7 +57,7 @@ pub(crate) async fn expand(
     let Some(whole) = crate::resolve::capacity(capacity) else { return Ok(Grown::Later) };
     let namespace = claim.metadata.namespace.clone().unwrap_or_default();
     let name = claim.metadata.name.clone().unwrap_or_default();
-    // Only these plugins grow on the node; for others the size is what it is.
+    // Only these plugins expand on the node; the recorded size is enough for the others.
     let grows = match &spec.plugin {
         Plugin::Csi | Plugin::Local => true,
         Plugin::Flex(driver) | Plugin::FlexAttached(driver) => flex::resizes(env, driver),
@@ -81,15 +81,15 @@ pub(crate) async fn expand(
     match expansion(&claim, capacity, occasion) {
         Some(Expansion::Done { size }) => Ok(Grown::To(size)),
         Some(Expansion::Expand { size, amount, follows, already_told, overtaken }) => {
-            let wish = Wish { size, amount, follows, already_told, overtaken };
-            carry_out(env, input, claim, wish).await
+            let requested = RequestedSize { size, amount, follows, already_told, overtaken };
+            carry_out(env, input, claim, requested).await
         }
         Some(Expansion::Wait) | None => Ok(Grown::Later),
     }
 }
 
 /// How the volume is to grow (see [`Expansion::Expand`]).
-struct Wish {
+struct RequestedSize {
     size: i64,
     amount: String,
     follows: bool,
@@ -101,23 +101,23 @@ async fn carry_out(
     env: &Env,
     input: &MountInput,
     mut claim: Arc<PersistentVolumeClaim>,
-    wish: Wish,
+    requested: RequestedSize,
 ) -> Result<Grown, NotGrown> {
-    if wish.follows && !wish.already_told {
+    if requested.follows && !requested.already_told {
         claim = patch(env, &claim, in_progress_patch(&claim)).await?;
     }
     input.step.enter("expanding the volume");
-    match ask_driver(env, input, (wish.size, claim_size(&claim).unwrap_or_default())).await {
+    match ask_driver(env, input, (requested.size, claim_size(&claim).unwrap_or_default())).await {
         Ok(()) => {}
         Err(Refusal::Missing(e)) => return Err(e.into()),
-        Err(Refusal::NotSupported(_)) if wish.already_told || !wish.follows => {
-            return Ok(Grown::To(wish.size));
+        Err(Refusal::NotSupported(_)) if requested.already_told || !requested.follows => {
+            return Ok(Grown::To(requested.size));
         }
         Err(Refusal::NotSupported(message)) => {
-            return give_up(env, input, &claim, &wish, (message, None)).await;
+            return give_up(env, input, &claim, &requested, (message, None)).await;
         }
         Err(Refusal::Failed(message, code)) => {
-            return give_up(env, input, &claim, &wish, (message, code)).await;
+            return give_up(env, input, &claim, &requested, (message, code)).await;
         }
     }
     let message = format!(
@@ -125,39 +125,39 @@ async fn carry_out(
         input.spec.name, env.config.node_name
     );
     tell(env, input, &claim, EventSeverity::Normal, "FileSystemResizeSuccessful", message);
-    if !wish.already_told {
-        let told = patch(env, &claim, finished_patch(&claim, &wish.amount)).await;
-        let what = if wish.follows { "pvc status failed:" } else { "PVC status failed :" };
-        told.map_err(|e| StepError {
+    if !requested.already_told {
+        let patched = patch(env, &claim, finished_patch(&claim, &requested.amount)).await;
+        let what = if requested.follows { "pvc status failed:" } else { "PVC status failed :" };
+        patched.map_err(|e| StepError {
             message: format!("mountVolume.NodeExpandVolume update {what} {e}"),
             ..e
         })?;
     }
-    Ok(Grown::To(wish.size))
+    Ok(Grown::To(requested.size))
 }
 
-/// Tells the claim that its volume did not grow, where somebody waits for that.
+/// Records in the claim's status that the expansion failed, if the claim follows it.
 async fn give_up(
     env: &Env,
     input: &MountInput,
     claim: &PersistentVolumeClaim,
-    wish: &Wish,
+    requested: &RequestedSize,
     (message, code): (String, Option<Code>),
 ) -> Result<Grown, NotGrown> {
-    if wish.follows {
+    if requested.follows {
         let infeasible =
-            code.is_some_and(is_infeasible) || (wish.overtaken && input.growth_given_up);
-        let told = failed_patch(claim, &message, infeasible, env.clock.now());
-        if let Err(err) = patch(env, claim, told).await {
+            code.is_some_and(is_infeasible) || (requested.overtaken && input.growth_given_up);
+        let status = failed_patch(claim, &message, infeasible, env.clock.now());
+        if let Err(err) = patch(env, claim, status).await {
             tracing::error!(volume = input.spec.name, %err,
-                "could not tell the claim that its volume did not grow");
+                "could not record the failed expansion in the claim's status");
         }
     }
     if code == Some(Code::FailedPrecondition) {
         return Ok(Grown::Refused);
     }
     let error = StepError { message, outcome: Outcome::Uncertain };
-    Err(NotGrown { error, given_up: wish.follows })
+    Err(NotGrown { error, given_up: requested.follows })
 }
 
 fn is_infeasible(code: Code) -> bool {
@@ -167,9 +167,9 @@ fn is_infeasible(code: Code) -> bool {
 enum Refusal {
     /// The driver cannot expand on the node.
     NotSupported(String),
-    /// The driver is not there.
+    /// The driver is not registered.
     Missing(StepError),
-    /// It was tried; with the driver's code, if it was the driver who refused.
+    /// The attempt failed; with the gRPC code if the driver returned the error.
     Failed(String, Option<Code>),
 }
 
@@ -243,7 +243,7 @@ async fn ask_driver(
     Ok(())
 }
 
-/// A local disk is grown by its file system's own tool; a folder or a raw device has nothing to grow.
+/// Expands a local disk's file system with the file system's tool; a folder or raw device needs nothing.
 async fn grow_disk(env: &Env, input: &MountInput) -> Result<(), Refusal> {
     let Some(path) = local::local_path(&input.spec).filter(|_| !input.spec.is_block()) else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The front of the subsystem.
+//! [`VolumesHandle`], the public interface of the volume subsystem.
 
 use crate::certificates::{self, Certificates};
 use crate::config::{VolumesConfig, VolumesDeps};
@@ -27,16 +27,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// Upstream's limit of both waits.
+/// Upstream's timeout for waiting until volumes are mounted or unmounted.
 const WAIT: Duration = Duration::from_secs(2 * 60 + 3);
 const REQUESTS: usize = 256;
 
-/// Starts the subsystem. It first reads what is on disk, then follows the pods by itself.
+/// Starts the subsystem. It first reconstructs volumes from disk, then follows the pod snapshots.
 pub fn start(config: VolumesConfig, deps: VolumesDeps) -> VolumesHandle {
     start_with(config, deps, Pool::new())
 }
 
-/// The same with a pool of the caller's.
+/// [`start`] with a given pool for blocking calls.
 pub(crate) fn start_with(config: VolumesConfig, deps: VolumesDeps, pool: Pool) -> VolumesHandle {
     let env = Arc::new(Env {
         paths: Paths::new(config.roots.clone()),
@@ -66,7 +66,7 @@ pub(crate) fn start_with(config: VolumesConfig, deps: VolumesDeps, pool: Pool) -
     deps.tasks.spawn("volumes", OnExit::Exit, task.run(token.clone()));
     let initialise = info::initialise(Arc::clone(&env));
     deps.tasks.spawn("csi-node", OnExit::Fine, async move {
-        // Nothing is lost when it is cut off: it starts anew with the process.
+        // Safe to cancel: initialisation starts over with the process.
         token.run_until_cancelled(initialise).await;
     });
     let usages = env.config.usage_period.map(|keep| Arc::new(UsageCache::new(keep)));
@@ -74,14 +74,14 @@ pub(crate) fn start_with(config: VolumesConfig, deps: VolumesDeps, pool: Pool) -
     if let Some(period) = handle.env.config.usage_period.filter(|_| handle.env.config.health) {
         let (token, watched) = (handle.tasks.token(), handle.clone().watch_health(period));
         handle.tasks.spawn("volume-health", OnExit::Fine, async move {
-            // Nothing is lost when it is cut off: only numbers.
+            // Safe to cancel: only measurements are lost.
             token.run_until_cancelled(watched).await;
         });
     }
     handle
 }
 
-/// A cloneable front.
+/// Cloneable handle of the volume subsystem.
 #[derive(Debug, Clone)]
 pub struct VolumesHandle {
     pub(crate) env: Arc<Env>,
@@ -117,7 +117,7 @@ impl VolumesHandle {
         facts
     }
 
-    /// What every pod's volumes wait for, and what does not come back.
+    /// What every pod's volumes wait for, and which calls hang.
     pub async fn explain(&self) -> VolumeStory {
         self.ask(|reply| Request::Explain { reply }).await.unwrap_or_default()
     }
@@ -127,13 +127,13 @@ impl VolumesHandle {
         watch_plugins(dir, handlers, self.env.metrics.plugins.clone(), tasks);
     }
 
-    /// What takes CSI drivers into use; give it to [`Self::watch_plugins`] for `CSIPlugin`.
+    /// The registration handler for CSI drivers; pass it to [`Self::watch_plugins`] for `CSIPlugin`.
     pub fn csi_plugins(&self) -> Arc<dyn PluginHandler> {
         Arc::new(CsiHandler { env: Arc::clone(&self.env) })
     }
 
-    /// Has every pod's volumes measured again and again, so that what ails them is told although nobody asks for
-    /// numbers.
+    /// Measures every pod's volumes periodically, so that abnormal volume health is reported even if nobody
+    /// requests statistics.
     async fn watch_health(self, period: Duration) {
         loop {
             tokio::time::sleep(period).await;
@@ -144,7 +144,7 @@ impl VolumesHandle {
         }
     }
 
-    /// How far the pod's volumes are.
+    /// The mount progress of the pod's volumes.
     pub(crate) async fn describe(&self, pod: &Arc<Pod>) -> Option<WaitState> {
         self.ask(|reply| Request::Describe { pod: Arc::clone(pod), reply }).await
     }
@@ -159,14 +159,14 @@ impl VolumesHandle {
 #[async_trait]
 impl VolumeUsages for VolumesHandle {
     async fn usages(&self, uid: &PodUid) -> Arc<Vec<VolumeUsage>> {
-        // A negative period turns the measuring off.
+        // A negative `volumeStatsAggPeriod` disables measuring.
         let Some(cache) = &self.usages else { return Arc::default() };
         let done = match cache.ask(uid) {
             Ask::Fresh(usages) => return usages,
             Ask::Wait => return cache.soon(uid).await,
             Ask::Measure(done) => done,
         };
-        let (handle, kept, pod) = (self.clone(), Arc::clone(cache), uid.clone());
+        let (handle, cached, pod) = (self.clone(), Arc::clone(cache), uid.clone());
         let token = self.tasks.token();
         self.tasks.spawn("volume-usage", OnExit::Fine, async move {
             let measured = async {
@@ -175,9 +175,9 @@ impl VolumeUsages for VolumesHandle {
                 let known = handle.pods.borrow().pods.get(&pod).map(|e| Arc::clone(&e.pod));
                 usage::measure(&handle.env, pod.as_str(), known.as_ref(), volumes).await
             };
-            // Nothing is lost when it is cut off: only numbers.
+            // Safe to cancel: only measurements are lost.
             if let Some(usages) = token.run_until_cancelled(measured).await {
-                kept.keep(&pod, usages);
+                cached.keep(&pod, usages);
             }
             drop(done);
         });
@@ -222,7 +222,7 @@ impl Volumes for VolumesHandle {
     }
 
     fn in_use(&self, uid: &PodUid) -> bool {
-        // Until the disk has been read nobody knows.
+        // Not known before reconstruction from disk.
         let published = self.published.borrow();
         !published.ready || published.pods.get(uid).is_some_and(|p| p.mounted)
     }

@@ -1,6 +1,6 @@
 //! Programs of the host: mount helpers for network filesystems, file system makers.
 //!
-//! Run without a shell, with a deadline; what they print is part of the error.
+//! Run without a shell, with a deadline; their output is part of the error.
 
 use crate::env::{Env, StepError};
 use engine::volumes::Outcome;
@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::process::Command;
 use units::errno::go_text;
 
-/// For a mount helper: a server that does not answer is given up after this.
+/// Timeout of a mount helper, for servers that do not answer.
 pub(crate) const MOUNT_LIMIT: Duration = Duration::from_secs(2 * 60);
-/// For making or checking a file system.
+/// Timeout for making or checking a file system.
 pub(crate) const MAKE_LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// How a program ended.
@@ -20,11 +20,11 @@ pub(crate) const MAKE_LIMIT: Duration = Duration::from_secs(30 * 60);
 pub(crate) struct Ended {
     /// Its exit code; `None` if a signal ended it.
     pub(crate) code: Option<i32>,
-    /// Both outputs.
+    /// Standard output and standard error.
     pub(crate) output: String,
 }
 
-/// Runs a program; not to be found, or too slow, is an error.
+/// Runs a program; an error if it is not found or exceeds its timeout.
 pub(crate) async fn run(
     program: &str,
     arguments: &[&str],
@@ -50,7 +50,7 @@ pub(crate) async fn run(
     Ok(Ended { code: output.status.code(), output: text })
 }
 
-/// The program to run: one of the given folder comes before those of `PATH`.
+/// The program to run: one in the configured folder takes precedence over `PATH`.
 pub(crate) fn tool(env: &Env, name: &str) -> String {
     match &env.config.tools {
         Some(folder) => folder.join(name).to_string_lossy().into_owned(),
@@ -58,7 +58,7 @@ pub(crate) fn tool(env: &Env, name: &str) -> String {
     }
 }
 
-/// Takes a multipath device down.
+/// Flushes a multipath device (`multipath -f`).
 pub(crate) async fn flush_multipath(env: &Env, device: &Path) -> Result<(), StepError> {
     let shown = device.to_string_lossy();
     let ended = run(&tool(env, "multipath"), &["-f", &shown], MOUNT_LIMIT).await?;
@@ -72,7 +72,7 @@ pub(crate) async fn flush_multipath(env: &Env, device: &Path) -> Result<(), Step
     )))
 }
 
-/// How a program ended, in Go's words.
+/// How a program ended, as Go's `os/exec` words it.
 pub(crate) fn exit_text(code: Option<i32>) -> String {
     shown(code)
 }
@@ -82,7 +82,7 @@ fn shown(code: Option<i32>) -> String {
 }
 
 /// Whether systemd runs this machine: then mounts get a scope of their own, so that a helper that
-/// stays (FUSE) does not end with us. Asked once.
+/// stays (FUSE) does not end with the agent. Determined once.
 async fn has_systemd() -> bool {
     static FOUND: tokio::sync::OnceCell<bool> = tokio::sync::OnceCell::const_new();
     let ask = || async {
@@ -129,7 +129,7 @@ fn in_scope<'a>(
     ("systemd-run", all)
 }
 
-/// Gives a bind mount these options.
+/// Remounts a bind mount with these options.
 pub(crate) async fn remount_bind(target: &Path, options: &[String]) -> Result<(), StepError> {
     let target = target.to_string_lossy();
     let joined = format!("bind,remount,{}", options.join(","));
@@ -150,7 +150,7 @@ fn mount_failed(ended: &Ended, program: &str, arguments: &[&str]) -> String {
     )
 }
 
-/// Lets a mounted file system have all of its grown device.
+/// Expands a mounted file system to the size of its device.
 pub(crate) async fn grow(device: &str, target: &Path) -> Result<(), StepError> {
     let format = disk_format(device).await.map_err(|e| StepError {
         message: format!("ResizeFS.Resize - error checking format for device {device}: {e}"),
@@ -158,7 +158,7 @@ pub(crate) async fn grow(device: &str, target: &Path) -> Result<(), StepError> {
     })?;
     let target = target.to_string_lossy();
     let (program, arguments, about): (&str, Vec<&str>, &str) = match format.as_deref() {
-        // Making a file system takes the whole disk.
+        // A file system made later uses the whole device.
         None => return Ok(()),
         Some("ext3" | "ext4") => ("resize2fs", vec![device], device),
         Some("xfs") => ("xfs_growfs", vec!["-d", &target], &target),
@@ -204,7 +204,7 @@ pub(crate) async fn disk_format(device: &str) -> Result<Option<String>, StepErro
 #[derive(Debug)]
 pub(crate) struct NotMounted {
     pub(crate) error: StepError,
-    /// There is another file system on it than was to be mounted.
+    /// The disk has another file system than the requested one.
     pub(crate) mismatch: bool,
 }
 
@@ -269,11 +269,11 @@ async fn make(
     Err(StepError { message, outcome })
 }
 
-/// Repairs what can be repaired without asking; only errors left uncorrected are fatal.
+/// Runs `fsck -a`; only errors that are left uncorrected are fatal.
 async fn check(device: &str) -> Result<(), StepError> {
     let ended = match run("fsck", &["-a", device], MAKE_LIMIT).await {
         Ok(ended) => ended,
-        // No checker on this host.
+        // No `fsck` on this host.
         Err(e) if e.outcome == Outcome::Final => return Ok(()),
         Err(e) => return Err(e),
     };

@@ -1,12 +1,12 @@
 //! Desired and actual volumes, plugins, atomic writer, subpaths.
 //!
-//! Owns: what is mounted where. One task holds both worlds, plans with `engine::volumes` and starts
-//! operations; each operation runs beside it, so that a mount, an API read or a driver that does not
-//! answer holds up only its own volume. Work that may block in the kernel runs in a pool of its own,
-//! where a call that does not come back is quarantined and named.
+//! Owns: what is mounted where. One task holds the desired and the actual state, plans with
+//! `engine::volumes` and starts operations; each operation runs in a task of its own, so that a mount,
+//! an API read or a driver that does not answer delays only its own volume. Work that may block in the
+//! kernel runs in a pool of its own, where a call that does not return is quarantined and reported.
 //!
-//! Promises: a volume is unmounted only when its pod's containers are gone and every pod has been
-//! heard of; nothing is ever removed across a mount; what the Go kubelet left on disk is taken over.
+//! Promises: a volume is unmounted only when its pod's containers are gone and all pod sources are
+//! ready; nothing is ever removed across a mount; what the Go kubelet left on disk is taken over.
 //!
 //! Deliberately absent: decisions (they are in `engine::volumes`), CRI (the request builder asks for
 //! paths), eviction by size.

@@ -1,4 +1,4 @@
-//! What volume operations count.
+//! Metrics of volume operations.
 
 use engine::volumes::{Plugin, VolumeSpec};
 use telemetry::metrics::{CounterFamily, Desc, GaugeFamily, HistogramFamily, Registry};
@@ -109,7 +109,8 @@ const BUCKETS: [f64; 13] =
 
 const DEFAULT_BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// Counters of volumes.
+/// Metrics of volumes.
+/// Many fields: one for each metric.
 #[derive(Debug, Clone)]
 pub struct VolumeMetrics {
     pub(crate) operation: HistogramFamily,
@@ -134,7 +135,7 @@ pub struct VolumeMetrics {
 }
 
 impl VolumeMetrics {
-    /// Declares them in a registry.
+    /// Registers the metrics.
     pub fn new(registry: &Registry) -> Self {
         Self {
             operation: registry.histogram(OPERATION, &BUCKETS),
@@ -160,7 +161,7 @@ impl VolumeMetrics {
     }
 }
 
-/// The plugin's name in labels; CSI drivers are told apart.
+/// The plugin's name in labels; for CSI it includes the driver.
 pub(crate) fn label(spec: &VolumeSpec) -> String {
     match &spec.plugin {
         Plugin::Csi => {
@@ -175,7 +176,7 @@ pub(crate) fn label(spec: &VolumeSpec) -> String {
     }
 }
 
-/// A label that is true or false.
+/// A boolean as a label value.
 pub(crate) fn truth(value: bool) -> &'static str {
     if value { "true" } else { "false" }
 }

@@ -1,4 +1,4 @@
-//! Carrying out one action. Nothing here decides; each function reports how it ended.
+//! Executes one planned action. Nothing here decides; each function reports its outcome.
 
 use crate::block;
 use crate::env::{Env, Step, StepError};
@@ -18,24 +18,24 @@ use std::path::Path;
 /// How an operation ended.
 #[derive(Debug)]
 pub(crate) struct OpReport {
-    /// What it means for the books.
+    /// How it changes the actual state.
     pub(crate) outcome: Outcome,
     /// The device mount's state, if it was touched.
     pub(crate) device: Option<DeviceState>,
-    /// The device as which it was attached, if that was found out.
+    /// The device path under which the volume is attached, if it was determined.
     pub(crate) device_path: Option<String>,
-    /// The size that is now known.
+    /// The volume's size, if it was determined.
     pub(crate) size: Option<i64>,
     /// An expansion was refused for good while the volume is in use here.
     pub(crate) refused: bool,
-    /// An expansion was given up.
+    /// An expansion failed and is not retried.
     pub(crate) given_up: bool,
     /// What went wrong.
     pub(crate) error: Option<String>,
 }
 
 impl OpReport {
-    /// All well.
+    /// Success.
     pub(crate) fn done() -> Self {
         Self {
             outcome: Outcome::Done,
@@ -63,7 +63,7 @@ impl From<Result<(), StepError>> for OpReport {
     }
 }
 
-/// Mounts the volume for the pod; says what failed in an event.
+/// Mounts the volume for the pod; emits an event on failure.
 pub(crate) async fn mount(env: &Env, input: &MountInput) -> OpReport {
     let spec = &input.spec;
     if let Some(pv) = spec.as_persistent() {
@@ -176,7 +176,7 @@ async fn grow_after(
 pub(crate) async fn grow(env: &Env, input: &MountInput) -> OpReport {
     match expand::expand(env, input, Occasion::InUse).await {
         Ok(Grown::To(size)) => OpReport { size: Some(size), ..OpReport::done() },
-        // Asked again after the back-off; the claim may have moved on by then.
+        // Retried after the back-off; the claim may have changed by then.
         Ok(Grown::Later) => OpReport::failed(StepError::transient(
             "the claim is not ready for expansion on the node",
         )),
@@ -220,7 +220,7 @@ pub(crate) async fn unmount_device(env: &Env, spec: &VolumeSpec, step: &Step) ->
     result.await.into()
 }
 
-/// Somebody else's mount of the same storage would lose it under his feet.
+/// Refuses to unmount a device while another mount of the same storage refers to it.
 async fn refuse_while_referenced(env: &Env, path: &Path) -> Result<(), StepError> {
     const OURS: &str = "/plugins/kubernetes.io/";
     let (looked, proc) = (path.to_owned(), env.paths.proc().to_owned());
@@ -268,7 +268,7 @@ pub(crate) async fn verify_attached(env: &Env, volume: &VolumeName, step: &Step)
     }
 }
 
-/// Attaches the volume to this node, where no controller does it; says so in an event.
+/// Attaches the volume to this node if no controller does; emits an event on success.
 pub(crate) async fn attach(env: &Env, input: &MountInput) -> OpReport {
     match plugins::attach(env, input).await {
         Ok(device) => {

@@ -16,20 +16,20 @@ use units::errno::go_text;
 /// What one pass saw.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pass {
-    /// Folders of pods that nobody knows.
+    /// Folders of unknown pods.
     pub(crate) seen: usize,
     /// How many of them are still there.
     pub(crate) kept: usize,
     /// Pods below whose volumes something is mounted.
     pub(crate) mounted: Vec<String>,
-    /// What was wrong with volumes, one line each.
+    /// Errors about volumes, one line each.
     pub(crate) volume_errors: Vec<String>,
-    /// What was wrong with anything else.
+    /// Errors about anything else.
     pub(crate) removal_errors: Vec<String>,
 }
 
-/// The folders of all pods. What else lies beside them is left alone, links above all: they lead
-/// elsewhere (kubelet: `listPodsFromDisk`).
+/// The folders of all pods. Other entries are ignored, in particular symbolic links, which lead elsewhere
+/// (kubelet: `listPodsFromDisk`).
 pub(crate) fn names(paths: &Paths) -> Result<Vec<String>, StepError> {
     match sys::fs::list_dir(paths.pods()) {
         Ok(mut uids) => {
@@ -41,7 +41,7 @@ pub(crate) fn names(paths: &Paths) -> Result<Vec<String>, StepError> {
     }
 }
 
-/// Removes the folders of pods that are gone; those of pods that still have volumes (`held`) only count.
+/// Removes the folders of pods that are gone; those of pods that still have volumes (`held`) are only counted.
 pub(crate) fn clean(
     paths: &Paths,
     orphans: &BTreeSet<PodUid>,
@@ -63,7 +63,7 @@ pub(crate) fn clean(
 }
 
 impl Pass {
-    /// Removes one pod's folder; whether nothing is left of it.
+    /// Removes one pod's folder; returns whether it is gone.
     fn remove_pod(&mut self, paths: &Paths, uid: &str, table: &[MountEntry]) -> bool {
         if !mountinfo::at_or_below(table, &paths.volumes(uid)).is_empty() {
             self.mounted.push(uid.to_owned());
@@ -98,7 +98,7 @@ impl Pass {
             for container in list(&top.join(&volume)) {
                 let folder = top.join(&volume).join(container);
                 for path in list(&folder).into_iter().map(|index| folder.join(index)) {
-                    // The place of a bind is a folder or a file, as what was bound.
+                    // A bind target is a folder or a file, depending on what was bound.
                     let removed = match path.is_dir() && !path.is_symlink() {
                         true => sys::fs::remove_dir(&path),
                         false => sys::fs::remove_file(&path),
@@ -219,7 +219,7 @@ mod tests {
         assert!(mount.join("precious").exists());
         assert!(paths.volumes("data").join("kubernetes.io~empty-dir/v/user").exists());
 
-        // What is known to be mounted is not even looked at.
+        // Pods that still have volumes are not examined.
         let held = [PodUid::from("data")].into();
         let known = clean(&paths, &BTreeSet::new(), &held).unwrap();
         assert_eq!((known.seen, known.kept, known.volume_errors.len()), (1, 1, 0));

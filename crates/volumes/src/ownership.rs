@@ -1,10 +1,11 @@
-//! `fsGroup`: who owns a volume's files, told while it takes long.
+//! `fsGroup`: ownership of a volume's files, with progress events while the change takes long.
 
 use crate::env::{Env, StepError};
 use crate::metrics::label;
 use crate::plugins::MountInput;
 use crate::pool::Patience;
 use api::core::v1::Pod;
+use api::pod::PodExt;
 use engine::volumes::Plugin;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,7 +27,7 @@ pub(crate) fn fs_group(pod: &Pod) -> Option<u32> {
     u32::try_from(gid).ok()
 }
 
-/// Whether the pod asked to look at the root only.
+/// Whether the pod's `fsGroupChangePolicy` is `OnRootMismatch`.
 fn on_root_mismatch(pod: &Pod) -> bool {
     pod.spec
         .as_ref()
@@ -35,7 +36,7 @@ fn on_root_mismatch(pod: &Pod) -> bool {
         .is_some_and(|policy| policy == "OnRootMismatch")
 }
 
-/// Who owns the small volumes of a pod, which are ours.
+/// Ownership of a pod's emptyDir and content volumes, whose files the kubelet makes itself.
 #[derive(Debug, Clone)]
 pub(crate) struct Owner {
     gid: Option<u32>,
@@ -47,17 +48,19 @@ impl Owner {
         Self { gid: fs_group(pod), operations: env.metrics.operation.clone() }
     }
 
-    /// Walks a volume at once (emptyDir and content volumes always recurse).
+    /// Changes a volume's files synchronously (emptyDir and content volumes always recurse).
     pub(crate) fn take(&self, path: &Path, read_only: bool, plugin: &str) -> Walked {
         let Some(gid) = self.gid else { return Ok(()) };
         let started = Instant::now();
-        let walked = GroupOwnership { gid, read_only }.apply(path, &Progress::default());
+        let progress = Progress::default();
+        let walked = GroupOwnership { gid, read_only }.apply(path, &progress);
+        log_failures(path, &progress);
         count(&self.operations, plugin, walked.is_ok(), started.elapsed());
         Ok(walked?)
     }
 }
 
-/// Walks a volume of any size for the pod's group, following its change policy; reports in events
+/// Gives a volume of any size to the pod's group, following its change policy; emits progress events
 /// while it takes longer than expected.
 pub(crate) async fn apply(
     env: &Env,
@@ -76,15 +79,19 @@ pub(crate) async fn apply(
     let shown = from_uid_on(pod, &path);
     let started = Instant::now();
     let walk =
-        env.pool.run(&key, "set ownership", Patience::StepAside, move || -> (bool, Walked) {
+        env.pool.run(&key, "set ownership", Patience::Unlimited, move || -> (bool, Walked) {
             match only_root && ownership.root_matches(&path).unwrap_or(false) {
                 true => (false, Ok(())),
-                false => (true, ownership.apply(&path, &counter).map_err(StepError::from)),
+                false => {
+                    let walked = ownership.apply(&path, &counter);
+                    log_failures(&path, &counter);
+                    (true, walked.map_err(StepError::from))
+                }
             }
         });
     tokio::pin!(walk);
-    // Other plugins do not tell how far they are.
-    let told = matches!(input.spec.plugin, Plugin::Csi | Plugin::Local);
+    // Upstream reports progress for these plugins only.
+    let reports_progress = matches!(input.spec.plugin, Plugin::Csi | Plugin::Local);
     let mut wait = FIRST_REPORT;
     loop {
         // Cancel-safe: the walk is pinned outside the loop, the timeout only borrows it.
@@ -106,7 +113,7 @@ pub(crate) async fn apply(
                 } else {
                     format!("Setting volume ownership for {shown}, processed {done} files.")
                 };
-                if told {
+                if reports_progress {
                     env.warn(pod, "VolumePermissionChangeInProgress", message);
                 }
                 step.enter(format!("setting volume ownership of {shown}, {done} files so far"));
@@ -116,7 +123,15 @@ pub(crate) async fn apply(
     }
 }
 
-/// A walk is an operation of its own in the metrics.
+/// Logs how many files the filesystem refused to change: they do not keep the pod from starting.
+fn log_failures(path: &Path, progress: &Progress) {
+    let failures = progress.failures.load(Ordering::Relaxed);
+    if failures > 0 {
+        tracing::warn!(path = %path.display(), failures, "group or mode of some files was not changed");
+    }
+}
+
+/// Counts a change of ownership as an operation of its own.
 fn count(operations: &HistogramFamily, plugin: &str, well: bool, took: Duration) {
     let status = if well { "success" } else { "fail-unknown" };
     let labels = [plugin, "volume_apply_access_control", status, "false"];
@@ -125,7 +140,7 @@ fn count(operations: &HistogramFamily, plugin: &str, well: bool, took: Duration)
 
 /// The path from the pod's UID on, as events show it.
 fn from_uid_on(pod: &Pod, path: &Path) -> String {
-    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+    let uid = pod.uid_str();
     let text = path.to_string_lossy();
     match text.find(uid).filter(|_| !uid.is_empty()) {
         Some(at) => text.get(at..).unwrap_or_default().to_owned(),

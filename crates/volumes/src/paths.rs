@@ -64,7 +64,7 @@ impl Paths {
         self.roots.kubelet.join("plugins").join(name)
     }
 
-    /// What containers mount: the volume's own folder, or what it stands for.
+    /// The host path that containers mount: the volume's folder, or the path it refers to (hostPath).
     pub(crate) fn container_source(&self, uid: &str, spec: &VolumeSpec) -> PathBuf {
         if spec.is_block() {
             return self.device(uid, &spec.plugin, &spec.name);

@@ -1,13 +1,13 @@
 //! Plugins that announce themselves by a socket below `plugins_registry`.
 //!
-//! Looks once a second: a socket that is new, or was replaced, is asked who it is and handed to the
-//! handler of its type; one that vanished is taken out of use. Each socket is dealt with on its own,
+//! Scans once a second: a socket that is new, or was replaced, is asked for its plugin info and handed to
+//! the handler of its type; one that vanished is deregistered. Each socket is handled in a job of its own,
 //! so a plugin that does not answer delays only itself.
 
 use crate::csi::client::channel;
 use ports::{OnExit, PluginHandler, PluginInfo, Tasks};
 use proto::plugin_registration_v1::registration_client::RegistrationClient;
-use proto::plugin_registration_v1::{InfoRequest, RegistrationStatus};
+use proto::plugin_registration_v1::{InfoRequest, PluginInfo as Info, RegistrationStatus};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -24,11 +24,21 @@ const NOTIFY: Duration = Duration::from_secs(5);
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LAST_WAIT: Duration = Duration::from_secs(2 * 60 + 2);
 const MAX_DEPTH: usize = 8;
+/// Directory entries that one scan reads; further ones are ignored.
+const MOST_ENTRIES: usize = 4096;
+/// Sockets handled at a time; others wait for a later scan.
+const MOST_JOBS: usize = 32;
+/// Limits on a plugin's info: names become file names, annotations and metric labels.
+const LONGEST_NAME: usize = 253;
+const LONGEST_PATH: usize = 4096;
+const MOST_VERSIONS: usize = 64;
+/// Limit of a plugin's error message in ours.
+const LONGEST_MESSAGE: usize = 1024;
 
 /// Handlers by the plugin type of the registration protocol (`CSIPlugin`, `DRAPlugin`, …).
 pub type PluginHandlers = BTreeMap<String, Arc<dyn PluginHandler>>;
 
-/// Watches `dir` (made if missing) until the tasks are cancelled; `shown` tells which sockets there are.
+/// Watches `dir` (made if missing) until the tasks are cancelled; `shown` is the gauge of known sockets.
 pub(crate) fn watch_plugins(
     dir: PathBuf,
     handlers: PluginHandlers,
@@ -47,7 +57,7 @@ pub(crate) fn watch_plugins(
     tasks.spawn("plugin-watch", OnExit::Exit, watch.run(tasks.token()));
 }
 
-/// What tells one socket from its successor at the same path.
+/// Distinguishes a socket from its successor at the same path.
 type Identity = (u64, u64, i64, i64);
 
 #[derive(Debug)]
@@ -70,7 +80,7 @@ enum Done {
 struct Watch {
     dir: PathBuf,
     shown: GaugeFamily,
-    /// What is shown: sockets, and those of them that are in use.
+    /// Entries of the gauge: sockets, and those of them that are registered.
     counted: BTreeSet<(PathBuf, &'static str)>,
     handlers: Arc<PluginHandlers>,
     sockets: BTreeMap<PathBuf, Socket>,
@@ -90,7 +100,7 @@ impl Watch {
                     let found = sys::blocking::run(move || scan(&dir)).await.unwrap_or_default();
                     self.compare(found);
                 }
-                Some(done) = self.jobs.join_next_with_id() => self.book(done),
+                Some(done) = self.jobs.join_next_with_id() => self.finish(done),
             }
             self.count();
         }
@@ -153,6 +163,10 @@ impl Watch {
             if socket.busy || socket.registered.is_some() || socket.again_at > now {
                 continue;
             }
+            if self.jobs.len() >= MOST_JOBS {
+                // Handled by a later scan.
+                continue;
+            }
             socket.busy = true;
             let handlers = Arc::clone(&self.handlers);
             self.spawn(path.clone(), async move { register(&path, &handlers).await });
@@ -164,7 +178,7 @@ impl Watch {
         self.running.insert(id, path);
     }
 
-    fn book(&mut self, done: Result<(Id, Done), tokio::task::JoinError>) {
+    fn finish(&mut self, done: Result<(Id, Done), tokio::task::JoinError>) {
         let (id, done) = match done {
             Ok(done) => done,
             Err(e) => (e.id(), Done::Failed("the handler panicked".into())),
@@ -194,23 +208,31 @@ impl Watch {
 fn scan(dir: &Path) -> BTreeMap<PathBuf, Identity> {
     let mut found = BTreeMap::new();
     if sys::fs::create_dir_all(dir, 0o750).is_ok() {
-        scan_into(dir, &mut found, 0);
+        scan_into(dir, &mut found, (0, &mut 0));
     }
     found
 }
 
-fn scan_into(dir: &Path, found: &mut BTreeMap<PathBuf, Identity>, depth: usize) {
+fn scan_into(
+    dir: &Path,
+    found: &mut BTreeMap<PathBuf, Identity>,
+    (depth, looked_at): (usize, &mut usize),
+) {
     if depth > MAX_DEPTH {
         return;
     }
     for name in sys::fs::list_dir(dir).unwrap_or_default() {
+        *looked_at += 1;
+        if *looked_at > MOST_ENTRIES {
+            return;
+        }
         if name.starts_with('.') {
             continue;
         }
         let path = dir.join(name);
         let Ok(metadata) = std::fs::symlink_metadata(&path) else { continue };
         if metadata.is_dir() {
-            scan_into(&path, found, depth + 1);
+            scan_into(&path, found, (depth + 1, looked_at));
             continue;
         }
         let Ok(target) = std::fs::metadata(&path) else { continue };
@@ -219,6 +241,27 @@ fn scan_into(dir: &Path, found: &mut BTreeMap<PathBuf, Identity>, depth: usize) 
             found.insert(path, identity);
         }
     }
+}
+
+/// Checks a plugin's info against the limits; returns what is wrong with it.
+fn fault_of(info: &Info) -> Option<&'static str> {
+    if info.name.len() > LONGEST_NAME {
+        return Some("plugin name is too long");
+    }
+    if info.endpoint.len() > LONGEST_PATH {
+        return Some("plugin endpoint is too long");
+    }
+    let long = |text: &String| text.len() > LONGEST_NAME;
+    if info.supported_versions.len() > MOST_VERSIONS || info.supported_versions.iter().any(long) {
+        return Some("plugin has too many versions");
+    }
+    long(&info.r#type).then_some("plugin type is too long")
+}
+
+/// The message cut to [`LONGEST_MESSAGE`].
+fn truncated(text: &str) -> &str {
+    let end = text.floor_char_boundary(LONGEST_MESSAGE);
+    text.get(..end).unwrap_or_default()
 }
 
 async fn register(socket: &Path, handlers: &PluginHandlers) -> Done {
@@ -230,7 +273,7 @@ async fn register(socket: &Path, handlers: &PluginHandlers) -> Done {
             return Done::Failed(format!(
                 "RegisterPlugin error -- failed to get plugin info using RPC GetInfo at socket {}, err: {}",
                 socket.display(),
-                status.message()
+                truncated(status.message())
             ));
         }
         Err(_) => {
@@ -240,6 +283,10 @@ async fn register(socket: &Path, handlers: &PluginHandlers) -> Done {
             ));
         }
     };
+    if let Some(fault) = fault_of(&info) {
+        let path = socket.display();
+        return Done::Failed(format!("RegisterPlugin error -- {fault} at socket {path}"));
+    }
     let endpoint = if info.endpoint.is_empty() { socket.to_owned() } else { info.endpoint.into() };
     let plugin = PluginInfo { name: info.name, endpoint, versions: info.supported_versions };
     let result = match handlers.get(&info.r#type) {
@@ -261,11 +308,11 @@ async fn register(socket: &Path, handlers: &PluginHandlers) -> Done {
         plugin_registered: result.is_ok(),
         error: result.as_ref().err().cloned().unwrap_or_default(),
     };
-    let told = tokio::time::timeout(NOTIFY, client.notify_registration_status(status)).await;
-    match (result, told) {
+    let notified = tokio::time::timeout(NOTIFY, client.notify_registration_status(status)).await;
+    match (result, notified) {
         (Ok(()), Ok(Ok(_))) => Done::Registered(info.r#type, plugin),
         (Ok(()), _) => {
-            // It does not know that it is in use, so it is not.
+            // The plugin was not notified of its registration, so it must not be used.
             if let Some(handler) = handlers.get(&info.r#type) {
                 handler.deregister(&plugin).await;
             }
@@ -281,6 +328,41 @@ async fn register(socket: &Path, handlers: &PluginHandlers) -> Done {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_full_of_sockets_is_looked_at_in_part() {
+        let dir = std::env::temp_dir().join(format!("rubelet-many-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("sub")).unwrap();
+        for n in 0..MOST_ENTRIES + 100 {
+            std::fs::write(dir.join(format!("sub/{n}")), "").unwrap();
+        }
+        let mut looked_at = 0;
+        scan_into(&dir, &mut BTreeMap::new(), (0, &mut looked_at));
+        assert_eq!(looked_at, MOST_ENTRIES + 1);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_plugin_that_says_too_much_of_itself_is_refused() {
+        let good = Info {
+            r#type: "CSIPlugin".to_owned(),
+            name: "driver.example.com".to_owned(),
+            endpoint: "/run/driver.sock".to_owned(),
+            supported_versions: vec!["1.0.0".to_owned()],
+        };
+        assert_eq!(fault_of(&good), None);
+        let long = "x".repeat(1 << 20);
+        for bad in [
+            Info { name: long.clone(), ..good.clone() },
+            Info { endpoint: long.clone(), ..good.clone() },
+            Info { r#type: long.clone(), ..good.clone() },
+            Info { supported_versions: vec![long], ..good.clone() },
+            Info { supported_versions: vec!["1".to_owned(); 1000], ..good },
+        ] {
+            assert!(fault_of(&bad).is_some());
+        }
+        assert_eq!(truncated(&"ä".repeat(1000)).len(), LONGEST_MESSAGE);
+    }
 
     #[test]
     fn sockets_are_found_in_folders_and_behind_links() {

@@ -1,4 +1,4 @@
-//! One file per kind of volume; this one chooses.
+//! One file per volume plugin; this one dispatches to them.
 
 pub(crate) mod content;
 pub(crate) mod disk;
@@ -34,15 +34,15 @@ pub(crate) struct MountInput {
     pub(crate) state: Option<MountState>,
     /// The mount was found on disk and not set up since.
     pub(crate) reconstructed: bool,
-    /// Some pod's mount of it was.
+    /// Some pod's mount of the volume was found on disk and not set up since.
     pub(crate) device_reconstructed: bool,
     /// The shared device mount so far.
     pub(crate) device: DeviceState,
-    /// As which device it was attached.
+    /// The device path under which it is attached.
     pub(crate) device_path: String,
     /// Other pods have it mounted.
     pub(crate) others: bool,
-    /// Growing it on this node was given up before.
+    /// An earlier expansion on this node failed for good.
     pub(crate) growth_given_up: bool,
     /// The SELinux label to mount it with; empty: none.
     pub(crate) label: String,
@@ -68,18 +68,18 @@ pub(crate) struct UnmountInput {
     pub(crate) step: Step,
 }
 
-/// What the cluster says about how a volume is to be treated.
+/// How a volume is to be handled, as far as API objects decide that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Treatment {
     /// A controller must attach it before it can be mounted.
     pub(crate) attachable: bool,
-    /// It is looked at again while the pod runs.
+    /// It is set up again while the pod runs (upstream: `RequiresRemount`).
     pub(crate) refresh: bool,
     /// It can be mounted with an SELinux label.
     pub(crate) labels: bool,
 }
 
-/// Finds out how a volume is to be treated.
+/// Reads the API objects that decide how a volume is handled.
 pub(crate) async fn treatment(env: &Env, spec: &VolumeSpec) -> Result<Treatment, StepError> {
     match &spec.plugin {
         Plugin::Iscsi | Plugin::Fc => {
@@ -146,7 +146,7 @@ pub(crate) async fn tear_down(env: &Env, input: &UnmountInput) -> Result<(), Ste
     }
 }
 
-/// Whether the volume can be looked at (upstream: `NewMounter`).
+/// Whether the volume's definition is usable (upstream: `NewMounter`).
 pub(crate) async fn check(env: &Env, input: &MountInput) -> Result<(), StepError> {
     match &input.spec.plugin {
         Plugin::Local => local::check(env, &input.spec).await,
@@ -155,7 +155,7 @@ pub(crate) async fn check(env: &Env, input: &MountInput) -> Result<(), StepError
     }
 }
 
-/// Whether the volume's storage is there, and as which device (upstream: `WaitForAttach`).
+/// Waits for the volume's device and returns its path (upstream: `WaitForAttach`).
 pub(crate) async fn wait_attached(env: &Env, input: &MountInput) -> Result<PathBuf, StepError> {
     match &input.spec.plugin {
         Plugin::Csi => csi::mount::check_attached(env, input).await.map(|()| PathBuf::new()),
@@ -166,7 +166,7 @@ pub(crate) async fn wait_attached(env: &Env, input: &MountInput) -> Result<PathB
     }
 }
 
-/// Attaches the volume to this node; gives the device, if it is known by now.
+/// Attaches the volume to this node; returns the device path, if it is known already.
 pub(crate) async fn attach(env: &Env, input: &MountInput) -> Result<String, StepError> {
     match &input.spec.plugin {
         Plugin::Csi => {
@@ -220,7 +220,7 @@ pub(crate) async fn unmount_device(
     }
 }
 
-/// Makes the folder for a mount; whether something is mounted there already.
+/// Makes the folder for a mount; returns whether something is mounted there already.
 pub(crate) async fn make_mount_point(env: &Env, target: &Path) -> Result<bool, StepError> {
     let made = target.to_owned();
     let key = target.to_string_lossy();
@@ -232,8 +232,9 @@ pub(crate) async fn make_mount_point(env: &Env, target: &Path) -> Result<bool, S
         .await?
 }
 
-/// Why a disk was not mounted; what is wrong with it is told on its volume, too.
-pub(crate) fn told(env: &Env, input: &MountInput, not: NotMounted) -> StepError {
+/// The error of a disk that was not mounted; a file system mismatch also becomes an event on its
+/// persistent volume.
+pub(crate) fn report_not_mounted(env: &Env, input: &MountInput, not: NotMounted) -> StepError {
     if let (true, Some(volume)) = (not.mismatch, input.spec.as_persistent()) {
         let meta = &volume.metadata;
         let reference = ObjectReference {
@@ -254,7 +255,7 @@ pub(crate) fn told(env: &Env, input: &MountInput, not: NotMounted) -> StepError 
     not.error
 }
 
-/// PV mount options; the old annotation wins over the field.
+/// PV mount options; the deprecated annotation takes precedence over the field.
 pub(crate) fn mount_options(spec: &VolumeSpec) -> Vec<String> {
     let Some(volume) = spec.as_persistent() else { return Vec::new() };
     let annotation = volume

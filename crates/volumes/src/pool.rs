@@ -1,9 +1,9 @@
-//! Work that may block in the kernel, bounded, with a quarantine for what does not come back.
+//! Bounded pool for calls that may block in the kernel, with a quarantine for those that do not return.
 //!
 //! Each call runs on a thread of its own. At most [`HEALTHY`] run at a time; one that takes longer than
-//! [`HOLD`] gives its place back and its key is quarantined: no further call on that key is started
-//! until the kernel lets it go. After its patience the call itself is given up. So a hung mount costs
-//! a sleeping thread, not the node, and others wait two seconds for it at most.
+//! [`HOLD`] releases its permit and its key is quarantined: no further call on that key is started until
+//! it returns. After its [`Patience`] the caller gets an error. So a hung mount costs a sleeping thread,
+//! not the node, and others wait two seconds for it at most.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -13,14 +13,14 @@ use tokio::time::Instant;
 
 /// Calls that may run at once.
 const HEALTHY: usize = 16;
-/// How long a call may keep its place.
+/// How long a call may hold its permit.
 const HOLD: Duration = Duration::from_secs(2);
-/// A call is shown to people as hung after this.
+/// A call is reported as hung after this.
 pub(crate) const SHOWN_AFTER: Duration = Duration::from_secs(10);
 /// Hung calls after which no new ones are started on any key.
 const MAX_HUNG: usize = 256;
 
-/// Whether an error tells of a call that does not come back.
+/// Whether an error is about a quarantined call.
 pub(crate) fn tells_of_quarantine(error: &str) -> bool {
     error.contains("is quarantined")
 }
@@ -28,14 +28,14 @@ pub(crate) fn tells_of_quarantine(error: &str) -> bool {
 /// Why a call gave no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PoolError {
-    /// It does not come back; its key is quarantined.
+    /// The call has not returned; its key is quarantined.
     #[error("{step} on {key} has not returned for {}s and is quarantined", waited.as_secs())]
     Hung {
         /// What was done.
         step: &'static str,
         /// On which path.
         key: String,
-        /// How long we waited.
+        /// How long the caller waited.
         waited: Duration,
     },
     /// An earlier call on the same key hangs.
@@ -48,10 +48,10 @@ pub(crate) enum PoolError {
         /// Since when.
         since: Duration,
     },
-    /// Too many hang.
+    /// Too many calls hang.
     #[error("too many file system calls do not return ({0})")]
     Full(usize),
-    /// No thread could be had, or the call panicked.
+    /// No thread could be started, or the call panicked.
     #[error("{step} on {key} ended without a result")]
     Lost {
         /// What was done.
@@ -72,7 +72,7 @@ struct Hung {
 pub(crate) struct Pool {
     places: Arc<Semaphore>,
     hung: Arc<Mutex<BTreeMap<String, Hung>>>,
-    /// Where calls are made instead, one after the other and watched.
+    /// In simulations: the machine that makes the calls instead, one at a time.
     #[cfg(test)]
     simulated: Option<crate::tests::simulation::Machine>,
 }
@@ -80,10 +80,10 @@ pub(crate) struct Pool {
 /// How long a call may take.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Patience {
-    /// After this it is given up and quarantined.
+    /// After this the caller gets an error and the key stays quarantined.
     GiveUp(Duration),
-    /// It may take as long as it needs (it shows its progress itself).
-    StepAside,
+    /// No limit and no quarantine; the call reports its progress itself.
+    Unlimited,
 }
 
 /// For calls that normally take milliseconds.
@@ -141,14 +141,14 @@ impl Pool {
             .map_err(|_| lost())?;
         let (limit, give_up) = match patience {
             Patience::GiveUp(limit) => (limit, true),
-            Patience::StepAside => (Duration::MAX, false),
+            Patience::Unlimited => (Duration::MAX, false),
         };
         let mut receiver = receiver;
         if let Ok(result) = tokio::time::timeout(HOLD.min(limit), &mut receiver).await {
             return result.map_err(|_| lost());
         }
         drop(place);
-        // A walk that tells its own progress is slow, not hung.
+        // A call that reports its own progress is slow, not hung.
         if !give_up {
             return receiver.await.map_err(|_| lost());
         }
@@ -157,7 +157,7 @@ impl Pool {
         }
         match tokio::time::timeout(limit.saturating_sub(HOLD), &mut receiver).await {
             Ok(result) => {
-                // Its thread may have ended just before the key was noted.
+                // The thread may have ended just before the key was inserted.
                 if let Ok(mut hung) = self.hung.lock() {
                     hung.remove(key);
                 }
@@ -179,7 +179,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Everything that hangs, for people: `<step> on <key> for <n>s`.
+    /// Every hung call, for display: `<step> on <key> for <n>s`.
     pub(crate) fn quarantined(&self) -> Vec<String> {
         let Ok(hung) = self.hung.lock() else { return Vec::new() };
         hung.iter()
@@ -199,7 +199,7 @@ mod tests {
         let pool = Pool::new();
         let soon = Patience::GiveUp(Duration::from_millis(20));
         let mut gates = Vec::new();
-        // More than there are places.
+        // More than there are permits.
         for n in 0..HEALTHY * 2 {
             let (open, gate) = mpsc::channel::<()>();
             gates.push(open);
@@ -212,7 +212,7 @@ mod tests {
         let refused = pool.run("/hung/0", "stat", soon, || ()).await;
         assert!(matches!(refused, Err(PoolError::Quarantined { .. })));
         drop(gates);
-        // Once the kernel lets go, the key is free again.
+        // Once the call returns, the key is free again.
         for _ in 0..1000 {
             if pool.hung.lock().unwrap().is_empty() {
                 break;

@@ -1,23 +1,23 @@
-//! What others may read without asking the task.
+//! The state that the volumes task publishes for others to read.
 
 use api::ids::PodUid;
 use ports::VolumeFacts;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// One pod's part.
+/// The published state of one pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct PodPublished {
-    /// Something of it is or may be mounted.
+    /// Some volume of the pod is or may be mounted.
     pub(crate) mounted: bool,
     /// Spec names (they name folders) by the pod's volume names.
     pub(crate) spec_names: BTreeMap<String, String>,
 }
 
-/// Everything.
+/// The published state of all pods.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Published {
-    /// The disk has been read.
+    /// Volumes on disk have been reconstructed.
     pub(crate) ready: bool,
     /// By pod; pods without volumes are left out.
     pub(crate) pods: BTreeMap<PodUid, PodPublished>,

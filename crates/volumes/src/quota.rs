@@ -1,9 +1,9 @@
-//! Volumes that the filesystem counts for us by a project quota (gate
+//! Volumes whose usage the filesystem tracks by a project quota (gate
 //! `LocalStorageCapacityIsolationFSQuotaMonitoring`).
 //!
-//! Owns: the lines of our volumes in the host's project files, which the Go kubelet reads and writes too. A
+//! Owns: the lines of pod volumes in the host's project files, which the Go kubelet reads and writes too. A
 //! volume of a pod in a user namespace is put into a project of its own when it is made, and out of it before
-//! it is removed. After a restart the lines tell which project it had.
+//! it is removed. After a restart its project is read from these lines.
 //!
 //! Promises: where there are no quotas nothing is done, and volumes are measured by a walk.
 
@@ -18,7 +18,7 @@ use sys::locked::LockedFile;
 use sys::quota;
 use sys::stats::FolderUsage;
 
-/// Who is counted by which project. Cheap to clone.
+/// Assigns folders to projects. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Quotas {
     enabled: bool,
@@ -26,7 +26,7 @@ pub(crate) struct Quotas {
     counted: Arc<Mutex<BTreeMap<PathBuf, ProjectId>>>,
 }
 
-/// A folder that is to be counted, for a volume of this size.
+/// A folder that is to get a project, for a volume of this size.
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted {
     quotas: Quotas,
@@ -34,7 +34,7 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Has the folder counted if its filesystem can do that.
+    /// Assigns a project to the folder if its filesystem supports quotas.
     pub(crate) fn assign(&self, dir: &Path) -> Result<(), StepError> {
         self.quotas.assign(dir, self.size)
     }
@@ -46,13 +46,13 @@ impl Quotas {
         Self { enabled, etc: etc.to_owned(), counted: Arc::default() }
     }
 
-    /// Whether the pod's volume is to be counted.
+    /// Whether the pod's volume is to get a project.
     pub(crate) fn wanted(&self, pod: &Pod, spec: &VolumeSpec) -> Option<Wanted> {
         let size = quota_size(pod, spec).filter(|_| self.enabled)?;
         Some(Wanted { quotas: self.clone(), size })
     }
 
-    /// What the filesystem counts for the folder; `None` if it does not, or nobody can ask it.
+    /// The folder's usage by its quota; `None` if it has none or the quota cannot be read.
     pub(crate) fn usage(&self, dir: &Path) -> Option<FolderUsage> {
         let id = *self.counted.lock().ok()?.get(dir)?;
         match quota::usage(dir, id) {
@@ -95,8 +95,8 @@ impl Quotas {
         Ok(())
     }
 
-    /// Takes the folder out of its project; one that is in none is fine. The folder's files still count until
-    /// they are removed, so nobody gets the number before that.
+    /// Takes the folder out of its project, if it has one. Its files count for the project until they are
+    /// removed, so the project number is not reused before that.
     pub(crate) fn clear(&self, dir: &Path) {
         if !self.enabled {
             return;
@@ -110,19 +110,19 @@ impl Quotas {
     }
 
     fn try_clear(&self, dir: &Path) -> Result<(), String> {
-        // Nothing is made or locked for a folder that is in no project.
+        // The project files are neither created nor locked for a folder without a project.
         let projects = match sys::fs::read(self.etc.join("projects")) {
             Ok(bytes) => Projects::parse(&bytes, b""),
             Err(e) if e.is_not_found() => return Ok(()),
             Err(e) => return Err(chain(&e)),
         };
         let Some(id) = projects.id_of(&dir.to_string_lossy()) else { return Ok(()) };
-        // The folder may be gone, or never have got as far as to be in the project.
+        // The folder may be gone, or a crash may have come before it was put into the project.
         let limit = match quota::project(dir) {
             Ok(found) if found == id => quota::set_limit(dir, id, 0).map_err(|e| chain(&e)),
             _ => Ok(()),
         };
-        // Also if the limit stays: a line of nobody would be worse.
+        // Even if the limit could not be cleared: a stale line would be worse.
         self.remove(dir, id)?;
         limit
     }
@@ -169,15 +169,15 @@ impl Quotas {
                 _ => format!("unable to {}", chain(&e)),
             })
         };
-        // In the Go kubelet's order.
+        // Opened and locked in the Go kubelet's order.
         Ok(Files { projects: open("projects")?, projid: open("projid")? })
     }
 }
 
-/// The filesystem of the folder, if it counts projects.
+/// The filesystem of the folder, if project quota accounting is on.
 fn filesystem(dir: &Path) -> Result<Option<QuotaFilesystem>, FsError> {
     let magic = sys::mount::fs_magic(dir)?;
-    // Only those it could be are asked.
+    // Accounting is read only from filesystem types that support it.
     if QuotaFilesystem::of(magic, true).is_none() {
         return Ok(None);
     }
@@ -196,7 +196,7 @@ impl Files {
         Ok(Projects::parse(&read(&self.projects)?, &read(&self.projid)?))
     }
 
-    /// Names first: a number that has a name is not given away.
+    /// Writes the names first: a number that has a name is not handed out again.
     fn write(self, projects: &Projects) -> Result<(), String> {
         let wrote = self.projid.replace(&projects.projid());
         let wrote = wrote.and_then(|()| self.projects.replace(&projects.projects()));
@@ -221,7 +221,7 @@ mod tests {
         std::fs::write(etc.join("projects"), "# mine\n1048577:/data\n").unwrap();
         std::fs::write(etc.join("projid"), "data:1048577\n").unwrap();
         let dir = etc.join("volume");
-        // A kernel without quotas cannot be asked for numbers in use: the line is there from before.
+        // Without kernel quotas no new project number can be chosen, so the line is written beforehand.
         let line = format!("1048578:{}\n", dir.display());
         std::fs::write(etc.join("projects"), format!("# mine\n1048577:/data\n{line}")).unwrap();
         std::fs::write(etc.join("projid"), "data:1048577\nvolume1048578:1048578\n").unwrap();

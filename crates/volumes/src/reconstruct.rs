@@ -1,4 +1,4 @@
-//! What an earlier life (ours or the Go kubelet's) left on disk.
+//! Reconstruction of volumes that an earlier run (of rubelet or the Go kubelet) left on disk.
 
 use crate::csi::block;
 use crate::csi::data::{VolumeNotes, remove_mount_dir, remove_unfinished};
@@ -21,7 +21,7 @@ pub(crate) struct Found {
     pub(crate) label: String,
 }
 
-/// A folder that no plugin can explain.
+/// A volume folder that no plugin can reconstruct.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unexplained {
     pub(crate) pod: PodUid,
@@ -68,24 +68,24 @@ pub(crate) fn scan(paths: &Paths) -> Result<Remains, StepError> {
     Ok(remains)
 }
 
-/// Removes a staging folder that was never used; one with anything mounted or kept in it stays.
+/// Removes a staging folder that was never used; one that is mounted or not empty stays.
 fn remove_unused(folder: &Path) {
     let removed = remove_mount_dir(&folder.join("globalmount"));
     if let Err(e) = removed {
-        tracing::debug!(path = %folder.display(), err = %e, "staging folder without notes kept");
+        tracing::debug!(path = %folder.display(), err = %e, "left a staging directory without vol_data.json in place");
     }
 }
 
-/// A volume staged for a pod that was never published (or is gone) is known by its notes alone.
+/// Finds volumes that are staged but not published to any pod: only their `vol_data.json` tells of them.
 fn scan_staged(paths: &Paths, remains: &mut Remains) -> Result<(), StepError> {
     let top = paths.plugin("kubernetes.io/csi");
     let devices = block::all_devices(paths);
     for name in list(&devices)? {
         let notes = match VolumeNotes::load(&devices.join(&name).join("data")) {
-            Ok(Some(notes)) if notes.are_whole() => notes,
+            Ok(Some(notes)) if notes.are_complete() => notes,
             Ok(None) if !["staging", "publish"].contains(&name.as_str()) => {
                 if let Err(err) = block::remove_unused(paths, &name) {
-                    tracing::debug!(volume = name, %err, "device folder without notes kept");
+                    tracing::debug!(volume = name, %err, "left a device directory without vol_data.json in place");
                 }
                 continue;
             }
@@ -99,7 +99,7 @@ fn scan_staged(paths: &Paths, remains: &mut Remains) -> Result<(), StepError> {
             read_only: false,
             migrated: false,
         });
-        // Published for a pod, or about to be, but not linked into its folder.
+        // Published to a pod, or about to be, but not yet linked into the pod's folder.
         let places =
             [devices.join(&spec.name).join("dev"), devices.join("publish").join(&spec.name)];
         for uid in places.iter().map(|place| list(place)).collect::<Result<Vec<_>, _>>()?.concat() {
@@ -119,9 +119,9 @@ fn scan_staged(paths: &Paths, remains: &mut Remains) -> Result<(), StepError> {
         for hash in list(&top.join(&driver))? {
             let folder = top.join(&driver).join(hash);
             let notes = match VolumeNotes::load(&folder) {
-                Ok(Some(notes)) if notes.are_whole() => notes,
+                Ok(Some(notes)) if notes.are_complete() => notes,
                 Ok(None) => {
-                    // The driver was not asked yet: nothing but an empty folder can be here.
+                    // NodeStageVolume was not called yet: the folder can only be empty.
                     remove_unused(&folder);
                     continue;
                 }
@@ -161,7 +161,7 @@ fn spec_of(
     block: bool,
 ) -> Option<VolumeSpec> {
     let plugin = match plugin {
-        // The mount that pods share tells that its driver attaches.
+        // The device mount shows that the driver supports attach.
         Plugin::Flex(driver) if flex::has_device_mount(paths, &driver, name) => {
             Plugin::FlexAttached(driver)
         }
@@ -184,9 +184,9 @@ fn spec_of(
             } else {
                 path.to_owned()
             };
-            // A volume without a name is nobody's: taken for one that is not wanted, it would be taken from a pod
-            // that runs once its notes are written again.
-            let notes = VolumeNotes::load(&dir).ok().flatten().filter(VolumeNotes::are_whole)?;
+            // Without driver and handle the volume is not reconstructed: as an unwanted volume of another name it
+            // would be unmounted from a running pod once its `vol_data.json` is written again.
+            let notes = VolumeNotes::load(&dir).ok().flatten().filter(VolumeNotes::are_complete)?;
             let persistent = notes.get("volumeLifecycleMode") != "Ephemeral";
             persistent.then(|| format!("{}^{}", notes.driver(), notes.handle()))
         }
@@ -197,7 +197,7 @@ fn spec_of(
     Some(spec)
 }
 
-/// A network disk is told by the folder of the mount, or of the devices, that pods share.
+/// A network disk is identified by its global mount or its global map path.
 fn disk_of(paths: &Paths, mut spec: VolumeSpec, path: &Path, block: bool) -> Option<VolumeSpec> {
     let top = paths.plugin(spec.plugin.name());
     let global = if block {
@@ -261,7 +261,7 @@ fn list(dir: &Path) -> Result<Vec<String>, StepError> {
     }
 }
 
-/// Unmounts what no plugin can explain, by its path alone, and removes its empty folder.
+/// Unmounts a volume that no plugin can reconstruct, by its path alone, and removes its empty folder.
 pub(crate) fn force_clean(path: &Path) -> Result<(), StepError> {
     if !sys::mount::is_mount_point(path).unwrap_or(true) {
         remove_unfinished(path)?;

@@ -1,9 +1,10 @@
-//! From a pod's volumes to specs: claims are looked up, errors are collected in upstream's words.
+//! Resolves a pod's volumes to specs: looks up claims and collects errors in upstream's words.
 
 use crate::env::Env;
 use crate::plugins::{Treatment, flex, treatment};
 use api::core::v1::{Pod, Volume};
-use api::ids::{PodUid, VolumeName};
+use api::ids::VolumeName;
+use api::pod::PodExt;
 use engine::volumes::{
     DesiredVolume, Plugin, VolumeLabel, VolumeSpec, VolumeUse, check_claim, check_mode,
     check_volume, ephemeral_claim_name, migrated_inline, migrated_persistent, used_volumes,
@@ -15,17 +16,17 @@ use std::sync::Arc;
 /// New errors are dropped once a pod has this many.
 const MAX_ERRORS: usize = 10;
 
-/// What was found out about a pod.
+/// The resolved volumes of a pod, and errors for the others.
 #[derive(Debug, Default)]
 pub(crate) struct Resolved {
     pub(crate) volumes: BTreeMap<VolumeName, DesiredVolume>,
     pub(crate) errors: BTreeSet<String>,
 }
 
-/// Looks at every volume that some container uses.
+/// Resolves every volume that some container uses.
 pub(crate) async fn resolve(env: &Env, pod: &Pod) -> Resolved {
     let mut resolved = Resolved::default();
-    let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
+    let uid = pod.uid();
     let used = used_volumes(pod);
     for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
         let Some(usage) = used.get(&volume.name) else { continue };
@@ -57,7 +58,8 @@ pub(crate) async fn resolve(env: &Env, pod: &Pod) -> Resolved {
     resolved
 }
 
-/// The SELinux label of a pod's volume. Containers that do not agree are an error only where it counts.
+/// The SELinux label of a pod's volume. Containers with different labels are an error only for volumes that
+/// are mounted with a label.
 fn label_of(
     env: &Env,
     pod: &Pod,
@@ -88,7 +90,7 @@ async fn resolve_volume(
     let claim = volume.persistent_volume_claim.as_ref();
     let ephemeral = volume.ephemeral.is_some();
     if claim.is_none() && !ephemeral {
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let namespace = pod.namespace_str();
         let spec = match migrated_inline(volume, namespace) {
             Some(moved) => VolumeSpec::persistent(Arc::new(moved), Arc::default(), false)
                 .map(|spec| VolumeSpec { migrated: true, ..spec }),
@@ -100,7 +102,7 @@ async fn resolve_volume(
         let treatment = treatment(env, &spec).await.map_err(|e| e.to_string())?;
         return Ok((spec, treatment, None));
     }
-    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let namespace = pod.namespace_str();
     let name = match claim {
         Some(claim) => claim.claim_name.clone(),
         None => ephemeral_claim_name(pod, &volume.name),
@@ -136,15 +138,15 @@ async fn resolve_volume(
     Ok((spec, treatment, size.filter(|_| !read_only)))
 }
 
-/// A flexvolume driver is a plugin only once its program is there and has answered; it says whether it
-/// attaches.
+/// Requires a flexvolume driver's executable to exist and to have answered `init`, which also says whether the
+/// driver attaches.
 async fn with_driver(env: &Env, spec: VolumeSpec) -> Result<VolumeSpec, String> {
     let Plugin::Flex(driver) = &spec.plugin else { return Ok(spec) };
     let known = flex::driver(env, driver).await.ok_or_else(|| no_plugin(&spec.name))?;
     if !known.attaches {
         return Ok(spec);
     }
-    // Its answer counts only if it is an error; the name is the volume's own, as upstream has it.
+    // Only an error of `getvolumename` matters: as upstream, the unique name is made of the spec's name.
     let name = &spec.name;
     flex::ask_name(env, driver, &spec).await.map_err(|e| {
         format!(

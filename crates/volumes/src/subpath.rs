@@ -1,4 +1,4 @@
-//! `subPath` of a volume, bound to a place of our own so that nobody can swap it afterwards.
+//! `subPath` of a volume, bound below `volume-subpaths` so that nobody can swap it afterwards.
 //!
 //! The path inside the volume belongs to the pod; it is resolved once, by the kernel, beneath the
 //! volume (openat2), and the resulting descriptor is what gets mounted (open_tree, move_mount).
@@ -9,9 +9,9 @@ use crate::env::StepError;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
-use sys::beneath::{Dir, identity, is_dir, open_path};
 use sys::fs::FsError;
 use sys::mount;
+use sys::rooted_dir::{Dir, identity, is_dir, open_path};
 use units::errno::go_text;
 
 /// Why there is no bind.
@@ -23,7 +23,7 @@ pub(crate) enum SubPathError {
     /// A missing folder could not be made inside the volume.
     #[error("create: {0}")]
     Create(StepError),
-    /// It could not be resolved inside the volume, or not be mounted.
+    /// The path could not be resolved inside the volume, or not be mounted.
     #[error("prepare: {0}")]
     Prepare(#[from] StepError),
 }
@@ -48,7 +48,7 @@ pub(crate) fn bind(volume: &Path, sub_path: &str, target: &Path) -> Result<PathB
         )));
     }
     let root = Dir::open(volume).map_err(|e| match e.is_not_found() {
-        // A path of the host that nobody has made yet: its mode is not known.
+        // A hostPath that does not exist: upstream fails reading its mode.
         true => SubPathError::Invalid(format!("stat {}: {}", volume.display(), go_text(&e.source))),
         false => e.into(),
     })?;
@@ -91,9 +91,9 @@ fn take_or_make(
     }
 }
 
-/// The same path without links, as seen from the host: a link may leave the volume if it only comes back
-/// (`/data/current` → `/data/releases/7` in a volume of `/data`). What is opened is not trusted for that:
-/// the kernel looks again whether it is below the volume.
+/// The same path without links, as seen from the host: an absolute link may point back into the volume
+/// (`/data/current` → `/data/releases/7` in a volume of `/data`). The result is not trusted: the kernel
+/// checks again that it is below the volume when it is opened.
 fn without_links(volume: &Path, relative: &Path) -> Option<PathBuf> {
     let base = std::fs::canonicalize(volume).ok()?;
     let mut existing = relative;
@@ -123,7 +123,7 @@ fn prepare(target: &Path, directory: bool) -> Result<(), StepError> {
     if directory {
         sys::fs::create_dir_all(target, 0o750)?;
     } else {
-        sys::effects::before("create", target)?;
+        sys::fail_point::before("create", target)?;
         std::fs::OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -134,7 +134,7 @@ fn prepare(target: &Path, directory: bool) -> Result<(), StepError> {
     Ok(())
 }
 
-/// Whether the target already shows exactly this file or folder.
+/// Whether exactly this file or folder is already bound to the target.
 fn already(source: impl std::os::fd::AsFd, target: &Path) -> Result<bool, StepError> {
     if !mount::is_mount_point(target)? {
         return Ok(false);
@@ -152,7 +152,7 @@ fn undo(target: &Path, directory: bool) {
     }
 }
 
-/// Which binds of a pod are to go.
+/// Which binds of a pod to remove.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Which<'a> {
     /// All of them.
@@ -163,7 +163,7 @@ pub(crate) enum Which<'a> {
     Volume(&'a str),
 }
 
-/// Unmounts and removes binds below `volume-subpaths`; a missing folder is fine. Works also after
+/// Unmounts and removes binds below `volume-subpaths`; a missing folder is no error. Also works after
 /// the folder inside the volume was deleted.
 pub(crate) fn clean(top: &Path, which: Which<'_>) -> Result<(), StepError> {
     for volume in list(top)? {

@@ -1,10 +1,11 @@
-//! The loop that owns both worlds: it looks, plans, starts operations and books their outcomes.
+//! The task that owns the desired and the actual state of volumes: it plans, starts operations and records
+//! their outcomes.
 //!
-//! Level-triggered: a pod change, a finished operation, a changed object or a passed wait only
-//! means "look again". Nothing here waits for a mount, a driver or the API server.
+//! Level-triggered: a pod change, a finished operation, a changed object or an elapsed back-off only
+//! triggers another pass. Nothing here waits for a mount, a driver or the API server.
 
-mod books;
 mod leftovers;
+mod pod_state;
 mod wait;
 
 pub(crate) use wait::WaitState;
@@ -20,11 +21,11 @@ use crate::reconstruct::{self, Remains, Unexplained};
 use crate::resolve::{self, Resolved};
 use api::core::v1::Pod;
 use api::ids::{PodUid, VolumeName};
-use books::PodBook;
 use engine::volumes::{
     Action, Actual, Backoffs, Desired, DesiredPod, DeviceState, OpKey, Outcome, PlanView,
     VolumeSpec, plan,
 };
+use pod_state::PodState;
 use ports::{ObjectChange, PodMounts, PodsSnapshot, VolumeError, Wait};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,23 +36,23 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use wait::ReadyWaiter;
 
-/// How often folders of unknown pods are looked at (upstream's housekeeping period).
+/// How often folders of unknown pods are cleaned up (upstream's housekeeping period).
 const ORPHANS_EVERY: Duration = Duration::from_secs(2);
-/// How soon a pod whose volumes could not be found out is looked at again.
+/// When a pod whose volumes could not be resolved is retried.
 const RESOLVE_AGAIN: Duration = Duration::from_secs(5);
 
-/// What the handle asks.
+/// A request from [`VolumesHandle`](crate::VolumesHandle).
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// Answer when every volume of the pod is mounted, or cannot be.
+    /// Replies when every volume of the pod is mounted, or cannot be.
     Ready { pod: Arc<Pod>, reply: oneshot::Sender<Result<PodMounts, VolumeError>> },
-    /// The pod's containers are gone; answer when nothing of it is mounted.
+    /// The pod's containers are gone; replies when none of its volumes is mounted.
     Released { pod: Arc<Pod>, reply: oneshot::Sender<()> },
-    /// The pod's mounted volumes by its names for them.
+    /// The pod's mounted volumes by their names in the pod spec.
     Mounted { uid: PodUid, reply: oneshot::Sender<Vec<(String, Arc<VolumeSpec>)>> },
-    /// How far the pod's volumes are.
+    /// The mount progress of the pod's volumes.
     Describe { pod: Arc<Pod>, reply: oneshot::Sender<WaitState> },
-    /// What every pod's volumes wait for, and what does not come back.
+    /// What every pod's volumes wait for, and which calls hang.
     Explain { reply: oneshot::Sender<VolumeStory> },
 }
 
@@ -60,11 +61,11 @@ pub(crate) enum Request {
 pub struct VolumeStory {
     /// By pod; only those that wait.
     pub waits: BTreeMap<PodUid, Vec<Wait>>,
-    /// Everything that does not come back.
+    /// Calls that hang.
     pub hung: Vec<String>,
 }
 
-/// What runs beside the loop.
+/// A job that runs outside the loop.
 #[derive(Debug, Clone)]
 enum Job {
     Resolve(PodUid),
@@ -75,7 +76,7 @@ enum Job {
     Node,
 }
 
-/// What came of it.
+/// The result of a [`Job`].
 #[derive(Debug)]
 enum JobDone {
     Resolved(PodUid, Resolved),
@@ -87,6 +88,7 @@ enum JobDone {
 }
 
 /// The loop's state.
+/// Many fields: what is wanted, what is there and what is under way, all owned by this one loop.
 #[derive(Debug)]
 pub(crate) struct VolumesTask {
     env: Arc<Env>,
@@ -96,15 +98,15 @@ pub(crate) struct VolumesTask {
     changes: Option<broadcast::Receiver<ObjectChange>>,
     start: Instant,
 
-    books: BTreeMap<PodUid, PodBook>,
-    /// Since when each pod's volumes are wished for.
-    wishes: BTreeMap<(PodUid, VolumeName), Instant>,
+    pod_states: BTreeMap<PodUid, PodState>,
+    /// When each volume of a pod was first requested.
+    requested_at: BTreeMap<(PodUid, VolumeName), Instant>,
     desired: Desired,
     actual: Actual,
     backoffs: Backoffs,
-    /// Why each operation failed that has not worked since.
+    /// The last error of each operation that has not succeeded since.
     errors: BTreeMap<OpKey, String>,
-    /// Volumes that did not grow although it was tried.
+    /// Volumes whose expansion failed for good.
     growth_given_up: BTreeSet<VolumeName>,
     pending: BTreeSet<OpKey>,
     steps: BTreeMap<OpKey, Step>,
@@ -113,20 +115,20 @@ pub(crate) struct VolumesTask {
     waiters: Vec<ReadyWaiter>,
     release_waiters: Vec<(PodUid, oneshot::Sender<()>)>,
 
-    /// Every source has delivered, as of the snapshot in the books.
+    /// All pod sources were ready in the last snapshot that was read.
     sources_ready: bool,
-    /// Every pod of every source has been looked at once.
+    /// All sources are ready and every pod's volumes have been resolved once.
     populated: bool,
-    /// What was found on disk was compared with the node object.
+    /// Volumes found on disk have been compared with the node object.
     found_checked: bool,
     unexplained: Vec<Unexplained>,
     reported_attached: BTreeSet<VolumeName>,
     orphans_at: Instant,
-    orphans_told: orphans::Pass,
+    orphans_reported: orphans::Pass,
     /// Pods whose folders are being removed: nothing is set up for them meanwhile.
     removing: BTreeSet<PodUid>,
     node_at: Option<Instant>,
-    /// Something changed that others are shown.
+    /// The published state must be computed again.
     recount: bool,
 }
 
@@ -146,8 +148,8 @@ impl VolumesTask {
             publisher,
             changes,
             start: now,
-            books: BTreeMap::new(),
-            wishes: BTreeMap::new(),
+            pod_states: BTreeMap::new(),
+            requested_at: BTreeMap::new(),
             desired: Desired::default(),
             actual: Actual::default(),
             backoffs: Backoffs::default(),
@@ -165,7 +167,7 @@ impl VolumesTask {
             unexplained: Vec::new(),
             reported_attached: BTreeSet::new(),
             orphans_at: now,
-            orphans_told: orphans::Pass::default(),
+            orphans_reported: orphans::Pass::default(),
             removing: BTreeSet::new(),
             node_at: None,
             recount: true,
@@ -181,9 +183,9 @@ impl VolumesTask {
         let mut certificates = self.env.certificates.changes();
         loop {
             let wake = self.look();
-            // Every arm is cancel-safe: watches, channels, join sets and sleeps lose nothing. In
-            // order, so that a simulated run is a function of its seed; what is drained below cannot
-            // be kept waiting by what comes first.
+            // Every arm is cancel-safe: watches, channels, join sets and sleeps lose nothing. Biased,
+            // so that a simulated run is a function of its seed; the channels drained below are not
+            // starved by the first arms.
             tokio::select! {
                 biased;
                 () = token.cancelled() => return,
@@ -197,7 +199,7 @@ impl VolumesTask {
                     Some(request) => self.answer(request),
                     None => return,
                 },
-                Some(done) = self.jobs.join_next_with_id() => self.book(done),
+                Some(done) = self.jobs.join_next_with_id() => self.pod_state(done),
                 change = next_change(&mut self.changes) => self.object_changed(change),
                 Ok(()) = node.changed() => self.read_node(),
                 Ok(()) = csi_ready.changed() => self.recount = true,
@@ -205,7 +207,7 @@ impl VolumesTask {
                 () = tokio::time::sleep_until(wake) => {}
             }
             while let Some(done) = self.jobs.try_join_next_with_id() {
-                self.book(done);
+                self.pod_state(done);
             }
             while let Ok(request) = self.requests.try_recv() {
                 self.answer(request);
@@ -245,7 +247,7 @@ impl VolumesTask {
                 self.actual.set_found_label(&name, label);
             }
         }
-        // Whether a controller attached them is known only to the node object.
+        // Only the node object tells whether a controller attached them.
         self.found_checked = !attachable || self.env.config.standalone;
         self.node_at = (!self.found_checked).then(Instant::now);
         let metrics = &self.env.metrics;
@@ -258,7 +260,7 @@ impl VolumesTask {
         self.unexplained = remains.unexplained;
     }
 
-    /// Starts whatever is due; gives the moment of the next look.
+    /// Starts whatever is due; returns the time of the next pass.
     fn look(&mut self) -> Instant {
         let now = Instant::now();
         let mut wake = now + Duration::from_secs(60);
@@ -311,19 +313,19 @@ impl VolumesTask {
 
     fn start_resolves(&mut self, now: Instant, wake: &mut Instant) {
         let mut due = Vec::new();
-        for (uid, book) in &mut self.books {
-            if book.resolving {
+        for (uid, pod_state) in &mut self.pod_states {
+            if pod_state.resolving {
                 continue;
             }
-            match book.again_at {
-                Some(at) if at > now && !book.dirty => *wake = (*wake).min(at),
-                None if !book.dirty => {}
+            match pod_state.again_at {
+                Some(at) if at > now && !pod_state.dirty => *wake = (*wake).min(at),
+                None if !pod_state.dirty => {}
                 _ => {
-                    book.resolving = true;
-                    book.dirty = false;
-                    book.again_at = None;
-                    book.started += 1;
-                    due.push((uid.clone(), Arc::clone(&book.pod)));
+                    pod_state.resolving = true;
+                    pod_state.dirty = false;
+                    pod_state.again_at = None;
+                    pod_state.started += 1;
+                    due.push((uid.clone(), Arc::clone(&pod_state.pod)));
                 }
             }
         }
@@ -365,11 +367,11 @@ impl VolumesTask {
     }
 
     fn check_populated(&mut self) {
-        // Of the snapshot that was read, not of one that only waits to be read.
+        // `sources_ready` belongs to the snapshot that was read, not to a newer one in the channel.
         if self.populated || !self.sources_ready {
             return;
         }
-        self.populated = self.books.values().all(|b| b.finished > 0);
+        self.populated = self.pod_states.values().all(|b| b.finished > 0);
     }
 
     fn begin(&mut self, action: Action) {
@@ -395,10 +397,10 @@ impl VolumesTask {
             }
             name => name,
         };
-        // Growing is never counted as another plugin's.
+        // Expansions are never counted as migrated.
         let migrated = name != "volume_fs_resize" && spec.as_ref().is_some_and(|s| s.migrated);
         let plugin = spec.map(|s| label(&s)).unwrap_or_default();
-        let wished = self.wished_at(&action);
+        let requested = self.requested_since(&action);
         self.spawn(Job::Op(action, key), async move {
             let started = Instant::now();
             let report = work.await;
@@ -407,13 +409,13 @@ impl VolumesTask {
             metrics.operation.observe_duration(&labels, started.elapsed());
             if name == "volume_mount" && report.error.is_none() {
                 let labels = [plugin.as_str(), "overall_volume_mount"];
-                metrics.end_to_end.observe_duration(&labels, wished.elapsed());
+                metrics.end_to_end.observe_duration(&labels, requested.elapsed());
             }
             JobDone::Op(report)
         });
     }
 
-    /// A volume that nobody attaches counts as found attached, when it is first dealt with.
+    /// Counts a volume that needs no attach as verified attached when it is first mounted.
     fn count_as_attached(&self, action: &Action) {
         let Action::Mount { volume, pod } = action else { return };
         let wanted = self.desired.pods.get(pod).and_then(|p| p.volumes.get(volume));
@@ -469,12 +471,12 @@ impl VolumesTask {
     }
 
     fn mount_input(&self, volume: &VolumeName, pod: &PodUid, step: &Step) -> Option<MountInput> {
-        let book = self.books.get(pod)?;
+        let pod_state = self.pod_states.get(pod)?;
         let wanted = self.desired.pods.get(pod)?.volumes.get(volume)?;
         let actual = self.actual.volumes.get(volume);
         let mount = actual.and_then(|v| v.pods.get(pod));
         Some(MountInput {
-            pod: Arc::clone(&book.pod),
+            pod: Arc::clone(&pod_state.pod),
             uid: pod.to_string(),
             spec: Arc::clone(&wanted.spec),
             state: mount.map(|m| m.state),
@@ -498,11 +500,11 @@ impl VolumesTask {
         })
     }
 
-    fn book(&mut self, done: Result<(Id, JobDone), tokio::task::JoinError>) {
+    fn pod_state(&mut self, done: Result<(Id, JobDone), tokio::task::JoinError>) {
         let (id, done) = match done {
             Ok((id, done)) => (id, Some(done)),
             Err(e) => {
-                tracing::error!(err = %e, "volume job ended without a result");
+                tracing::error!(err = %e, "volume job panicked or was cancelled");
                 (e.id(), None)
             }
         };
@@ -514,15 +516,15 @@ impl VolumesTask {
                     Some(JobDone::Op(report)) => report,
                     _ => OpReport::failed(StepError::uncertain("operation panicked")),
                 };
-                self.book_op(&action, key, report);
+                self.finish_op(&action, key, report);
             }
             (Job::Resolve(_), Some(JobDone::Resolved(uid, resolved))) => {
-                self.book_resolved(uid, resolved);
+                self.finish_resolve(uid, resolved);
             }
             (Job::Resolve(uid), _) => {
-                if let Some(book) = self.books.get_mut(&uid) {
-                    book.resolving = false;
-                    book.again_at = Some(Instant::now() + RESOLVE_AGAIN);
+                if let Some(pod_state) = self.pod_states.get_mut(&uid) {
+                    pod_state.resolving = false;
+                    pod_state.again_at = Some(Instant::now() + RESOLVE_AGAIN);
                 }
             }
             (Job::OrphanNames, Some(JobDone::OrphanNames(names))) => self.remove_orphans(&names),
@@ -532,15 +534,15 @@ impl VolumesTask {
                 self.removing.clear();
                 self.orphans_at = Instant::now() + ORPHANS_EVERY;
                 if let Some(JobDone::Orphans(Some(pass))) = done {
-                    self.tell_orphans(pass);
+                    self.report_orphans(pass);
                 }
             }
-            (Job::Node, Some(JobDone::Attached(attached))) => self.book_attached(attached),
-            (Job::Node, _) => self.book_attached(None),
+            (Job::Node, Some(JobDone::Attached(attached))) => self.finish_node_check(attached),
+            (Job::Node, _) => self.finish_node_check(None),
         }
     }
 
-    fn book_op(&mut self, action: &Action, key: OpKey, report: OpReport) {
+    fn finish_op(&mut self, action: &Action, key: OpKey, report: OpReport) {
         self.pending.remove(&key);
         self.steps.remove(&key);
         match &report.error {
@@ -570,7 +572,7 @@ impl VolumesTask {
     }
 }
 
-/// The operation's name in metrics: devices are mapped where folders are mounted.
+/// The operation's name in metrics: block volumes are mapped, others mounted.
 fn counted_as(name: &'static str, block: bool) -> &'static str {
     match name {
         "volume_mount" if block => "map_volume",
@@ -580,7 +582,7 @@ fn counted_as(name: &'static str, block: bool) -> &'static str {
     }
 }
 
-/// Waits for a changed object; `None` means that some were missed.
+/// Waits for a changed object; `None` means that some changes were missed.
 async fn next_change(
     changes: &mut Option<broadcast::Receiver<ObjectChange>>,
 ) -> Option<ObjectChange> {

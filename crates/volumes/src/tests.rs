@@ -1,9 +1,9 @@
 //! The whole subsystem with fake objects and real mounts below a temporary folder.
 
-mod bed;
 mod certificates;
 mod content;
 mod csi;
+mod fixture;
 mod flex;
 mod hung;
 mod labels;
@@ -13,4 +13,4 @@ mod persistent;
 pub(crate) mod simulation;
 mod storage;
 
-use bed::{Bed, pod};
+use fixture::{Fixture, pod};

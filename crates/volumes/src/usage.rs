@@ -1,4 +1,4 @@
-//! How much volumes hold, measured on demand and kept for a while.
+//! Usage of volumes, measured on demand and cached.
 
 use crate::csi;
 use crate::env::Env;
@@ -18,37 +18,37 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Who asks waits this long for a measurement; one that takes longer goes on by itself, and meanwhile the one
-/// before it is told.
+/// How long a caller waits for a measurement; one that takes longer continues in its task, and the caller gets
+/// the previous one.
 const BRIEFLY: Duration = Duration::from_secs(2);
 
-/// What is known of a pod's volumes.
+/// The cached usage of a pod's volumes.
 #[derive(Debug, Default)]
 struct Known {
     last: Option<(Instant, Arc<Vec<VolumeUsage>>)>,
-    /// Since when it is measured; the channel closes when that ends.
+    /// The start of the running measurement; the channel closes when it ends.
     measured: Option<(Instant, watch::Receiver<()>)>,
 }
 
-/// Recent measurements. A pod whose volumes cannot be measured, or are very big, holds up nobody who asks for all.
+/// Recent measurements. A pod whose volumes hang, or are very big, does not delay a request for all pods.
 #[derive(Debug)]
 pub(crate) struct UsageCache {
     known: Mutex<BTreeMap<PodUid, Known>>,
     keep: Duration,
 }
 
-/// What to do for an answer.
+/// How a caller gets the usage.
 pub(crate) enum Ask {
-    /// It is recent.
+    /// The cached measurement is recent.
     Fresh(Arc<Vec<VolumeUsage>>),
-    /// Somebody must measure, and drop this when it is done.
+    /// The caller must measure, and drop the sender when it is done.
     Measure(watch::Sender<()>),
-    /// Somebody does.
+    /// Another caller is measuring.
     Wait,
 }
 
 impl UsageCache {
-    /// Keeps each measurement for this long.
+    /// Caches each measurement for this long.
     pub(crate) fn new(keep: Duration) -> Self {
         Self { known: Mutex::default(), keep }
     }
@@ -69,7 +69,7 @@ impl UsageCache {
         Ask::Measure(done)
     }
 
-    /// Keeps a measurement; those of pods that nobody asks for any more are forgotten.
+    /// Caches a measurement; expired ones of pods that are no longer measured are dropped.
     pub(crate) fn keep(&self, uid: &PodUid, usages: Vec<VolumeUsage>) {
         let Ok(mut known) = self.known.lock() else { return };
         let old = self.keep.saturating_mul(2);
@@ -80,11 +80,12 @@ impl UsageCache {
         known.entry(uid.clone()).or_default().last = Some((Instant::now(), Arc::new(usages)));
     }
 
-    /// The measurement that runs, if it ends soon, else the last one.
+    /// The result of the running measurement if it ends within [`BRIEFLY`], else the last one.
     pub(crate) async fn soon(&self, uid: &PodUid) -> Arc<Vec<VolumeUsage>> {
         let running = self.known.lock().ok().and_then(|known| known.get(uid)?.measured.clone());
         if let Some((since, mut running)) = running {
-            // Nothing is ever sent; cut off here, it goes on in its task.
+            // Nothing is ever sent: `changed` returns when the channel closes. After the timeout the measurement
+            // continues in its task.
             let _over = tokio::time::timeout_at(since + BRIEFLY, running.changed()).await;
         }
         let Ok(known) = self.known.lock() else { return Arc::default() };
@@ -93,7 +94,8 @@ impl UsageCache {
     }
 }
 
-/// Measures each volume; one that cannot be measured is left out. What ails one is told of the pod, if it is known.
+/// Measures each volume; one that cannot be measured is left out. Abnormal health becomes an event on the pod,
+/// if it is known.
 pub(crate) async fn measure(
     env: &Env,
     uid: &str,
@@ -144,7 +146,7 @@ pub(crate) async fn measure(
     usages
 }
 
-/// How a volume is measured, in the words of the metric; `None` if it is not.
+/// The metric label for how a volume is measured; `None` if it is not.
 fn source(spec: &VolumeSpec) -> Option<String> {
     match &spec.plugin {
         Plugin::HostPath | Plugin::Fc | Plugin::GitRepo | Plugin::Image => None,
@@ -162,7 +164,7 @@ fn source(spec: &VolumeSpec) -> Option<String> {
     }
 }
 
-/// Whether its bytes are the pod's use of the node's disk.
+/// Whether the volume counts as the pod's ephemeral storage on the node's disk.
 fn is_on_node_disk(spec: &VolumeSpec) -> bool {
     let memory = spec
         .as_inline()
@@ -179,16 +181,16 @@ fn is_on_node_disk(spec: &VolumeSpec) -> bool {
 fn claim_of(spec: &VolumeSpec) -> Option<(String, String)> {
     let SpecSource::Persistent { claim, .. } = &spec.source else { return None };
     let text = |v: &Option<String>| v.clone().unwrap_or_default();
-    // A pod's own volume of a cloud provider has a driver and no claim.
+    // An inline volume migrated from a cloud provider plugin has a driver and no claim.
     claim.metadata.name.as_ref()?;
     Some((text(&claim.metadata.namespace), text(&claim.metadata.name)))
 }
 
-/// By the quota that counts it, else by a walk; whether it was by the quota.
+/// Measures by the folder's quota, else by a walk; also returns whether the quota was used.
 async fn measure_folder(env: &Env, path: PathBuf) -> (Option<VolumeUsage>, bool) {
     let key = format!("{} (usage)", path.display());
     let quotas = env.quotas.clone();
-    // A big folder takes its time; a hung one costs its thread and nothing else.
+    // A big folder may take minutes; a hung one only costs its thread.
     let patience = Patience::GiveUp(Duration::from_secs(10 * 60));
     let measured = env.pool.run(&key, "measure", patience, move || {
         let counted = quotas.usage(&path);
@@ -248,7 +250,7 @@ async fn ask_driver(env: &Env, spec: &VolumeSpec, path: PathBuf) -> Option<Volum
     let inline = spec.as_inline().and_then(|v| v.csi.as_ref());
     let (driver_name, handle) = match inline {
         Some(csi) => {
-            // The handle of an inline volume is kept in its notes.
+            // The handle of an inline volume is in its `vol_data.json`.
             let dir = path.parent()?.to_owned();
             let notes = csi::mount::load_notes(env, &dir).await.ok().flatten()?;
             (csi.driver.clone(), notes.handle().to_owned())
@@ -260,13 +262,13 @@ async fn ask_driver(env: &Env, spec: &VolumeSpec, path: PathBuf) -> Option<Volum
         return None;
     }
     let answer = driver.stats(&handle, &path).await.ok()?;
-    let tells_health = env.config.health && driver.can(Capability::VolumeCondition).await.ok()?;
-    told_by_driver(answer, tells_health)
+    let reports_health = env.config.health && driver.can(Capability::VolumeCondition).await.ok()?;
+    from_response(answer, reports_health)
 }
 
-/// A driver that tells nothing of use has not measured, unless it tells of the volume's health.
-fn told_by_driver(answer: NodeGetVolumeStatsResponse, tells_health: bool) -> Option<VolumeUsage> {
-    if answer.usage.is_empty() && !tells_health {
+/// The usage in a driver's response; `None` if the driver reports neither usage nor volume health.
+fn from_response(answer: NodeGetVolumeStatsResponse, reports_health: bool) -> Option<VolumeUsage> {
+    if answer.usage.is_empty() && !reports_health {
         return None;
     }
     let mut usage = VolumeUsage::default();
@@ -287,7 +289,7 @@ fn told_by_driver(answer: NodeGetVolumeStatsResponse, tells_health: bool) -> Opt
         }
     }
     let condition = answer.volume_condition.unwrap_or_default();
-    usage.health = tells_health.then_some((condition.abnormal, condition.message));
+    usage.health = reports_health.then_some((condition.abnormal, condition.message));
     Some(usage)
 }
 
@@ -299,16 +301,16 @@ mod tests {
     #[test]
     fn a_driver_that_tells_nothing_of_use_has_not_measured() {
         let bytes = Told { available: 3, total: 5, used: 2, unit: Unit::Bytes.into() };
-        let told = NodeGetVolumeStatsResponse { usage: vec![bytes], volume_condition: None };
-        let usage = told_by_driver(told, false).unwrap();
+        let response = NodeGetVolumeStatsResponse { usage: vec![bytes], volume_condition: None };
+        let usage = from_response(response, false).unwrap();
         assert_eq!((usage.capacity, usage.used, usage.inodes), (Some(5), Some(2), None));
         let condition = VolumeCondition { abnormal: true, message: "worn".into() };
         let silent =
             NodeGetVolumeStatsResponse { usage: vec![], volume_condition: Some(condition) };
-        assert_eq!(told_by_driver(silent.clone(), false), None);
-        let usage = told_by_driver(silent, true).unwrap();
+        assert_eq!(from_response(silent.clone(), false), None);
+        let usage = from_response(silent, true).unwrap();
         assert_eq!((usage.capacity, usage.health), (None, Some((true, "worn".into()))));
         let nothing = NodeGetVolumeStatsResponse::default();
-        assert_eq!(told_by_driver(nothing, true).unwrap().health, Some((false, String::new())));
+        assert_eq!(from_response(nothing, true).unwrap().health, Some((false, String::new())));
     }
 }

@@ -8,10 +8,10 @@
 mod headers;
 mod lines;
 
-use super::chance::Chance;
+use super::random::RandomAsks;
 use super::{Ask, EVERYBODY};
 
-impl Chance {
+impl RandomAsks {
     /// A request of one of these kinds.
     pub(super) fn wild(&mut self) -> Ask {
         let mut ask = match self.below(12) {

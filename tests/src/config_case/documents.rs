@@ -1,7 +1,7 @@
 //! Configuration files by chance: fields with values of all sorts, then bent as a whole.
 
-use super::chance::Dice;
 pub(super) use super::odd::EXTRA;
+use super::rng::Rng;
 use super::{fields, spelled};
 use std::collections::BTreeMap;
 
@@ -54,15 +54,15 @@ impl Tree {
 }
 
 /// A document with so many fields set by chance.
-pub(super) fn with_fields(count: usize, alone: bool, dice: &mut Dice) -> String {
+pub(super) fn with_fields(count: usize, alone: bool, rng: &mut Rng) -> String {
     let mut tree = Tree::default();
     if alone {
         tree.set("authentication.webhook.enabled", "false".to_owned());
         tree.set("authorization.mode", "AlwaysAllow".to_owned());
     }
     for _ in 0..count {
-        let field = &fields::fields()[dice.below(fields::fields().len())];
-        tree.set(field.path, fields::field_value(field, dice));
+        let field = &fields::fields()[rng.below(fields::fields().len())];
+        tree.set(field.path, fields::field_value(field, rng));
     }
     let mut text = HEAD.to_owned();
     tree.write(0, &mut text);
@@ -70,19 +70,19 @@ pub(super) fn with_fields(count: usize, alone: bool, dice: &mut Dice) -> String 
 }
 
 /// A document with these fields set.
-pub(super) fn with_these(some: &[&fields::Field], alone: bool, dice: &mut Dice) -> String {
+pub(super) fn with_these(some: &[&fields::Field], alone: bool, rng: &mut Rng) -> String {
     let mut tree = Tree::default();
     if alone {
         tree.set("authentication.webhook.enabled", "false".to_owned());
         tree.set("authorization.mode", "AlwaysAllow".to_owned());
     }
     for field in some {
-        let value = match dice.below(8) {
-            0 => dice.of(&["null", "{}", "[]", "''", "~", "{a: null}", "{$patch: delete}"]),
+        let value = match rng.below(8) {
+            0 => rng.of(&["null", "{}", "[]", "''", "~", "{a: null}", "{$patch: delete}"]),
             _ => "",
         };
         let value = match value {
-            "" => fields::field_value(field, dice),
+            "" => fields::field_value(field, rng),
             value => value.to_owned(),
         };
         tree.set(field.path, value);
@@ -93,11 +93,11 @@ pub(super) fn with_these(some: &[&fields::Field], alone: bool, dice: &mut Dice) 
 }
 
 /// A document with this one field set.
-pub(super) fn with_field(field: &fields::Field, dice: &mut Dice) -> String {
+pub(super) fn with_field(field: &fields::Field, rng: &mut Rng) -> String {
     let mut tree = Tree::default();
     tree.set("authentication.webhook.enabled", "false".to_owned());
     tree.set("authorization.mode", "AlwaysAllow".to_owned());
-    tree.set(field.path, fields::field_value(field, dice));
+    tree.set(field.path, fields::field_value(field, rng));
     let mut text = HEAD.to_owned();
     tree.write(0, &mut text);
     text
@@ -226,18 +226,18 @@ const MARKS: &[&str] = &[
 ];
 
 /// Bends a document's text in one place.
-fn bend(text: &str, dice: &mut Dice) -> Vec<u8> {
+fn bend(text: &str, rng: &mut Rng) -> Vec<u8> {
     let ends: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
-    let at = ends.get(dice.below(ends.len())).copied().unwrap_or(0);
+    let at = ends.get(rng.below(ends.len())).copied().unwrap_or(0);
     let after = text[at..].chars().next().map_or(at, |c| at + c.len_utf8());
-    let mark = dice.of(MARKS);
-    match dice.below(8) {
+    let mark = rng.of(MARKS);
+    match rng.below(8) {
         0 => format!("{}{}", &text[..at], &text[after..]).into_bytes(),
         1 => text.as_bytes()[..at].to_vec(),
         2 => {
             let mut bytes = text.as_bytes().to_vec();
             let odd: &[u8] =
-                [&b"\xff"[..], b"\xc3", b"\xed\xa0\x80", b"\xf8", b"\x80"][dice.below(5)];
+                [&b"\xff"[..], b"\xc3", b"\xed\xa0\x80", b"\xf8", b"\x80"][rng.below(5)];
             bytes.splice(at..at, odd.iter().copied());
             bytes
         }
@@ -247,17 +247,17 @@ fn bend(text: &str, dice: &mut Dice) -> Vec<u8> {
 }
 
 /// The same document as JSON, when it can be had as such.
-fn as_json(dice: &mut Dice) -> String {
+fn as_json(rng: &mut Rng) -> String {
     let mut members = vec![
         "\"apiVersion\": \"kubelet.config.k8s.io/v1beta1\"".to_owned(),
         "\"kind\": \"KubeletConfiguration\"".to_owned(),
         "\"authentication\": {\"webhook\": {\"enabled\": false}}".to_owned(),
         "\"authorization\": {\"mode\": \"AlwaysAllow\"}".to_owned(),
     ];
-    for _ in 0..dice.below(4) {
-        let field = &fields::fields()[dice.below(fields::fields().len())];
+    for _ in 0..rng.below(4) {
+        let field = &fields::fields()[rng.below(fields::fields().len())];
         let (first, rest) = field.path.split_once('.').map_or((field.path, ""), |(a, b)| (a, b));
-        let value = dice.of(&[
+        let value = rng.of(&[
             "5",
             "-1",
             "1.5",
@@ -288,7 +288,7 @@ fn as_json(dice: &mut Dice) -> String {
             "{",
             "nan",
         ]);
-        let value = if rest.is_empty() || dice.once_in(4) {
+        let value = if rest.is_empty() || rng.once_in(4) {
             value.to_owned()
         } else {
             let mut value = value.to_owned();
@@ -299,69 +299,68 @@ fn as_json(dice: &mut Dice) -> String {
         };
         members.push(format!("\"{}\": {value}", first.trim_end_matches("[]")));
     }
-    if dice.once_in(4) {
+    if rng.once_in(4) {
         members.push("\"bogus\": 1".to_owned());
     }
-    if dice.once_in(6) {
+    if rng.once_in(6) {
         members.swap(0, 1);
     }
-    let between = dice.of(&[", ", ",\n  ", ","]);
+    let between = rng.of(&[", ", ",\n  ", ","]);
     let text = format!("{{{}}}", members.join(between));
-    if dice.once_in(6) {
-        format!("{text}{}", dice.of(&[",", "}", " x", "\n---\n", "\n{}", "\n"]))
+    if rng.once_in(6) {
+        format!("{text}{}", rng.of(&[",", "}", " x", "\n---\n", "\n{}", "\n"]))
     } else {
         text
     }
 }
 
 /// A document of any kind.
-pub(super) fn any(dice: &mut Dice) -> Vec<u8> {
-    match dice.below(20) {
+pub(super) fn any(rng: &mut Rng) -> Vec<u8> {
+    match rng.below(20) {
         0..=5 => {
-            let field = &fields::fields()[dice.below(fields::fields().len())];
-            with_field(field, dice).into_bytes()
+            let field = &fields::fields()[rng.below(fields::fields().len())];
+            with_field(field, rng).into_bytes()
         }
         6..=8 => {
-            let count = 2 + dice.below(5);
-            let alone = dice.below(8) > 0;
-            with_fields(count, alone, dice).into_bytes()
+            let count = 2 + rng.below(5);
+            let alone = rng.below(8) > 0;
+            with_fields(count, alone, rng).into_bytes()
         }
         9..=11 => {
             let mut text = HEAD.to_owned();
-            if dice.once_in(2) {
+            if rng.once_in(2) {
                 text.push_str(ALONE);
             }
-            for _ in 0..=dice.below(2) {
-                text.push_str(dice.of(EXTRA));
+            for _ in 0..=rng.below(2) {
+                text.push_str(rng.of(EXTRA));
                 text.push('\n');
             }
-            if dice.once_in(4) {
+            if rng.once_in(4) {
                 text = text.replace('\n', "\r\n");
             }
             text.into_bytes()
         }
-        12 => format!("{}{ALONE}", dice.of(TYPES)).into_bytes(),
-        13 if dice.once_in(3) => deep(dice).into_bytes(),
-        13 => dice.of(WHOLE).as_bytes().to_vec(),
+        12 => format!("{}{ALONE}", rng.of(TYPES)).into_bytes(),
+        13 if rng.once_in(3) => deep(rng).into_bytes(),
+        13 => rng.of(WHOLE).as_bytes().to_vec(),
         14 => {
-            let mut text = dice
-                .of(&["\u{feff}", "---\n", "# x\n", "\n\n", "%YAML 1.1\n---\n", " "])
-                .to_owned();
-            text.push_str(&with_fields(1, true, dice));
+            let mut text =
+                rng.of(&["\u{feff}", "---\n", "# x\n", "\n\n", "%YAML 1.1\n---\n", " "]).to_owned();
+            text.push_str(&with_fields(1, true, rng));
             text.into_bytes()
         }
         15 | 16 => {
-            let json = as_json(dice);
-            if dice.once_in(4) { bend(&json, dice) } else { json.into_bytes() }
+            let json = as_json(rng);
+            if rng.once_in(4) { bend(&json, rng) } else { json.into_bytes() }
         }
         _ => {
-            let count = dice.below(4);
-            let text = with_fields(count, true, dice);
-            let mut bytes = bend(&text, dice);
-            if dice.once_in(2)
+            let count = rng.below(4);
+            let text = with_fields(count, true, rng);
+            let mut bytes = bend(&text, rng);
+            if rng.once_in(2)
                 && let Ok(text) = String::from_utf8(bytes.clone())
             {
-                bytes = bend(&text, dice);
+                bytes = bend(&text, rng);
             }
             bytes
         }
@@ -369,14 +368,14 @@ pub(super) fn any(dice: &mut Dice) -> Vec<u8> {
 }
 
 /// Nested, long and doubled beyond reason.
-fn deep(dice: &mut Dice) -> String {
-    let count = [3, 50, 127, 129, 300, 900][dice.below(6)];
-    let key = dice.of(&["bogus", "evictionHard", "maxPods", "clusterDNS", "logging"]);
-    match dice.below(9) {
+fn deep(rng: &mut Rng) -> String {
+    let count = [3, 50, 127, 129, 300, 900][rng.below(6)];
+    let key = rng.of(&["bogus", "evictionHard", "maxPods", "clusterDNS", "logging"]);
+    match rng.below(9) {
         7 => {
             // Each line names the one before it many times.
             let mut text = format!("{HEAD}{ALONE}a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
-            for n in 1..=dice.below(8) {
+            for n in 1..=rng.below(8) {
                 let before = vec![format!("*a{}", n - 1); 10].join(", ");
                 text.push_str(&format!("a{n}: &a{n} [{before}]\n"));
             }
@@ -407,15 +406,15 @@ fn deep(dice: &mut Dice) -> String {
 }
 
 /// The content of a drop-in.
-pub(super) fn drop_in(dice: &mut Dice) -> Vec<u8> {
-    if dice.once_in(6) {
-        return any(dice);
+pub(super) fn drop_in(rng: &mut Rng) -> Vec<u8> {
+    if rng.once_in(6) {
+        return any(rng);
     }
-    let count = 1 + dice.below(3);
-    let text = with_fields(count, false, dice);
-    if dice.once_in(6) {
+    let count = 1 + rng.below(3);
+    let text = with_fields(count, false, rng);
+    if rng.once_in(6) {
         let mut text = text;
-        text.push_str(dice.of(EXTRA));
+        text.push_str(rng.of(EXTRA));
         text.push('\n');
         return text.into_bytes();
     }
@@ -423,9 +422,9 @@ pub(super) fn drop_in(dice: &mut Dice) -> Vec<u8> {
 }
 
 /// A configuration of credential providers.
-pub(super) fn providers(dice: &mut Dice) -> String {
-    let version = if dice.once_in(5) {
-        dice.of(&[
+pub(super) fn providers(rng: &mut Rng) -> String {
+    let version = if rng.once_in(5) {
+        rng.of(&[
             "kubelet.config.k8s.io/v1beta1",
             "kubelet.config.k8s.io/v1alpha1",
             "kubelet.config.k8s.io/v2",
@@ -435,15 +434,15 @@ pub(super) fn providers(dice: &mut Dice) -> String {
     } else {
         "kubelet.config.k8s.io/v1"
     };
-    let kind = if dice.once_in(12) {
-        dice.of(&["KubeletConfiguration", "Bogus", ""])
+    let kind = if rng.once_in(12) {
+        rng.of(&["KubeletConfiguration", "Bogus", ""])
     } else {
         "CredentialProviderConfig"
     };
     let mut text = format!("apiVersion: {version}\nkind: {kind}\n");
-    let count = if dice.once_in(8) { 0 } else { 1 + dice.below(2) };
+    let count = if rng.once_in(8) { 0 } else { 1 + rng.below(2) };
     if count == 0 {
-        text.push_str(dice.of(&[
+        text.push_str(rng.of(&[
             "",
             "providers: []\n",
             "providers: x\n",
@@ -456,7 +455,7 @@ pub(super) fn providers(dice: &mut Dice) -> String {
     text.push_str("providers:\n");
     for _ in 0..count {
         let mut pick = |often: &'static str, odd: &[&'static str]| {
-            if dice.once_in(4) { dice.of(odd) } else { often }
+            if rng.once_in(4) { rng.of(odd) } else { often }
         };
         let name = pick(
             "good",
@@ -492,20 +491,20 @@ pub(super) fn providers(dice: &mut Dice) -> String {
             ],
         );
         let cache = pick("1m", &["0s", "-1s", "x", "5", "null", "''"]).to_owned();
-        let images = match dice.below(6) {
-            0 => format!("[{}]", serde_json::Value::from(spelled::url(dice))),
+        let images = match rng.below(6) {
+            0 => format!("[{}]", serde_json::Value::from(spelled::url(rng))),
             _ => images.to_owned(),
         };
-        let (name, cache) = match dice.below(12) {
-            0 => (serde_json::Value::from(spelled::name(dice)).to_string(), cache),
-            1 => (name.to_owned(), serde_json::Value::from(spelled::duration(dice)).to_string()),
+        let (name, cache) = match rng.below(12) {
+            0 => (serde_json::Value::from(spelled::name(rng)).to_string(), cache),
+            1 => (name.to_owned(), serde_json::Value::from(spelled::duration(rng)).to_string()),
             _ => (name.to_owned(), cache),
         };
         text.push_str(&format!(
             "- name: {name}\n  apiVersion: {api}\n  matchImages: {images}\n  defaultCacheDuration: {cache}\n"
         ));
-        if dice.once_in(3) {
-            text.push_str(dice.of(&[
+        if rng.once_in(3) {
+            text.push_str(rng.of(&[
                 "  args: [a]\n",
                 "  args: a\n",
                 "  env: [{name: A, value: b}]\n",
@@ -584,29 +583,29 @@ const MORE_LINES: &[&str] = &[
 ];
 
 /// A kubeconfig.
-pub(super) fn kubeconfig(dice: &mut Dice) -> String {
+pub(super) fn kubeconfig(rng: &mut Rng) -> String {
     const GOOD: &str = "apiVersion: v1\nkind: Config\nclusters:\n- name: c\n  cluster:\n    server: https://127.0.0.1:1\nusers:\n- name: u\n  user:\n    token: t\ncontexts:\n- name: x\n  context:\n    cluster: c\n    user: u\ncurrent-context: x\n";
-    let address = |dice: &mut Dice| serde_json::Value::from(spelled::url(dice)).to_string();
-    match dice.below(19) {
-        14 | 15 => GOOD.replace("https://127.0.0.1:1", &address(dice)),
+    let address = |rng: &mut Rng| serde_json::Value::from(spelled::url(rng)).to_string();
+    match rng.below(19) {
+        14 | 15 => GOOD.replace("https://127.0.0.1:1", &address(rng)),
         16 => {
-            let proxy = format!(":1\n    proxy-url: {}", address(dice));
+            let proxy = format!(":1\n    proxy-url: {}", address(rng));
             GOOD.replace(":1", &proxy)
         }
-        17 => GOOD.replace("    token: t\n", dice.of(MORE_USERS)),
-        18 => GOOD.replace(dice.of(&["- name: c\n", "- name: u\n", "- name: x\n", "kind: Config\n", "    user: u\n"]), dice.of(MORE_LINES)),
+        17 => GOOD.replace("    token: t\n", rng.of(MORE_USERS)),
+        18 => GOOD.replace(rng.of(&["- name: c\n", "- name: u\n", "- name: x\n", "kind: Config\n", "    user: u\n"]), rng.of(MORE_LINES)),
         0 | 1 => GOOD.to_owned(),
         2 => GOOD.replace("current-context: x", "current-context: y"),
         3 => GOOD.replace("cluster: c\n", "cluster: d\n"),
         4 => GOOD.replace("user: u\n", "user: v\n"),
-        5 => GOOD.replace("https://127.0.0.1:1", dice.of(&["", "::", "127.0.0.1:1", "ftp://x", "http://a b", "https://[::1", "https://x:y", "/"])),
-        6 => GOOD.replace("    token: t\n", dice.of(&["    client-certificate: none.crt\n    client-key: none.key\n", "    client-certificate-data: eA==\n", "    client-certificate-data: '!'\n", "    client-certificate-data: eA==\n    client-key-data: eA==\n", "    username: a\n", "    username: a\n    password: b\n    token: c\n", "    tokenFile: none\n", "    exec: {command: x}\n", "    exec: {apiVersion: client.authentication.k8s.io/v1, command: x, interactiveMode: Never}\n", "    auth-provider: {name: gcp}\n", "    as: x\n", "    bogus: 1\n", "    token: 5\n", "    token: [a]\n", "    as-user-extra: {a: [b]}\n"])),
-        7 => GOOD.replace("kind: Config", dice.of(&["kind: Pod", "kind: ''", "", "kind: Config\nkind: Config"])),
-        8 => GOOD.replace("apiVersion: v1", dice.of(&["apiVersion: v2", "apiVersion: ''", "", "apiVersion: a/b/c"])),
-        9 => GOOD.replace("    server: https://127.0.0.1:1\n", dice.of(&["    server: https://127.0.0.1:1\n    certificate-authority: none.crt\n", "    server: https://127.0.0.1:1\n    certificate-authority-data: eA==\n", "    server: https://127.0.0.1:1\n    certificate-authority-data: '!'\n", "    server: https://127.0.0.1:1\n    insecure-skip-tls-verify: true\n    certificate-authority-data: eA==\n", "    server: https://127.0.0.1:1\n    proxy-url: '::'\n", "    server: https://127.0.0.1:1\n    proxy-url: ftp://x\n", "    server: https://127.0.0.1:1\n    tls-server-name: x\n", "    bogus: 1\n", "    server: https://127.0.0.1:1\n    server: https://127.0.0.1:2\n"])),
-        10 => dice.of(&["", "{}", "[]", "x", "null", "\t", "a: b: c", "{\"kind\": \"Config\"}", "kind: Config\napiVersion: v1\n", "# x\n"]).to_owned(),
-        11 => GOOD.replace("clusters:", dice.of(&["clusters: []\nx:", "clusters: x\ny:", "Clusters:"])),
-        12 => String::from_utf8_lossy(&bend(GOOD, dice)).into_owned(),
-        _ => GOOD.replace("current-context: x\n", dice.of(&["", "current-context: ''\n", "current-context: [x]\n", "current-context: x\nbogus: 1\n"])),
+        5 => GOOD.replace("https://127.0.0.1:1", rng.of(&["", "::", "127.0.0.1:1", "ftp://x", "http://a b", "https://[::1", "https://x:y", "/"])),
+        6 => GOOD.replace("    token: t\n", rng.of(&["    client-certificate: none.crt\n    client-key: none.key\n", "    client-certificate-data: eA==\n", "    client-certificate-data: '!'\n", "    client-certificate-data: eA==\n    client-key-data: eA==\n", "    username: a\n", "    username: a\n    password: b\n    token: c\n", "    tokenFile: none\n", "    exec: {command: x}\n", "    exec: {apiVersion: client.authentication.k8s.io/v1, command: x, interactiveMode: Never}\n", "    auth-provider: {name: gcp}\n", "    as: x\n", "    bogus: 1\n", "    token: 5\n", "    token: [a]\n", "    as-user-extra: {a: [b]}\n"])),
+        7 => GOOD.replace("kind: Config", rng.of(&["kind: Pod", "kind: ''", "", "kind: Config\nkind: Config"])),
+        8 => GOOD.replace("apiVersion: v1", rng.of(&["apiVersion: v2", "apiVersion: ''", "", "apiVersion: a/b/c"])),
+        9 => GOOD.replace("    server: https://127.0.0.1:1\n", rng.of(&["    server: https://127.0.0.1:1\n    certificate-authority: none.crt\n", "    server: https://127.0.0.1:1\n    certificate-authority-data: eA==\n", "    server: https://127.0.0.1:1\n    certificate-authority-data: '!'\n", "    server: https://127.0.0.1:1\n    insecure-skip-tls-verify: true\n    certificate-authority-data: eA==\n", "    server: https://127.0.0.1:1\n    proxy-url: '::'\n", "    server: https://127.0.0.1:1\n    proxy-url: ftp://x\n", "    server: https://127.0.0.1:1\n    tls-server-name: x\n", "    bogus: 1\n", "    server: https://127.0.0.1:1\n    server: https://127.0.0.1:2\n"])),
+        10 => rng.of(&["", "{}", "[]", "x", "null", "\t", "a: b: c", "{\"kind\": \"Config\"}", "kind: Config\napiVersion: v1\n", "# x\n"]).to_owned(),
+        11 => GOOD.replace("clusters:", rng.of(&["clusters: []\nx:", "clusters: x\ny:", "Clusters:"])),
+        12 => String::from_utf8_lossy(&bend(GOOD, rng)).into_owned(),
+        _ => GOOD.replace("current-context: x\n", rng.of(&["", "current-context: ''\n", "current-context: [x]\n", "current-context: x\nbogus: 1\n"])),
     }
 }

@@ -1,6 +1,6 @@
 //! The tables of flags, fields and gates, and values for each by chance.
 
-use super::chance::Dice;
+use super::rng::Rng;
 use super::{pools, spelled};
 use std::sync::OnceLock;
 
@@ -72,33 +72,33 @@ fn gates() -> &'static [Gate] {
 }
 
 /// A gate's name, once in a while nobody's.
-pub(super) fn gate(dice: &mut Dice) -> &'static str {
-    if dice.once_in(8) {
-        return dice.of(&["Bogus", "", "allAlpha", "AllAlpha", "AllBeta", "kubeletTracing", "A B"]);
+pub(super) fn gate(rng: &mut Rng) -> &'static str {
+    if rng.once_in(8) {
+        return rng.of(&["Bogus", "", "allAlpha", "AllAlpha", "AllBeta", "kubeletTracing", "A B"]);
     }
-    gates()[dice.below(gates().len())].name
+    gates()[rng.below(gates().len())].name
 }
 
-fn gate_pairs(dice: &mut Dice) -> String {
+fn gate_pairs(rng: &mut Rng) -> String {
     let mut pairs = Vec::new();
-    for _ in 0..=dice.below(3) {
-        let value = match dice.below(8) {
-            0 => dice.of(&["", "x", "yes", "1", "0", "T", " true", "true ", "TRUE"]),
+    for _ in 0..=rng.below(3) {
+        let value = match rng.below(8) {
+            0 => rng.of(&["", "x", "yes", "1", "0", "T", " true", "true ", "TRUE"]),
             n if n % 2 == 0 => "true",
             _ => "false",
         };
-        let between = if dice.once_in(20) { dice.of(&["", ":", " = ", "=="]) } else { "=" };
-        pairs.push(format!("{}{between}{value}", gate(dice)));
+        let between = if rng.once_in(20) { rng.of(&["", ":", " = ", "=="]) } else { "=" };
+        pairs.push(format!("{}{between}{value}", gate(rng)));
     }
-    let comma = if dice.once_in(10) { dice.of(&[", ", ",,", " "]) } else { "," };
+    let comma = if rng.once_in(10) { rng.of(&[", ", ",,", " "]) } else { "," };
     pairs.join(comma)
 }
 
-fn map_text(path: &str, dice: &mut Dice) -> Option<String> {
+fn map_text(path: &str, rng: &mut Rng) -> Option<String> {
     let (keys, values, mark) = pools::pairs(path)?;
     let mut pairs = Vec::new();
-    for _ in 0..=dice.below(3) {
-        let mark = if dice.once_in(12) { dice.of(&["", "<", "=", ":", " = "]) } else { "" };
+    for _ in 0..=rng.below(3) {
+        let mark = if rng.once_in(12) { rng.of(&["", "<", "=", ":", " = "]) } else { "" };
         let usual = if mark.is_empty() {
             if path.starts_with("evictionHard")
                 || path.starts_with("evictionSoft") && !path.ends_with("Period")
@@ -110,68 +110,68 @@ fn map_text(path: &str, dice: &mut Dice) -> Option<String> {
         } else {
             mark
         };
-        pairs.push(format!("{}{usual}{}", dice.of(keys), dice.of(values)));
+        pairs.push(format!("{}{usual}{}", rng.of(keys), rng.of(values)));
     }
     let _ = mark;
-    Some(pairs.join(if dice.once_in(12) { ", " } else { "," }))
+    Some(pairs.join(if rng.once_in(12) { ", " } else { "," }))
 }
 
 /// A value for a flag.
-pub(super) fn flag_value(flag: &Flag, dice: &mut Dice) -> String {
-    let value = usual_flag_value(flag, dice);
+pub(super) fn flag_value(flag: &Flag, rng: &mut Rng) -> String {
+    let value = usual_flag_value(flag, rng);
     // No argument of a program has that letter.
-    match dice.below(14) {
-        0 | 1 => spelled_flag_value(flag, dice).replace('\0', ""),
-        2 => spelled::misspelled(&value, dice).replace('\0', ""),
+    match rng.below(14) {
+        0 | 1 => spelled_flag_value(flag, rng).replace('\0', ""),
+        2 => spelled::misspelled(&value, rng).replace('\0', ""),
         _ => value,
     }
 }
 
 /// A value from the letters of the flag's type.
-fn spelled_flag_value(flag: &Flag, dice: &mut Dice) -> String {
+fn spelled_flag_value(flag: &Flag, rng: &mut Rng) -> String {
     match flag.kind {
-        "int" | "int32" | "int64" | "Level" => spelled::number(dice),
-        "duration" => spelled::duration(dice),
-        "ip" => spelled::address(dice),
-        "stringSlice" => spelled::list(dice),
-        "quantity" => spelled::quantity(dice),
+        "int" | "int32" | "int64" | "Level" => spelled::number(rng),
+        "duration" => spelled::duration(rng),
+        "ip" => spelled::address(rng),
+        "stringSlice" => spelled::list(rng),
+        "quantity" => spelled::quantity(rng),
         "mapStringString" if flag.name == "node-labels" => {
-            format!("{}={}", spelled::name(dice), spelled::name(dice))
+            format!("{}={}", spelled::name(rng), spelled::name(rng))
         }
         "[]v1.Taint" => {
-            let effect = dice.of(&[":NoSchedule", ":NoExecute", ":PreferNoSchedule", ":", ""]);
-            format!("{}={}{effect}", spelled::name(dice), spelled::name(dice))
+            let effect = rng.of(&[":NoSchedule", ":NoExecute", ":PreferNoSchedule", ":", ""]);
+            format!("{}={}{effect}", spelled::name(rng), spelled::name(rng))
         }
         "mapStringString" | "mapStringBool" | "reserved-memory" | "pattern=N" => {
-            spelled::pairs(dice)
+            spelled::pairs(rng)
         }
-        _ => spelled_text(if flag.field.is_empty() { flag.name } else { flag.field }, dice),
+        _ => spelled_text(if flag.field.is_empty() { flag.name } else { flag.field }, rng),
     }
 }
 
 /// A text from the letters of what a field or flag wants to be told.
-fn spelled_text(path: &str, dice: &mut Dice) -> String {
+fn spelled_text(path: &str, rng: &mut Rng) -> String {
     match path {
-        "address" | "healthzBindAddress" | "node-ip" => spelled::address(dice),
+        "address" | "healthzBindAddress" | "node-ip" => spelled::address(rng),
         "containerRuntimeEndpoint"
         | "imageServiceEndpoint"
         | "staticPodURL"
         | "tracing.endpoint"
         | "container-runtime-endpoint"
-        | "image-service-endpoint" => spelled::url(dice),
-        "reservedSystemCPUs" => spelled::cpus(dice),
-        "containerLogMaxSize" => spelled::quantity(dice),
-        _ => spelled::name(dice),
+        | "image-service-endpoint" => spelled::url(rng),
+        "reservedSystemCPUs" => spelled::cpus(rng),
+        "containerLogMaxSize" => spelled::quantity(rng),
+        _ => spelled::name(rng),
     }
 }
 
-fn usual_flag_value(flag: &Flag, dice: &mut Dice) -> String {
+fn usual_flag_value(flag: &Flag, rng: &mut Rng) -> String {
     let name = if flag.field.is_empty() { flag.name } else { flag.field };
     if flag.name == "feature-gates" {
-        return gate_pairs(dice);
+        return gate_pairs(rng);
     }
-    if !dice.once_in(8) {
-        if let Some(text) = map_text(name, dice) {
+    if !rng.once_in(8) {
+        if let Some(text) = map_text(name, rng) {
             return text;
         }
         if let Some(words) = pools::words(flag.name).or_else(|| pools::words(name)) {
@@ -179,11 +179,11 @@ fn usual_flag_value(flag: &Flag, dice: &mut Dice) -> String {
                 || flag.name == "node-labels"
                 || flag.name == "register-with-taints"
             {
-                1 + dice.below(3)
+                1 + rng.below(3)
             } else {
                 1
             };
-            let words: Vec<&str> = (0..count).map(|_| dice.of(words)).collect();
+            let words: Vec<&str> = (0..count).map(|_| rng.of(words)).collect();
             return words.join(",");
         }
     }
@@ -202,17 +202,17 @@ fn usual_flag_value(flag: &Flag, dice: &mut Dice) -> String {
         "quantity" => pools::NUMBERS,
         _ => pools::TEXTS,
     };
-    dice.of(pool).to_owned()
+    rng.of(pool).to_owned()
 }
 
 /// Text as YAML would quote it when needed.
-fn quoted(text: &str, dice: &mut Dice) -> String {
+fn quoted(text: &str, rng: &mut Rng) -> String {
     let plain = !text.is_empty()
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "./-_%".contains(c))
         && !text.starts_with(['-', '%', '.']);
-    if plain && dice.below(3) > 0 {
+    if plain && rng.below(3) > 0 {
         text.to_owned()
-    } else if dice.once_in(3) && !text.contains(['\n', '\t', '\u{1}']) {
+    } else if rng.once_in(3) && !text.contains(['\n', '\t', '\u{1}']) {
         format!("'{}'", text.replace('\'', "''"))
     } else {
         serde_json::Value::from(text).to_string()
@@ -220,108 +220,108 @@ fn quoted(text: &str, dice: &mut Dice) -> String {
 }
 
 /// A value for a field, as YAML in one line.
-pub(super) fn field_value(field: &Field, dice: &mut Dice) -> String {
-    if dice.once_in(6) {
-        return dice.of(pools::SCALARS).to_owned();
+pub(super) fn field_value(field: &Field, rng: &mut Rng) -> String {
+    if rng.once_in(6) {
+        return rng.of(pools::SCALARS).to_owned();
     }
-    match dice.below(14) {
-        0 => spelled::scalar(dice),
+    match rng.below(14) {
+        0 => spelled::scalar(rng),
         1 | 2 => {
-            let text = spelled_field_value(field, dice);
-            if text.starts_with('{') || dice.once_in(3) {
+            let text = spelled_field_value(field, rng);
+            if text.starts_with('{') || rng.once_in(3) {
                 text.replace('\n', " ")
             } else {
-                quoted(&text, dice)
+                quoted(&text, rng)
             }
         }
         3 => {
-            let value = usual_field_value(field, dice);
-            spelled::misspelled(&value, dice)
+            let value = usual_field_value(field, rng);
+            spelled::misspelled(&value, rng)
         }
-        _ => usual_field_value(field, dice),
+        _ => usual_field_value(field, rng),
     }
 }
 
 /// A value from the letters of the field's type.
-fn spelled_field_value(field: &Field, dice: &mut Dice) -> String {
+fn spelled_field_value(field: &Field, rng: &mut Rng) -> String {
     match field.path {
         "evictionHard" | "evictionSoft" | "evictionMinimumReclaim" => {
-            return format!("{{memory.available: {}}}", quoted(&spelled::threshold(dice), dice));
+            return format!("{{memory.available: {}}}", quoted(&spelled::threshold(rng), rng));
         }
         "evictionSoftGracePeriod" => {
-            return format!("{{memory.available: {}}}", quoted(&spelled::duration(dice), dice));
+            return format!("{{memory.available: {}}}", quoted(&spelled::duration(rng), rng));
         }
         "kubeReserved" | "systemReserved" => {
-            return format!("{{memory: {}}}", quoted(&spelled::quantity(dice), dice));
+            return format!("{{memory: {}}}", quoted(&spelled::quantity(rng), rng));
         }
         _ => {}
     }
     match field.kind {
-        "integer" | "number" => spelled::number(dice),
-        "duration-string" | "duration-string or integer ns" => spelled::duration(dice),
-        "quantity" => spelled::quantity(dice),
-        "object<quantity>" => format!("{{memory: {}}}", quoted(&spelled::quantity(dice), dice)),
-        _ => spelled_text(field.path, dice),
+        "integer" | "number" => spelled::number(rng),
+        "duration-string" | "duration-string or integer ns" => spelled::duration(rng),
+        "quantity" => spelled::quantity(rng),
+        "object<quantity>" => format!("{{memory: {}}}", quoted(&spelled::quantity(rng), rng)),
+        _ => spelled_text(field.path, rng),
     }
 }
 
-fn usual_field_value(field: &Field, dice: &mut Dice) -> String {
+fn usual_field_value(field: &Field, rng: &mut Rng) -> String {
     let path = field.path;
     if path == "featureGates" {
         let mut pairs = Vec::new();
-        for _ in 0..=dice.below(3) {
-            let value = if dice.once_in(8) {
-                dice.of(&["yes", "1", "'true'", "~", "x"])
+        for _ in 0..=rng.below(3) {
+            let value = if rng.once_in(8) {
+                rng.of(&["yes", "1", "'true'", "~", "x"])
             } else {
-                dice.of(&["true", "false"])
+                rng.of(&["true", "false"])
             };
-            pairs.push(format!("{}: {value}", quoted(gate(dice), dice)));
+            pairs.push(format!("{}: {value}", quoted(gate(rng), rng)));
         }
         return format!("{{{}}}", pairs.join(", "));
     }
     if let Some((keys, values, _)) = pools::pairs(path) {
         let mut pairs = Vec::new();
-        for _ in 0..=dice.below(3) {
-            let value = dice.of(values);
-            let value = quoted(value, dice);
-            let key = dice.of(keys);
-            pairs.push(format!("{}: {value}", quoted(key, dice)));
+        for _ in 0..=rng.below(3) {
+            let value = rng.of(values);
+            let value = quoted(value, rng);
+            let key = rng.of(keys);
+            pairs.push(format!("{}: {value}", quoted(key, rng)));
         }
         return format!("{{{}}}", pairs.join(", "));
     }
     let words = pools::words(path);
-    let list = |pool: &'static [&'static str], dice: &mut Dice| {
-        let items: Vec<String> = (0..dice.below(4))
+    let list = |pool: &'static [&'static str], rng: &mut Rng| {
+        let items: Vec<String> = (0..rng.below(4))
             .map(|_| {
-                let item = dice.of(pool);
-                quoted(item, dice)
+                let item = rng.of(pool);
+                quoted(item, rng)
             })
             .collect();
         format!("[{}]", items.join(", "))
     };
     match field.kind {
-        "bool" => dice.of(&["true", "false", "yes", "off", "null"]).to_owned(),
+        "bool" => rng.of(&["true", "false", "yes", "off", "null"]).to_owned(),
         "integer" => {
-            let number = dice.of(pools::NUMBERS);
+            let number = rng.of(pools::NUMBERS);
             if number.trim().parse::<i128>().is_ok() {
                 number.trim().to_owned()
             } else {
-                quoted(number, dice)
+                quoted(number, rng)
             }
         }
-        "number" => dice
-            .of(&["0.9", "0", "1", "1.1", "-0.5", "1e-3", "0.0001", "'0.5'", "1e400"])
-            .to_owned(),
-        "duration-string" | "duration-string or integer ns" => {
-            let text = dice.of(pools::DURATIONS);
-            if dice.once_in(8) { text.to_owned() } else { quoted(text, dice) }
+        "number" => {
+            rng.of(&["0.9", "0", "1", "1.1", "-0.5", "1e-3", "0.0001", "'0.5'", "1e400"]).to_owned()
         }
-        "quantity" => quoted(dice.of(&["0", "1Ki", "10Mi", "-1", "x", ""]), dice),
-        "array<string>" => list(words.unwrap_or(pools::TEXTS), dice),
+        "duration-string" | "duration-string or integer ns" => {
+            let text = rng.of(pools::DURATIONS);
+            if rng.once_in(8) { text.to_owned() } else { quoted(text, rng) }
+        }
+        "quantity" => quoted(rng.of(&["0", "1Ki", "10Mi", "-1", "x", ""]), rng),
+        "array<string>" => list(words.unwrap_or(pools::TEXTS), rng),
         "array<integer>" => {
-            let items: Vec<&str> = (0..=dice.below(3))
+            let items: Vec<&str> = (0..=rng.below(3))
                 .map(|_| {
-                    dice.of(&[
+                    rng.of(&[
                         "23", "24", "25", "29", "4588", "0", "-1", "65536", "1", "x", "4587",
                         "4589",
                     ])
@@ -330,9 +330,9 @@ fn usual_field_value(field: &Field, dice: &mut Dice) -> String {
             format!("[{}]", items.join(", "))
         }
         "object<array<string>>" => {
-            dice.of(&["{a: [b]}", "{a: b}", "{a: [b, c], d: []}", "{a: [1]}", "{}"]).to_owned()
+            rng.of(&["{a: [b]}", "{a: b}", "{a: [b, c], d: []}", "{a: [1]}", "{}"]).to_owned()
         }
-        "object<quantity>" => dice
+        "object<quantity>" => rng
             .of(&[
                 "{memory: 1Gi}",
                 "{memory: 0}",
@@ -344,6 +344,6 @@ fn usual_field_value(field: &Field, dice: &mut Dice) -> String {
                 "{hugepages-1Gi: 1Gi, memory: 1}",
             ])
             .to_owned(),
-        _ => quoted(dice.of(words.unwrap_or(pools::TEXTS)), dice),
+        _ => quoted(rng.of(words.unwrap_or(pools::TEXTS)), rng),
     }
 }

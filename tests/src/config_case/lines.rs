@@ -1,65 +1,63 @@
 //! Whole cases by chance.
 
-use super::chance::Dice;
+use super::rng::Rng;
 use super::{Case, documents, fields, material, related};
 
 /// Case number `n` of a seed.
 #[must_use]
 pub fn make(seed: u64, n: u64) -> Case {
-    let mut dice = Dice::new(seed.wrapping_mul(0x1_0000_0001).wrapping_add(n));
-    match dice.below(100) {
-        0..=16 => one_flag(&mut dice),
-        17..=22 => several_flags(&mut dice),
-        23..=28 => grammar(&mut dice),
-        29..=50 => file(&mut dice),
-        51..=57 => file_and_flags(&mut dice),
-        58..=61 => material::make(&mut dice),
-        62..=66 => over_each_other(&mut dice),
-        67..=73 => drop_ins(&mut dice),
-        74..=79 => providers(&mut dice),
-        80..=86 => kubeconfig(&mut dice),
-        87 => bootstrap(&mut dice),
-        88 => certificates(&mut dice),
-        _ => related(&mut dice),
+    let mut rng = Rng::new(seed.wrapping_mul(0x1_0000_0001).wrapping_add(n));
+    match rng.below(100) {
+        0..=16 => one_flag(&mut rng),
+        17..=22 => several_flags(&mut rng),
+        23..=28 => grammar(&mut rng),
+        29..=50 => file(&mut rng),
+        51..=57 => file_and_flags(&mut rng),
+        58..=61 => material::make(&mut rng),
+        62..=66 => over_each_other(&mut rng),
+        67..=73 => drop_ins(&mut rng),
+        74..=79 => providers(&mut rng),
+        80..=86 => kubeconfig(&mut rng),
+        87 => bootstrap(&mut rng),
+        88 => certificates(&mut rng),
+        _ => related(&mut rng),
     }
 }
 
-fn flag(dice: &mut Dice) -> Vec<String> {
-    let flag = &fields::flags()[dice.below(fields::flags().len())];
+fn flag(rng: &mut Rng) -> Vec<String> {
+    let flag = &fields::flags()[rng.below(fields::flags().len())];
     // Paths of the case itself.
     if ["config", "config-dir", "root-dir", "cert-dir", "kubeconfig"].contains(&flag.name) {
-        let value =
-            dice.of(&["", "none", "/mnt/none", "/dev/null", "/proc/self/mem", ".", "none/"]);
+        let value = rng.of(&["", "none", "/mnt/none", "/dev/null", "/proc/self/mem", ".", "none/"]);
         return vec![format!("--{}={value}", flag.name)];
     }
-    let value = fields::flag_value(flag, dice);
+    let value = fields::flag_value(flag, rng);
     let mut name = flag.name.to_owned();
-    if dice.once_in(16) {
+    if rng.once_in(16) {
         name = name.replace('-', "_");
     }
-    if flag.kind == "bool" && dice.once_in(4) {
+    if flag.kind == "bool" && rng.once_in(4) {
         return vec![format!("--{name}")];
     }
-    match dice.below(12) {
+    match rng.below(12) {
         0 if flag.kind != "bool" => vec![format!("--{name}"), value],
-        1 => vec![
-            format!("--{name}={value}"),
-            format!("--{name}={}", fields::flag_value(flag, dice)),
-        ],
-        2 if dice.once_in(4) => vec![format!("--{name}")],
-        3 if dice.once_in(4) => vec![format!("-{name}={value}")],
+        1 => {
+            vec![format!("--{name}={value}"), format!("--{name}={}", fields::flag_value(flag, rng))]
+        }
+        2 if rng.once_in(4) => vec![format!("--{name}")],
+        3 if rng.once_in(4) => vec![format!("-{name}={value}")],
         _ => vec![format!("--{name}={value}")],
     }
 }
 
-fn one_flag(dice: &mut Dice) -> Case {
-    Case { args: flag(dice), ..Case::default() }
+fn one_flag(rng: &mut Rng) -> Case {
+    Case { args: flag(rng), ..Case::default() }
 }
 
-fn several_flags(dice: &mut Dice) -> Case {
+fn several_flags(rng: &mut Rng) -> Case {
     let mut case = Case::default();
-    for _ in 0..2 + dice.below(4) {
-        case.args.extend(flag(dice));
+    for _ in 0..2 + rng.below(4) {
+        case.args.extend(flag(rng));
     }
     case
 }
@@ -231,52 +229,52 @@ const BETWEEN: &[&str] = &[
     "--é=1",
 ];
 
-fn grammar(dice: &mut Dice) -> Case {
-    if dice.once_in(3) {
+fn grammar(rng: &mut Rng) -> Case {
+    if rng.once_in(3) {
         let mut case = Case::default();
-        for _ in 0..=dice.below(3) {
-            match dice.below(3) {
-                0 => case.args.push(dice.of(BETWEEN).to_owned()),
-                1 => case.args.extend(flag(dice)),
-                _ => case.args.extend(dice.of(GRAMMAR).iter().map(|arg| (*arg).to_owned())),
+        for _ in 0..=rng.below(3) {
+            match rng.below(3) {
+                0 => case.args.push(rng.of(BETWEEN).to_owned()),
+                1 => case.args.extend(flag(rng)),
+                _ => case.args.extend(rng.of(GRAMMAR).iter().map(|arg| (*arg).to_owned())),
             }
         }
         return case;
     }
-    let mut case = Case::of(dice.of(GRAMMAR));
-    if dice.once_in(4) {
-        case.args.extend(dice.of(GRAMMAR).iter().map(|arg| (*arg).to_owned()));
+    let mut case = Case::of(rng.of(GRAMMAR));
+    if rng.once_in(4) {
+        case.args.extend(rng.of(GRAMMAR).iter().map(|arg| (*arg).to_owned()));
     }
     case
 }
 
-fn file(dice: &mut Dice) -> Case {
-    let path = if dice.once_in(6) {
-        dice.of(&["/mnt/c.yaml", "./c.yaml", "sub/../c.yaml", "c.yaml"])
+fn file(rng: &mut Rng) -> Case {
+    let path = if rng.once_in(6) {
+        rng.of(&["/mnt/c.yaml", "./c.yaml", "sub/../c.yaml", "c.yaml"])
     } else {
         "c.yaml"
     };
-    if dice.once_in(12) {
-        let to = dice.of(&["real.yaml", "c.yaml", "none", "/mnt", "/dev/null", "/mnt/real.yaml"]);
+    if rng.once_in(12) {
+        let to = rng.of(&["real.yaml", "c.yaml", "none", "/mnt", "/dev/null", "/mnt/real.yaml"]);
         let case = Case::default().arg(format!("--config={path}")).file("@c.yaml", to);
-        let case = case.file("real.yaml", documents::any(dice));
+        let case = case.file("real.yaml", documents::any(rng));
         return if path.starts_with("sub") { case.file("sub/", "") } else { case };
     }
-    let case = Case::default().arg(format!("--config={path}")).file("c.yaml", documents::any(dice));
+    let case = Case::default().arg(format!("--config={path}")).file("c.yaml", documents::any(rng));
     if path.starts_with("sub") { case.file("sub/", "") } else { case }
 }
 
-fn file_and_flags(dice: &mut Dice) -> Case {
-    let mut case = if dice.once_in(3) {
-        file(dice)
+fn file_and_flags(rng: &mut Rng) -> Case {
+    let mut case = if rng.once_in(3) {
+        file(rng)
     } else {
-        let count = 1 + dice.below(4);
+        let count = 1 + rng.below(4);
         Case::default()
             .arg("--config=c.yaml")
-            .file("c.yaml", documents::with_fields(count, true, dice))
+            .file("c.yaml", documents::with_fields(count, true, rng))
     };
-    for _ in 0..=dice.below(3) {
-        case.args.extend(flag(dice));
+    for _ in 0..=rng.below(3) {
+        case.args.extend(flag(rng));
     }
     case
 }
@@ -302,27 +300,27 @@ const NAMES: &[&str] = &[
     "00.conf",
 ];
 
-fn drop_ins(dice: &mut Dice) -> Case {
-    let folder = if dice.once_in(8) { dice.of(&["d/", "/mnt/d", "./d"]) } else { "d" };
+fn drop_ins(rng: &mut Rng) -> Case {
+    let folder = if rng.once_in(8) { rng.of(&["d/", "/mnt/d", "./d"]) } else { "d" };
     let mut case = Case::default().arg(format!("--config-dir={folder}"));
-    if dice.below(3) > 0 {
-        let count = dice.below(3);
-        let base = if dice.once_in(5) {
-            documents::any(dice)
+    if rng.below(3) > 0 {
+        let count = rng.below(3);
+        let base = if rng.once_in(5) {
+            documents::any(rng)
         } else {
-            documents::with_fields(count, true, dice).into_bytes()
+            documents::with_fields(count, true, rng).into_bytes()
         };
         case = case.arg("--config=c.yaml").file("c.yaml", base);
     }
-    for _ in 0..=dice.below(3) {
-        let name = if dice.once_in(3) { dice.of(NAMES) } else { dice.of(&NAMES[..7]) };
-        case = case.file(&format!("d/{name}"), documents::drop_in(dice));
+    for _ in 0..=rng.below(3) {
+        let name = if rng.once_in(3) { rng.of(NAMES) } else { rng.of(&NAMES[..7]) };
+        case = case.file(&format!("d/{name}"), documents::drop_in(rng));
     }
-    if dice.once_in(6) {
+    if rng.once_in(6) {
         case = case.file("d/empty.conf", "");
     }
-    if dice.once_in(8) {
-        let (name, to) = dice.of(&[
+    if rng.once_in(8) {
+        let (name, to) = rng.of(&[
             &("@d/link.conf", "../c.yaml"),
             &("@d/link.conf", "nowhere"),
             &("@d/link.conf", "link.conf"),
@@ -331,80 +329,80 @@ fn drop_ins(dice: &mut Dice) -> Case {
             &("@d/15.conf", "/mnt/other/x.conf"),
             &("@d/link.conf", "/dev/null"),
         ]);
-        case = case.file(name, *to).file("other/x.conf", documents::drop_in(dice));
+        case = case.file(name, *to).file("other/x.conf", documents::drop_in(rng));
     }
-    if dice.once_in(8) {
+    if rng.once_in(8) {
         case = case.file("d/folder.conf/", "");
     }
-    if dice.once_in(4) {
-        case.args.extend(flag(dice));
+    if rng.once_in(4) {
+        case.args.extend(flag(rng));
     }
     case
 }
 
 /// The same fields in a file, in drop-ins, on the command line: which one counts, and what is left of
 /// the others.
-fn over_each_other(dice: &mut Dice) -> Case {
+fn over_each_other(rng: &mut Rng) -> Case {
     let all = fields::fields();
     let chosen: Vec<&fields::Field> =
-        (0..=dice.below(3)).map(|_| &all[dice.below(all.len())]).collect();
+        (0..=rng.below(3)).map(|_| &all[rng.below(all.len())]).collect();
     let mut case = Case::default().arg("--config-dir=d");
-    let text = |alone: bool, dice: &mut Dice| {
+    let text = |alone: bool, rng: &mut Rng| {
         let mut some: Vec<&fields::Field> = chosen.clone();
-        some.retain(|_| !dice.once_in(4));
-        let mut text = documents::with_these(&some, alone, dice);
-        if dice.once_in(6) {
-            text.push_str(dice.of(documents::EXTRA));
+        some.retain(|_| !rng.once_in(4));
+        let mut text = documents::with_these(&some, alone, rng);
+        if rng.once_in(6) {
+            text.push_str(rng.of(documents::EXTRA));
             text.push('\n');
         }
         text
     };
-    if !dice.once_in(4) {
-        case = case.arg("--config=c.yaml").file("c.yaml", text(true, dice));
+    if !rng.once_in(4) {
+        case = case.arg("--config=c.yaml").file("c.yaml", text(true, rng));
     }
     for name in ["10.conf", "20.conf", "sub/05.conf"] {
-        if !dice.once_in(3) {
-            let alone = dice.once_in(2);
-            case = case.file(&format!("d/{name}"), text(alone, dice));
+        if !rng.once_in(3) {
+            let alone = rng.once_in(2);
+            case = case.file(&format!("d/{name}"), text(alone, rng));
         }
     }
     case = case.file("d/", "");
     for field in chosen {
-        if dice.once_in(3)
+        if rng.once_in(3)
             && let Some(flag) = fields::flag_of(field.path)
         {
-            case = case.arg(format!("--{}={}", flag.name, fields::flag_value(flag, dice)));
+            case = case.arg(format!("--{}={}", flag.name, fields::flag_value(flag, rng)));
         }
     }
     case
 }
 
-pub(super) fn providers(dice: &mut Dice) -> Case {
+pub(super) fn providers(rng: &mut Rng) -> Case {
     let mut case = Case::default();
-    let config = if dice.once_in(6) {
-        dice.of(&["p", "none", "", "bin", "empty", "/mnt/p.yaml"])
+    let config = if rng.once_in(6) {
+        rng.of(&["p", "none", "", "bin", "empty", "/mnt/p.yaml"])
     } else {
         "p.yaml"
     };
-    let bin = if dice.once_in(8) { dice.of(&["none", "", "p.yaml", "/mnt/bin"]) } else { "bin" };
-    if !dice.once_in(12) {
+    let bin = if rng.once_in(8) { rng.of(&["none", "", "p.yaml", "/mnt/bin"]) } else { "bin" };
+    if !rng.once_in(12) {
         case = case.arg(format!("--image-credential-provider-config={config}"));
     }
-    if !dice.once_in(12) {
+    if !rng.once_in(12) {
         case = case.arg(format!("--image-credential-provider-bin-dir={bin}"));
     }
-    let text = documents::providers(dice);
+    let text = documents::providers(rng);
     case = case
         .file("!bin/good", "#!/bin/sh\n")
         .file("!bin/good2", "#!/bin/sh\n")
         .file("bin/plain", "x")
         .file("bin/folder/", "")
         .file("empty/", "")
-        .file("p.yaml", if dice.once_in(12) { documents::any(dice) } else { text.into_bytes() });
+        .file("p.yaml", if rng.once_in(12) { documents::any(rng) } else { text.into_bytes() });
     if config == "p" {
         for name in ["a.yaml", "b.json", "c.yml", "d.txt"] {
-            if dice.once_in(2) {
-                case = case.file(&format!("p/{name}"), documents::providers(dice));
+            if rng.once_in(2) {
+                case = case.file(&format!("p/{name}"), documents::providers(rng));
             }
         }
         case = case.file("p/sub/", "");
@@ -413,56 +411,56 @@ pub(super) fn providers(dice: &mut Dice) -> Case {
 }
 
 /// A kubeconfig that is yet to be had, or is there already.
-fn bootstrap(dice: &mut Dice) -> Case {
+fn bootstrap(rng: &mut Rng) -> Case {
     let mut case = Case::default()
         .arg("--kubeconfig=k")
         .arg("--bootstrap-kubeconfig=b")
         .arg("--rotate-certificates")
-        .file("b", documents::kubeconfig(dice));
-    if dice.once_in(2) {
-        case = case.file("k", documents::kubeconfig(dice));
+        .file("b", documents::kubeconfig(rng));
+    if rng.once_in(2) {
+        case = case.file("k", documents::kubeconfig(rng));
     }
     case
 }
 
 /// Certificates and the folder they are in: half a pair, no pair, what is none.
-fn certificates(dice: &mut Dice) -> Case {
-    let folder = dice.of(&["pki", "none/deep/er", "file", "file/x", "/proc", "/mnt/pki", "", "."]);
+fn certificates(rng: &mut Rng) -> Case {
+    let folder = rng.of(&["pki", "none/deep/er", "file", "file/x", "/proc", "/mnt/pki", "", "."]);
     let mut case = Case::default().arg(format!("--cert-dir={folder}")).file("file", "x");
     for name in ["pki/kubelet.crt", "pki/kubelet.key"] {
-        if dice.once_in(3) {
-            case = case.file(name, dice.of(&["", "x", "-----BEGIN CERTIFICATE-----"]));
+        if rng.once_in(3) {
+            case = case.file(name, rng.of(&["", "x", "-----BEGIN CERTIFICATE-----"]));
         }
     }
     for name in ["tls-cert-file", "tls-private-key-file", "client-ca-file"] {
-        if dice.once_in(4) {
-            let path = dice.of(&["file", "none", "", "/", "pki/kubelet.crt"]);
+        if rng.once_in(4) {
+            let path = rng.of(&["file", "none", "", "/", "pki/kubelet.crt"]);
             case = case.arg(format!("--{name}={path}"));
         }
     }
-    if dice.once_in(3) {
-        let host = dice.of(&[" ", "a", "1.2.3.4", "::1", "é", "A B", "a_b", "-", "*", "\t"]);
+    if rng.once_in(3) {
+        let host = rng.of(&[" ", "a", "1.2.3.4", "::1", "é", "A B", "a_b", "-", "*", "\t"]);
         case = case.arg(format!("--hostname-override={host}"));
     }
     case
 }
 
 /// Settings that only make sense, or none, together.
-fn related(dice: &mut Dice) -> Case {
+fn related(rng: &mut Rng) -> Case {
     let mut case = Case::default();
-    let group = dice.of(related::GROUPS);
+    let group = rng.of(related::GROUPS);
     let mut body = String::new();
     for (field, values) in group {
-        if !dice.once_in(4) {
-            body.push_str(&format!("{field}: {}\n", dice.of(values)));
+        if !rng.once_in(4) {
+            body.push_str(&format!("{field}: {}\n", rng.of(values)));
         }
     }
-    if dice.once_in(4) {
-        let extra = dice.of(documents::EXTRA);
+    if rng.once_in(4) {
+        let extra = rng.of(documents::EXTRA);
         body.push_str(&format!("{extra}\n"));
     }
     let text = format!("{}{}{body}", documents::HEAD, documents::ALONE);
-    case = if dice.once_in(6) {
+    case = if rng.once_in(6) {
         // The first half in a file, the rest in a drop-in.
         let lines: Vec<&str> = body.lines().collect();
         let (first, rest) = lines.split_at(lines.len() / 2);
@@ -474,20 +472,20 @@ fn related(dice: &mut Dice) -> Case {
     } else {
         case.arg("--config=c.yaml").file("c.yaml", text)
     };
-    if dice.once_in(8) {
-        case.args.extend(flag(dice));
+    if rng.once_in(8) {
+        case.args.extend(flag(rng));
     }
     case
 }
 
-fn kubeconfig(dice: &mut Dice) -> Case {
-    let text = documents::kubeconfig(dice);
+fn kubeconfig(rng: &mut Rng) -> Case {
+    let text = documents::kubeconfig(rng);
     let mut case = Case::default().arg("--kubeconfig=k").file("k", text);
-    if dice.once_in(3) {
-        case = case.arg("--config=c.yaml").file("c.yaml", documents::with_fields(1, false, dice));
+    if rng.once_in(3) {
+        case = case.arg("--config=c.yaml").file("c.yaml", documents::with_fields(1, false, rng));
     }
-    if dice.once_in(6) {
-        case.args.extend(flag(dice));
+    if rng.once_in(6) {
+        case.args.extend(flag(rng));
     }
     case
 }

@@ -1,6 +1,6 @@
 //! Certificates and keys by chance: good ones, such of others, and what only looks like them.
 
-use super::chance::Dice;
+use super::rng::Rng;
 use super::{Case, documents};
 use base64::Engine;
 use std::process::Command;
@@ -48,9 +48,9 @@ fn der(pem: &str) -> Vec<u8> {
 }
 
 /// A text that is the one, the other, both, or neither.
-fn pem(good: &str, other: &str, dice: &mut Dice) -> String {
+fn pem(good: &str, other: &str, rng: &mut Rng) -> String {
     let label = if good.contains("CERTIFICATE") { "CERTIFICATE" } else { "PRIVATE KEY" };
-    match dice.below(22) {
+    match rng.below(22) {
         0 => String::new(),
         1 => "junk".to_owned(),
         2 => other.to_owned(),
@@ -58,7 +58,7 @@ fn pem(good: &str, other: &str, dice: &mut Dice) -> String {
         4 => format!("{good}{other}"),
         5 => good.replace("-----END", "-----FIN"),
         6 => good.replace('\n', "\r\n"),
-        7 => good.replacen(label, dice.of(&["TRUSTED CERTIFICATE", "X", "", "certificate"]), 2),
+        7 => good.replacen(label, rng.of(&["TRUSTED CERTIFICATE", "X", "", "certificate"]), 2),
         8 => good.replacen(label, "X509 CRL", 1),
         9 => good.replacen("-----\n", "-----\nProc-Type: 4,ENCRYPTED\n\n", 1),
         10 => format!("some words\n{good}more words"),
@@ -67,14 +67,14 @@ fn pem(good: &str, other: &str, dice: &mut Dice) -> String {
         13 => good.replacen('\n', "\n!", 2),
         14 => {
             let mut der = der(good);
-            der.truncate(der.len().saturating_sub(1 + dice.below(40)));
+            der.truncate(der.len().saturating_sub(1 + rng.below(40)));
             block(label, &der)
         }
         15 => block(label, &[der(good), vec![0]].concat()),
         16 => {
             let mut der = der(good);
             if let Some(first) = der.first_mut() {
-                *first = dice.of(&[&[0x31_u8][..], &[0], &[0xff], &[2]])[0];
+                *first = rng.of(&[&[0x31_u8][..], &[0], &[0xff], &[2]])[0];
             }
             block(label, &der)
         }
@@ -87,26 +87,26 @@ fn pem(good: &str, other: &str, dice: &mut Dice) -> String {
 }
 
 /// A certificate and a key that fit each other, more often than not.
-fn drawn(dice: &mut Dice) -> (String, String) {
+fn drawn(rng: &mut Rng) -> (String, String) {
     let all = pairs();
-    let Some(first) = all.get(dice.below(all.len())) else { return Default::default() };
-    let second = all.get(dice.below(all.len())).unwrap_or(first);
-    let key = if dice.once_in(3) { &second.key } else { &first.key };
-    let certificate = match dice.once_in(3) {
-        true => pem(&first.certificate, key, dice),
+    let Some(first) = all.get(rng.below(all.len())) else { return Default::default() };
+    let second = all.get(rng.below(all.len())).unwrap_or(first);
+    let key = if rng.once_in(3) { &second.key } else { &first.key };
+    let certificate = match rng.once_in(3) {
+        true => pem(&first.certificate, key, rng),
         false => first.certificate.clone(),
     };
-    let key = if dice.once_in(3) { pem(key, &first.certificate, dice) } else { key.clone() };
+    let key = if rng.once_in(3) { pem(key, &first.certificate, rng) } else { key.clone() };
     (certificate, key)
 }
 
 const KUBECONFIG: &str = "apiVersion: v1\nkind: Config\nclusters:\n- name: c\n  cluster:\n    server: https://127.0.0.1:1\nCLUSTERusers:\n- name: u\n  user:\nUSERcontexts:\n- name: x\n  context: {cluster: c, user: u}\ncurrent-context: x\n";
 
 /// A kubeconfig with certificates inline or in files, and those files.
-fn kubeconfig(prefix: &str, dice: &mut Dice) -> (String, Case) {
+fn kubeconfig(prefix: &str, rng: &mut Rng) -> (String, Case) {
     let mut files = Case::default();
-    let mut given = |name: &str, text: String, dice: &mut Dice| {
-        if dice.once_in(2) {
+    let mut given = |name: &str, text: String, rng: &mut Rng| {
+        if rng.once_in(2) {
             let data = base64::prelude::BASE64_STANDARD.encode(&text);
             return format!("    {name}-data: {data}\n");
         }
@@ -115,55 +115,55 @@ fn kubeconfig(prefix: &str, dice: &mut Dice) -> (String, Case) {
         format!("    {name}: {path}\n")
     };
     let (mut cluster, mut user) = (String::new(), "    token: t\n".to_owned());
-    if dice.once_in(2) {
-        let (authority, _) = drawn(dice);
-        cluster = given("certificate-authority", authority, dice);
+    if rng.once_in(2) {
+        let (authority, _) = drawn(rng);
+        cluster = given("certificate-authority", authority, rng);
     }
-    if !dice.once_in(4) {
-        let (certificate, key) = drawn(dice);
-        user = given("client-certificate", certificate, dice);
-        user.push_str(&given("client-key", key, dice));
+    if !rng.once_in(4) {
+        let (certificate, key) = drawn(rng);
+        user = given("client-certificate", certificate, rng);
+        user.push_str(&given("client-key", key, rng));
     }
     (KUBECONFIG.replace("CLUSTER", &cluster).replace("USER", &user), files)
 }
 
 /// Certificates wherever a kubelet looks for some.
-pub(super) fn make(dice: &mut Dice) -> Case {
-    let (text, mut case) = kubeconfig("", dice);
+pub(super) fn make(rng: &mut Rng) -> Case {
+    let (text, mut case) = kubeconfig("", rng);
     case = case.arg("--kubeconfig=k");
-    match dice.below(5) {
+    match rng.below(5) {
         0 | 1 => case = case.file("k", text),
         2 => case = case.arg("--rotate-certificates").file("k", text),
         _ => {
             case = case.arg("--bootstrap-kubeconfig=b").arg("--rotate-certificates");
-            if dice.once_in(2) {
+            if rng.once_in(2) {
                 case = case.file("k", text);
             }
-            let (text, more) = kubeconfig("b-", dice);
+            let (text, more) = kubeconfig("b-", rng);
             case.files.extend(more.files);
             case = case.file("b", text);
         }
     }
-    if dice.once_in(4) {
-        let (certificate, key) = drawn(dice);
-        case = match dice.below(3) {
+    if rng.once_in(4) {
+        let (certificate, key) = drawn(rng);
+        case = match rng.below(3) {
             0 => {
                 case.file("pki/kubelet-client.crt", certificate).file("pki/kubelet-client.key", key)
             }
             _ => case.file("pki/kubelet-client-current.pem", format!("{certificate}{key}")),
         };
     }
-    if dice.once_in(4) {
-        let (authority, _) = drawn(dice);
+    if rng.once_in(4) {
+        let (authority, _) = drawn(rng);
         case = case.arg("--client-ca-file=ca.crt").file("ca.crt", authority);
     }
     case
 }
 
 /// Certificates to serve with.
-pub(super) fn serving(dice: &mut Dice) -> Case {
+pub(super) fn serving(rng: &mut Rng) -> Case {
     let text = format!("{}{}", documents::HEAD, documents::ALONE);
-    let (certificate, key) = drawn(dice);
+    let (certificate, key) = drawn(rng);
     let mut case = Case::default()
         .arg("--config=c.yaml")
         .arg("--tls-cert-file=s.crt")
@@ -171,7 +171,7 @@ pub(super) fn serving(dice: &mut Dice) -> Case {
         .file("c.yaml", text)
         .file("s.crt", certificate)
         .file("s.key", key);
-    if dice.once_in(3) {
+    if rng.once_in(3) {
         case = case.arg("--feature-gates=ReloadKubeletServerCertificateFile=false");
     }
     case

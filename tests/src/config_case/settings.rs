@@ -5,7 +5,7 @@
 //! system and the runtime, and limits on cgroups that are there. `good.crt` and `good.key` are laid
 //! out by the stage.
 
-use super::chance::Dice;
+use super::rng::Rng;
 use super::{Case, documents, pools};
 
 /// A field with values to choose from.
@@ -426,33 +426,33 @@ const STATES: &[(&str, &[&str])] = &[
 /// Case number `n` of a seed.
 #[must_use]
 pub fn make(seed: u64, n: u64) -> Case {
-    let mut dice = Dice::new(seed.wrapping_mul(0x3_0000_0005).wrapping_add(n));
-    match dice.below(20) {
-        0..=5 => fields(1, &mut dice),
+    let mut rng = Rng::new(seed.wrapping_mul(0x3_0000_0005).wrapping_add(n));
+    match rng.below(20) {
+        0..=5 => fields(1, &mut rng),
         6..=8 => {
-            let count = 2 + dice.below(4);
-            fields(count, &mut dice)
+            let count = 2 + rng.below(4);
+            fields(count, &mut rng)
         }
-        9..=12 => thresholds(&mut dice),
-        13 | 14 => placement(&mut dice),
-        15 | 16 => providers(&mut dice),
-        17 if dice.once_in(2) => super::material::serving(&mut dice),
-        17 => state(&mut dice),
-        18 => document(&[]).arg("--kubeconfig=k").file("k", documents::kubeconfig(&mut dice)),
+        9..=12 => thresholds(&mut rng),
+        13 | 14 => placement(&mut rng),
+        15 | 16 => providers(&mut rng),
+        17 if rng.once_in(2) => super::material::serving(&mut rng),
+        17 => state(&mut rng),
+        18 => document(&[]).arg("--kubeconfig=k").file("k", documents::kubeconfig(&mut rng)),
         _ => {
-            let count = dice.below(2);
-            let mut case = fields(count, &mut dice);
-            for _ in 0..=dice.below(2) {
-                case = case.arg(flag(&mut dice));
+            let count = rng.below(2);
+            let mut case = fields(count, &mut rng);
+            for _ in 0..=rng.below(2) {
+                case = case.arg(flag(&mut rng));
             }
             case
         }
     }
 }
 
-fn flag(dice: &mut Dice) -> String {
-    let (name, values) = FLAGS[dice.below(FLAGS.len())];
-    format!("--{name}={}", dice.of(values))
+fn flag(rng: &mut Rng) -> String {
+    let (name, values) = FLAGS[rng.below(FLAGS.len())];
+    format!("--{name}={}", rng.of(values))
 }
 
 /// A configuration with these lines over the common ones.
@@ -483,38 +483,38 @@ fn set(lines: &mut Vec<(String, String)>, field: &str, value: &str) {
     }
 }
 
-fn fields(count: usize, dice: &mut Dice) -> Case {
+fn fields(count: usize, rng: &mut Rng) -> Case {
     let mut lines = Vec::new();
     for _ in 0..count {
-        let (field, values) = FIELDS[dice.below(FIELDS.len())];
-        set(&mut lines, field, dice.of(values));
+        let (field, values) = FIELDS[rng.below(FIELDS.len())];
+        set(&mut lines, field, rng.of(values));
     }
     document(&lines)
 }
 
 /// Fields of these names, each by chance.
-fn among(names: &[&str], lines: &mut Vec<(String, String)>, dice: &mut Dice) {
+fn among(names: &[&str], lines: &mut Vec<(String, String)>, rng: &mut Rng) {
     for (field, values) in FIELDS.iter().filter(|(field, _)| names.contains(field)) {
-        if dice.once_in(2) {
-            set(lines, field, dice.of(values));
+        if rng.once_in(2) {
+            set(lines, field, rng.of(values));
         }
     }
 }
 
 /// Eviction, which is read twice: the hard thresholds with the reservations, all of them later.
-fn thresholds(dice: &mut Dice) -> Case {
+fn thresholds(rng: &mut Rng) -> Case {
     let mut lines = Vec::new();
     for field in
         ["evictionHard", "evictionSoft", "evictionSoftGracePeriod", "evictionMinimumReclaim"]
     {
-        if dice.once_in(2) {
+        if rng.once_in(2) {
             continue;
         }
         let Some((keys, values, _)) = pools::pairs(field) else { continue };
         let mut pairs = std::collections::BTreeMap::new();
-        for _ in 0..=dice.below(2) {
-            let key = if dice.below(3) > 0 { keys[dice.below(9)] } else { dice.of(keys) };
-            let value = dice.of(values);
+        for _ in 0..=rng.below(2) {
+            let key = if rng.below(3) > 0 { keys[rng.below(9)] } else { rng.of(keys) };
+            let value = rng.of(values);
             pairs.insert(key, value);
         }
         let pairs: Vec<String> = pairs
@@ -523,27 +523,27 @@ fn thresholds(dice: &mut Dice) -> Case {
             .collect();
         lines.push((field.to_owned(), format!("{{{}}}", pairs.join(", "))));
     }
-    if dice.once_in(4) {
+    if rng.once_in(4) {
         among(
             &["mergeDefaultEvictionSettings", "enforceNodeAllocatable", "qosReserved"],
             &mut lines,
-            dice,
+            rng,
         );
     }
-    if dice.once_in(6) {
-        among(&["kubeReserved", "syncFrequency", "containerLogMaxSize"], &mut lines, dice);
+    if rng.once_in(6) {
+        among(&["kubeReserved", "syncFrequency", "containerLogMaxSize"], &mut lines, rng);
     }
     let case = document(&lines);
-    if dice.once_in(6) { case.arg("--experimental-allocatable-ignore-eviction") } else { case }
+    if rng.once_in(6) { case.arg("--experimental-allocatable-ignore-eviction") } else { case }
 }
 
 /// Exclusive resources, which must fit each other and the machine.
-fn placement(dice: &mut Dice) -> Case {
+fn placement(rng: &mut Rng) -> Case {
     let mut lines = Vec::new();
-    if dice.once_in(2) {
+    if rng.once_in(2) {
         set(&mut lines, "cpuManagerPolicy", "static");
     }
-    if dice.once_in(2) {
+    if rng.once_in(2) {
         set(&mut lines, "memoryManagerPolicy", "Static");
     }
     among(
@@ -558,20 +558,20 @@ fn placement(dice: &mut Dice) -> Case {
             "reservedMemory",
         ],
         &mut lines,
-        dice,
+        rng,
     );
-    if dice.once_in(3) {
-        among(&["featureGates"], &mut lines, dice);
+    if rng.once_in(3) {
+        among(&["featureGates"], &mut lines, rng);
     }
     document(&lines)
 }
 
-fn providers(dice: &mut Dice) -> Case {
+fn providers(rng: &mut Rng) -> Case {
     let mut lines = Vec::new();
-    if dice.once_in(4) {
-        among(&["containerLogMaxSize", "allowedUnsafeSysctls", "systemReserved"], &mut lines, dice);
+    if rng.once_in(4) {
+        among(&["containerLogMaxSize", "allowedUnsafeSysctls", "systemReserved"], &mut lines, rng);
     }
-    let case = super::lines::providers(dice);
+    let case = super::lines::providers(rng);
     let base = document(&lines);
     let mut whole = Case { args: base.args, files: base.files };
     whole.args.extend(case.args);
@@ -579,20 +579,20 @@ fn providers(dice: &mut Dice) -> Case {
     whole
 }
 
-fn state(dice: &mut Dice) -> Case {
+fn state(rng: &mut Rng) -> Case {
     let mut lines = Vec::new();
     among(
         &["cpuManagerPolicy", "memoryManagerPolicy", "systemReserved", "reservedMemory"],
         &mut lines,
-        dice,
+        rng,
     );
     let mut case = document(&lines);
-    for _ in 0..=dice.below(2) {
-        let (name, contents) = STATES[dice.below(STATES.len())];
+    for _ in 0..=rng.below(2) {
+        let (name, contents) = STATES[rng.below(STATES.len())];
         let path = format!("root/{name}");
         let taken = |known: &String| known.starts_with(path.trim_end_matches('/'));
         if !case.files.keys().any(taken) {
-            case = case.file(&path, dice.of(contents));
+            case = case.file(&path, rng.of(contents));
         }
     }
     case

@@ -8,25 +8,25 @@ impl Draw {
     /// A short script, or none.
     pub(super) fn actions(&mut self, pod: &Value) -> Value {
         let mut steps = Vec::new();
-        if !self.dice.once_in(3) {
+        if !self.rng.once_in(3) {
             return json!(steps);
         }
         if self.settles {
-            for _ in 0..=self.dice.below(2) {
+            for _ in 0..=self.rng.below(2) {
                 if let Some(mut step) = self.change(pod) {
                     step["when"] = json!({ "/conditions/Ready": ["True", ""] });
                     step["after_ms"] = json!(4000);
                     steps.push(step);
                 }
             }
-            if self.dice.once_in(4) {
-                let grace = [0, 1, 2, 4][self.dice.below(4)];
+            if self.rng.once_in(4) {
+                let grace = [0, 1, 2, 4][self.rng.below(4)];
                 let when = json!({ "/phase": "Running" });
                 steps.push(json!({ "delete": grace, "when": when, "after_ms": 5000 }));
             }
-        } else if self.dice.once_in(3) && !self.faulty {
-            let grace = [0, 1, 2, 4][self.dice.below(4)];
-            let after = [4000, 8000][self.dice.below(2)];
+        } else if self.rng.once_in(3) && !self.faulty {
+            let grace = [0, 1, 2, 4][self.rng.below(4)];
+            let after = [4000, 8000][self.rng.below(2)];
             steps.push(json!({ "delete": grace, "event": "Started", "after_ms": after }));
         }
         json!(steps)
@@ -34,9 +34,9 @@ impl Draw {
 
     fn change(&mut self, pod: &Value) -> Option<Value> {
         let mains = pod["spec"]["containers"].as_array()?;
-        let main = mains[self.dice.below(mains.len())].clone();
+        let main = mains[self.rng.below(mains.len())].clone();
         let name = main["name"].clone();
-        match self.dice.below(8) {
+        match self.rng.below(8) {
             0 => Some(
                 json!({ "patch": { "metadata": { "labels": { "app": "changed", "new": "x" } } } }),
             ),
@@ -63,7 +63,7 @@ impl Draw {
             }
             5 | 6 => {
                 let mut debugger = json!({ "name": "dbg", "image": BUSYBOX });
-                let code = self.dice.below(3);
+                let code = self.rng.below(3);
                 debugger["command"] = json!([
                     "sh",
                     "-c",
@@ -85,7 +85,7 @@ impl Draw {
                 Some(json!({ "patch": patch, "subresource": "ephemeralcontainers" }))
             }
             7 => {
-                let seconds = 12 + self.dice.below(4);
+                let seconds = 12 + self.rng.below(4);
                 Some(json!({ "patch": { "spec": { "activeDeadlineSeconds": seconds } } }))
             }
             _ => None,

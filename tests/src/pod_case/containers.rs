@@ -57,7 +57,7 @@ impl Draw {
                 let run = self.init_run();
                 self.command(&mut made, &run);
             }
-            Role::Main | Role::Side if self.dice.once_in(5) => {
+            Role::Main | Role::Side if self.rng.once_in(5) => {
                 server = self.serve_http(&mut made, index + usize::from(role == Role::Side) * 3);
             }
             _ => {
@@ -75,7 +75,7 @@ impl Draw {
             self.hooks(&mut made, server);
             self.ports(&mut made, server, index);
         }
-        if self.dice.once_in(20) {
+        if self.rng.once_in(20) {
             made["tty"] = json!(true);
             made["stdin"] = json!(true);
         }
@@ -89,7 +89,7 @@ impl Draw {
     fn command(&mut self, made: &mut Value, run: &str) {
         let mut words = vec![json!("sh"), json!("-c"), json!(run)];
         let odd = self.odd_words();
-        if self.dice.once_in(4) && !odd.is_empty() {
+        if self.rng.once_in(4) && !odd.is_empty() {
             made["args"] = Value::Array(odd);
         } else {
             words.extend(odd);
@@ -104,10 +104,10 @@ impl Draw {
     }
 
     fn init_run(&mut self) -> String {
-        match self.dice.below(12) {
+        match self.rng.below(12) {
             0 => {
                 self.settles = false;
-                format!("sleep 2; exit {}", [1, 2, 42][self.dice.below(3)])
+                format!("sleep 2; exit {}", [1, 2, 42][self.rng.below(3)])
             }
             1 => "echo said; sleep 2".to_owned(),
             2 => "sleep 1; true".to_owned(),
@@ -117,7 +117,7 @@ impl Draw {
 
     fn looks(&mut self) -> String {
         let mut all = Vec::new();
-        for _ in 0..=self.dice.below(3) {
+        for _ in 0..=self.rng.below(3) {
             let sight = self.word(&SIGHTS);
             if !all.contains(&sight) {
                 all.push(sight);
@@ -128,10 +128,10 @@ impl Draw {
     }
 
     fn main_run(&mut self, made: &mut Value, role: Role, policy: &str) -> String {
-        let code = [0, 0, 1, 3, 42, 137][self.dice.below(6)];
+        let code = [0, 0, 1, 3, 42, 137][self.rng.below(6)];
         let again =
             role == Role::Side || policy == "Always" || (policy == "OnFailure" && code != 0);
-        match self.dice.below(20) {
+        match self.rng.below(20) {
             0 | 1 if again => {
                 // Ends once, then stays.
                 let mount = json!({ "name": "once", "mountPath": "/once" });
@@ -183,7 +183,7 @@ impl Draw {
 
     fn ports(&mut self, made: &mut Value, server: Server, index: usize) {
         // Only one container of a pod may have them.
-        if index == 0 && server == Server::None && self.dice.once_in(6) {
+        if index == 0 && server == Server::None && self.rng.once_in(6) {
             let (port, udp) = (self.port + 3, self.port + 2);
             made["ports"] = self.one(&json!([
                 [{ "containerPort": 80 }],
@@ -197,14 +197,14 @@ impl Draw {
 
     /// Own restart policies and rules.
     fn restarts(&mut self, made: &mut Value) {
-        if !self.dice.once_in(14) {
+        if !self.rng.once_in(14) {
             return;
         }
         made["restartPolicy"] = self.one(&json!(["Never", "OnFailure", "Always"]));
         if made["name"].as_str().is_some_and(|name| name.starts_with('i')) {
             made["restartPolicy"] = self.one(&json!(["Never", "OnFailure"]));
         }
-        if self.dice.once_in(2) {
+        if self.rng.once_in(2) {
             let rule = |operator: &str, values: Value| json!([{ "action": "Restart", "exitCodes": { "operator": operator, "values": values } }]);
             made["restartPolicyRules"] = self.one(&json!([
                 rule("In", json!([42, 3])),
@@ -230,7 +230,7 @@ impl Draw {
             { "requests": { "cpu": "2m" }, "limits": { "memory": "67108865" } },
         ]);
         self.maybe(made, "resources", 3, &list);
-        if may_restart && made.get("resources").is_some() && self.dice.once_in(4) {
+        if may_restart && made.get("resources").is_some() && self.rng.once_in(4) {
             made["resizePolicy"] = self.one(&json!([
                 [{ "resourceName": "cpu", "restartPolicy": "RestartContainer" }],
                 [{ "resourceName": "memory", "restartPolicy": "RestartContainer" }],
@@ -241,7 +241,7 @@ impl Draw {
 
     /// The security context of a container.
     fn rights(&mut self, made: &mut Value) {
-        if !self.dice.once_in(4) {
+        if !self.rng.once_in(4) {
             return;
         }
         let mut rights = json!({});
@@ -267,7 +267,7 @@ impl Draw {
             12,
             &json!([{ "level": "s0:c1,c2" }, { "type": "t", "user": "u", "role": "r" }]),
         );
-        match self.dice.below(6) {
+        match self.rng.below(6) {
             0 => rights["privileged"] = json!(true),
             1 => rights["allowPrivilegeEscalation"] = json!(false),
             2 => rights["allowPrivilegeEscalation"] = json!(true),

@@ -15,7 +15,7 @@ impl Draw {
     /// A name that may not fit where names are used.
     pub(super) fn odd_name(&mut self) {
         let (seed, long) = (self.seed, "x".repeat(46));
-        self.name = match self.dice.below(12) {
+        self.name = match self.rng.below(12) {
             // One letter more than a host name may have, and a dot or a dash where it is cut.
             0 => format!("drawn-{seed}-{long}-yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy"),
             1 => format!("drawn-{seed}-{}.{long}", &long[..45]),
@@ -29,7 +29,7 @@ impl Draw {
         if self.faulty {
             return None;
         }
-        match self.dice.below(14) {
+        match self.rng.below(14) {
             0 => self.says_much(&mut pod["spec"]),
             1 => self.probes_oddly(&mut pod["spec"]),
             2 => self.gets_odd_answers(&mut pod["spec"]),
@@ -68,7 +68,7 @@ impl Draw {
             "true",
         ]);
         let at = self.next_end();
-        let code = [0, 1, 1, 7][self.dice.below(4)];
+        let code = [0, 1, 1, 7][self.rng.below(4)];
         let policy =
             self.one(&json!([null, "File", "FallbackToLogsOnError", "FallbackToLogsOnError"]));
         let one = self.chosen(spec);
@@ -98,7 +98,7 @@ impl Draw {
             "echo fine >&2; exit 0",
             "exec 1>&-; exit 1",
         ]);
-        let threshold = [1, 2, 3, 30][self.dice.below(4)];
+        let threshold = [1, 2, 3, 30][self.rng.below(4)];
         let one = self.chosen(spec);
         one["command"] = json!(["sh", "-c", STAYS]);
         one[kind] = json!({ "exec": { "command": ["sh", "-c", command] }, "periodSeconds": 3,
@@ -160,8 +160,8 @@ impl Draw {
             { "tcpSocket": { "port": port, "host": "no-such-host.invalid" } }, { "tcpSocket": { "port": "nope" } },
             { "grpc": { "port": port } },
         ]));
-        let threshold = [1, 2, 3, 30][self.dice.below(4)];
-        let timeout = 1 + self.dice.below(3);
+        let threshold = [1, 2, 3, 30][self.rng.below(4)];
+        let timeout = 1 + self.rng.below(3);
         let one = self.chosen(spec);
         one["image"] = json!(AGNHOST);
         one["args"] = json!(["netexec", format!("--http-port={port}"), "--udp-port=-1"]);
@@ -213,7 +213,7 @@ impl Draw {
         push(spec, "volumes", volume);
         let one = &mut spec["containers"][0];
         push(one, "volumeMounts", json!({ "name": "fault", "mountPath": "/fault" }));
-        if self.dice.once_in(4) {
+        if self.rng.once_in(4) {
             spec["containers"][0]["volumeMounts"] =
                 json!([{ "name": "fault", "mountPath": "/f", "subPath": "no/pe" }]);
         }
@@ -223,7 +223,7 @@ impl Draw {
     fn asks_for_what_is_not(&mut self, pod: &mut Value) {
         self.settles = false;
         self.faulty = true;
-        let kind = self.dice.below(12);
+        let kind = self.rng.below(12);
         let spec = &mut pod["spec"];
         match kind {
             0 => pod["metadata"]["labels"] = json!({ "kubernetes.io/os": "windows" }),
@@ -290,7 +290,7 @@ impl Draw {
         let one = self.chosen(spec);
         one["command"] = json!(["sh", "-c", STAYS]);
         let mut gates = vec![json!({ "conditionType": "example.com/gate" })];
-        if self.dice.once_in(2) {
+        if self.rng.once_in(2) {
             gates.push(json!({ "conditionType": "example.com/other" }));
         }
         spec["readinessGates"] = json!(gates);
@@ -299,7 +299,7 @@ impl Draw {
             return json!([]);
         }
         let mut steps = Vec::new();
-        for _ in 0..=self.dice.below(3) {
+        for _ in 0..=self.rng.below(3) {
             let condition = json!({ "type": self.word(&["example.com/gate", "example.com/gate", "example.com/other"]),
                 "status": self.word(&["True", "True", "False", "Unknown"]), "lastTransitionTime": "2026-01-01T00:00:00Z" });
             steps.push(json!({ "patch": { "status": { "conditions": [condition] } }, "subresource": "status",
@@ -316,7 +316,7 @@ impl Draw {
         let name = spec["containers"][0]["name"].clone();
         let mut all: Vec<Value> = Vec::new();
         let mut steps = Vec::new();
-        for index in 0..=self.dice.below(3) {
+        for index in 0..=self.rng.below(3) {
             let mut debugger = json!({ "name": format!("dbg{index}"), "image": BUSYBOX });
             debugger["command"] = self.one(&json!([
                 ["sh", "-c", "sleep 2; exit 3"],
@@ -364,14 +364,14 @@ impl Draw {
             return None;
         }
         let mut steps = Vec::new();
-        for _ in 0..=self.dice.below(2) {
-            let list = if spec.get("initContainers").is_some() && self.dice.once_in(2) {
+        for _ in 0..=self.rng.below(2) {
+            let list = if spec.get("initContainers").is_some() && self.rng.once_in(2) {
                 "initContainers"
             } else {
                 "containers"
             };
             let count = spec[list].as_array().map_or(1, Vec::len);
-            let name = spec[list][self.dice.below(count)]["name"].clone();
+            let name = spec[list][self.rng.below(count)]["name"].clone();
             let image =
                 self.word(&[AGNHOST, BUSYBOX, "registry.k8s.io/never-there:8", "UPPER/case"]);
             steps.push(json!({ "patch": { "spec": { list: [{ "name": name, "image": image }] } },
@@ -431,13 +431,13 @@ impl Draw {
             "h",
             "a-very-long-name-of-a-host-that-just-fits-in-sixty-four-characters"
         ]);
-        if self.dice.once_in(2) && spec.get("hostNetwork").is_none() {
+        if self.rng.once_in(2) && spec.get("hostNetwork").is_none() {
             forget(spec, &["setHostnameAsFQDN"]);
             spec["hostnameOverride"] = self.one(&overrides);
         } else {
             spec["hostname"] = json!(self.word(&["web-0", "h"]));
             spec["subdomain"] = json!("peers");
-            spec["setHostnameAsFQDN"] = json!(self.dice.once_in(2));
+            spec["setHostnameAsFQDN"] = json!(self.rng.once_in(2));
         }
         self.maybe(spec, "hostAliases", 2, &json!([
             [{ "ip": "10.1.2.3", "hostnames": [] }], [{ "ip": "127.0.0.1", "hostnames": ["me", "me.example"] }],
@@ -478,13 +478,13 @@ impl Draw {
             side["resizePolicy"] = json!([{ "resourceName": "cpu", "restartPolicy": policy },
                 { "resourceName": "memory", "restartPolicy": policy }]);
         }
-        if self.dice.once_in(3) {
+        if self.rng.once_in(3) {
             side["startupProbe"] = json!({ "exec": { "command": ["true"] }, "periodSeconds": 1 });
         }
         forget(spec, &["resources"]);
         push(spec, "initContainers", side);
         let mut steps = Vec::new();
-        for _ in 0..=self.dice.below(2) {
+        for _ in 0..=self.rng.below(2) {
             let resources = self.one(&json!([
                 { "requests": { "cpu": "30m" } }, { "limits": { "cpu": "80m" } }, { "limits": { "memory": "96Mi" } },
                 { "requests": { "cpu": "10m", "memory": "16Mi" }, "limits": { "cpu": "20m", "memory": "48Mi" } },
@@ -518,7 +518,7 @@ impl Draw {
         }
         forget(spec, &["resources"]);
         let mut steps = Vec::new();
-        for _ in 0..2 + self.dice.below(3) {
+        for _ in 0..2 + self.rng.below(3) {
             let resources = self.one(&json!([
                 { "requests": { "cpu": "31m" } }, { "requests": { "cpu": "2m" } }, { "limits": { "cpu": "1500m" } },
                 { "limits": { "memory": "100Mi" } }, { "limits": { "memory": "60Mi" } }, { "requests": { "memory": "50Mi" } },
@@ -549,7 +549,7 @@ impl Draw {
             { "tcpSocket": { "port": port } },
         ]);
         let (after, before) = (self.one(&all), self.one(&all));
-        let (with_start, with_stop) = (self.dice.once_in(2), self.dice.once_in(2));
+        let (with_start, with_stop) = (self.rng.once_in(2), self.rng.once_in(2));
         let grace = self.one(&json!([0, 1, 3]));
         spec["terminationGracePeriodSeconds"] = grace;
         let one = self.chosen(spec);

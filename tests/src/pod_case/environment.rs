@@ -11,14 +11,14 @@ impl Draw {
         for (index, value) in self.some(&variables(first), 14).into_iter().enumerate() {
             let mut variable = value;
             // Some name another again.
-            let name = if self.dice.once_in(9) { 0 } else { index };
+            let name = if self.rng.once_in(9) { 0 } else { index };
             variable["name"] = json!(format!("V{name}"));
             env.push(variable);
         }
         if !env.is_empty() {
             container["env"] = Value::Array(env);
         }
-        if self.dice.once_in(5) {
+        if self.rng.once_in(5) {
             let sources = json!([
                 { "configMapRef": { "name": "cm1" } },
                 { "configMapRef": { "name": "cm1" }, "prefix": "P_" },

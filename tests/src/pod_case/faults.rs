@@ -11,8 +11,8 @@ impl Draw {
         self.faulty = true;
         let inits = pod["spec"]["initContainers"].as_array().map_or(0, Vec::len);
         let mains = pod["spec"]["containers"].as_array().map_or(0, Vec::len);
-        let at = self.dice.below(inits + mains);
-        let kind = self.dice.below(26);
+        let at = self.rng.below(inits + mains);
+        let kind = self.rng.below(26);
         if kind < 16 {
             let (list, at) =
                 if at < inits { ("initContainers", at) } else { ("containers", at - inits) };

@@ -16,16 +16,16 @@ pub(super) enum Server {
 impl Draw {
     /// Probes of a container that stays.
     pub(super) fn probes(&mut self, container: &mut Value, server: Server) {
-        if self.dice.once_in(5) {
+        if self.rng.once_in(5) {
             container["readinessProbe"] = self.probe(server, 4);
             self.maybe(&mut container["readinessProbe"], "successThreshold", 4, &json!([2, 3]));
         }
-        if self.dice.once_in(7) {
+        if self.rng.once_in(7) {
             container["livenessProbe"] = self.probe(server, 5);
             let probe = &mut container["livenessProbe"];
             self.maybe(probe, "terminationGracePeriodSeconds", 4, &json!([1, 2]));
         }
-        if self.dice.once_in(8) {
+        if self.rng.once_in(8) {
             container["startupProbe"] = self.probe(server, 6);
             let probe = &mut container["startupProbe"];
             self.maybe(probe, "terminationGracePeriodSeconds", 5, &json!([1, 2]));
@@ -34,7 +34,7 @@ impl Draw {
 
     /// One that fails once in so many times.
     fn probe(&mut self, server: Server, bad: usize) -> Value {
-        let fails = self.dice.once_in(bad);
+        let fails = self.rng.once_in(bad);
         let mut probe = match (server, fails) {
             (Server::Http(port), false) => self.one(&json!([
                 { "httpGet": { "port": port, "path": "/healthz" } },
@@ -70,7 +70,7 @@ impl Draw {
             ])),
         };
         self.settles &= !fails;
-        probe["periodSeconds"] = json!(1 + self.dice.below(2));
+        probe["periodSeconds"] = json!(1 + self.rng.below(2));
         self.maybe(&mut probe, "initialDelaySeconds", 3, &json!([1, 2, 3]));
         self.maybe(&mut probe, "failureThreshold", 2, &json!([1, 2, 3]));
         self.maybe(&mut probe, "timeoutSeconds", 3, &json!([1, 2]));
@@ -107,13 +107,13 @@ impl Draw {
             }
         }
         let mut lifecycle = json!({});
-        if self.dice.once_in(9) {
-            let fails = self.dice.once_in(4);
+        if self.rng.once_in(9) {
+            let fails = self.rng.once_in(4);
             self.settles &= !fails;
             lifecycle["postStart"] = self.one(if fails { &bad } else { &list });
         }
-        if self.dice.once_in(7) {
-            let fails = self.dice.once_in(4);
+        if self.rng.once_in(7) {
+            let fails = self.rng.once_in(4);
             lifecycle["preStop"] = self.one(if fails { &bad } else { &stop });
         }
         if lifecycle != json!({}) {

@@ -21,13 +21,13 @@ impl Draw {
             "nodeName": "node1",
             "automountServiceAccountToken": false,
             "restartPolicy": policy,
-            "terminationGracePeriodSeconds": 1 + self.dice.below(3),
+            "terminationGracePeriodSeconds": 1 + self.rng.below(3),
         });
-        let mains = [1, 1, 1, 2, 2, 3][self.dice.below(6)];
-        let before = [0, 1, 1, 1, 2, 2][self.dice.below(6)];
+        let mains = [1, 1, 1, 2, 2, 3][self.rng.below(6)];
+        let before = [0, 1, 1, 1, 2, 2][self.rng.below(6)];
         let mut init = Vec::new();
         for index in 0..before {
-            let role = if self.dice.once_in(3) { Role::Side } else { Role::Init };
+            let role = if self.rng.once_in(3) { Role::Side } else { Role::Init };
             init.push(self.container(role, index, policy));
         }
         let list: Vec<Value> = (0..mains).map(|n| self.container(Role::Main, n, policy)).collect();
@@ -56,7 +56,7 @@ impl Draw {
         self.maybe(&mut metadata, "annotations", 2, &notes);
         let mut pod =
             json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
-        if self.dice.once_in(5) && spec_without_deadline(&pod) {
+        if self.rng.once_in(5) && spec_without_deadline(&pod) {
             self.fault(&mut pod);
             complete(&mut pod);
         }
@@ -71,13 +71,13 @@ impl Draw {
             let overheads = json!([{ "cpu": "10m", "memory": "8Mi" }, { "memory": "1Mi" }]);
             self.maybe(spec, "overhead", 2, &overheads);
         }
-        if self.dice.once_in(14) {
+        if self.rng.once_in(14) {
             // Not at about the time at which a container ends.
-            let soon = 11 + self.dice.below(3);
+            let soon = 11 + self.rng.below(3);
             spec["activeDeadlineSeconds"] = json!(if self.ends == 0 { soon } else { 300 });
             self.settles = false;
         }
-        if self.dice.once_in(8) {
+        if self.rng.once_in(8) {
             spec["resources"] = self.one(&json!([
                 { "requests": { "cpu": "40m", "memory": "300Mi" } },
                 { "requests": { "cpu": "50m" }, "limits": { "cpu": "3", "memory": "900Mi" } },
@@ -85,7 +85,7 @@ impl Draw {
                 { "requests": { "cpu": "80m", "memory": "500Mi" }, "limits": { "cpu": "4", "memory": "500Mi" } },
             ]));
         }
-        if self.dice.once_in(14) {
+        if self.rng.once_in(14) {
             spec["readinessGates"] = json!([{ "conditionType": "example.com/gate" }]);
             self.settles = false;
         }
@@ -97,7 +97,7 @@ impl Draw {
         self.maybe(spec, "imagePullSecrets", 14, &json!([
             [{ "name": "pull-empty" }], [{ "name": "pull-odd" }], [{ "name": "not-there" }], [{ "name": "s1" }],
         ]));
-        if self.dice.once_in(10) {
+        if self.rng.once_in(10) {
             spec["os"] = json!({ "name": "linux" });
             let signals = json!(["SIGINT", "SIGUSR1", "SIGQUIT", "SIGTERM", "SIGRTMIN+3"]);
             self.maybe(&mut spec["containers"][0], "lifecycle", 2, &json!([{}]));
@@ -118,7 +118,7 @@ impl Draw {
         ]));
         let policies = json!(["Default", "ClusterFirst", "ClusterFirstWithHostNet"]);
         self.maybe(spec, "dnsPolicy", 6, &policies);
-        if self.dice.once_in(8) {
+        if self.rng.once_in(8) {
             spec["dnsConfig"] = self.one(&json!([
                 { "nameservers": ["10.9.9.9"] },
                 { "searches": ["a.example", "b.example."], "options": [{ "name": "ndots", "value": "3" }, { "name": "edns0" }] },
@@ -134,7 +134,7 @@ impl Draw {
 
     /// Namespaces of the host.
     fn host(&mut self, spec: &mut Value) {
-        if self.dice.once_in(12) {
+        if self.rng.once_in(12) {
             spec["hostNetwork"] = json!(true);
             for container in spec["containers"].as_array_mut().into_iter().flatten() {
                 if container.pointer("/ports/0/name") != Some(&json!("web"))
@@ -152,7 +152,7 @@ impl Draw {
 
     /// The security context of the pod.
     fn pod_rights(&mut self, spec: &mut Value) {
-        if !self.dice.once_in(3) {
+        if !self.rng.once_in(3) {
             return;
         }
         let mut rights = json!({});

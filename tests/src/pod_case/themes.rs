@@ -19,7 +19,7 @@ const STUBBORN: &str = "trap '' TERM; sleep 3600 & wait; wait";
 impl Draw {
     /// Puts the pod into some turn of life; what its client does then, if that is part of it.
     pub(super) fn theme(&mut self, pod: &mut Value) -> Option<Value> {
-        if self.faulty || self.dice.once_in(5) {
+        if self.faulty || self.rng.once_in(5) {
             return None;
         }
         let spec = &mut pod["spec"];
@@ -27,7 +27,7 @@ impl Draw {
         if let Some(fields) = spec.as_object_mut() {
             fields.remove("activeDeadlineSeconds");
         }
-        match self.dice.below(13) {
+        match self.rng.below(13) {
             0 => self.restarts_all(spec),
             1 | 2 => self.dies_of_its_probe(spec),
             3 => self.speaks_grpc(spec),
@@ -51,7 +51,7 @@ impl Draw {
             list.iter().position(|one| one["name"].as_str().is_some_and(|n| n.starts_with('s')))
         });
         let one = match side {
-            Some(at) if self.dice.once_in(2) => &mut spec["initContainers"][at],
+            Some(at) if self.rng.once_in(2) => &mut spec["initContainers"][at],
             _ => &mut spec["containers"][0],
         };
         one["image"] = json!(BUSYBOX);
@@ -89,18 +89,18 @@ impl Draw {
     /// One is killed for what its probe says, once.
     fn dies_of_its_probe(&mut self, spec: &mut Value) {
         self.settles = false;
-        let after = 3 + self.dice.below(3);
+        let after = 3 + self.rng.below(3);
         let rest = self.word(&[STAYS, STAYS, STUBBORN]);
-        let liveness = self.dice.once_in(2);
-        let threshold = 1 + self.dice.below(2);
-        let start = self.dice.once_in(2);
+        let liveness = self.rng.once_in(2);
+        let threshold = 1 + self.rng.below(2);
+        let start = self.rng.once_in(2);
         let hook = self.one(&json!([
             null, null, { "exec": { "command": ["sleep", "1"] } }, { "sleep": { "seconds": 1 } },
             { "exec": { "command": ["false"] } },
         ]));
         let grace = self.one(&json!([null, null, 1, 3]));
-        let ready = self.dice.once_in(3);
-        let period = 1 + self.dice.below(3);
+        let ready = self.rng.once_in(3);
+        let period = 1 + self.rng.below(3);
         let paired = self.seed >= PAIRS;
         let one = self.chosen(spec);
         let bad = json!({ "exec": { "command": ["test", "!", "-e", "/tmp/bad"] },
@@ -139,9 +139,9 @@ impl Draw {
     fn speaks_grpc(&mut self, spec: &mut Value) {
         // Its second port is none that another container of the pod may have.
         let (port, http) = (self.port, 24_000 + self.seed % 1_000);
-        let bad = self.dice.once_in(4);
+        let bad = self.rng.once_in(4);
         let service = self.one(&json!([null, "", "other"]));
-        let unhealthy = self.dice.once_in(3);
+        let unhealthy = self.rng.once_in(3);
         let kind = self.word(&["livenessProbe", "readinessProbe", "startupProbe"]);
         let one = self.chosen(spec);
         one["image"] = json!(AGNHOST);
@@ -168,14 +168,14 @@ impl Draw {
     fn speaks_tls(&mut self, spec: &mut Value) {
         let port = self.port;
         let kind = self.word(&["livenessProbe", "readinessProbe", "startupProbe"]);
-        let plain = self.dice.once_in(4);
+        let plain = self.rng.once_in(4);
         let path = self.word(&[
             "/healthz",
             "/echo?msg=x&code=302",
             "/header?key=User-Agent",
             "/echo?msg=&code=500",
         ]);
-        let hook = self.dice.once_in(2);
+        let hook = self.rng.once_in(2);
         let one = self.chosen(spec);
         one["image"] = json!(AGNHOST);
         let mut args =
@@ -220,7 +220,7 @@ impl Draw {
         for list in ["containers", "initContainers"] {
             for one in spec[list].as_array_mut().into_iter().flatten() {
                 forget(one, &["resources", "resizePolicy"]);
-                if self.dice.once_in(3) {
+                if self.rng.once_in(3) {
                     one["resources"] = self.one(&json!([
                         { "requests": { "cpu": "20m", "memory": "20Mi" } },
                         { "requests": { "cpu": "10m" }, "limits": { "cpu": "200m", "memory": "100Mi" } },
@@ -229,7 +229,7 @@ impl Draw {
             }
         }
         let mut steps = Vec::new();
-        for _ in 0..=self.dice.below(2) {
+        for _ in 0..=self.rng.below(2) {
             let patch = self.one(&json!([
                 { "spec": { "resources": { "limits": { "cpu": "600m" } } } },
                 { "spec": { "resources": { "requests": { "cpu": "150m", "memory": "250Mi" } } } },
@@ -253,7 +253,7 @@ impl Draw {
             "A=plain\\n",
             "export A='1'\\nB='2'\\n",
         ]);
-        let optional = self.dice.once_in(2);
+        let optional = self.rng.once_in(2);
         let file = self.word(&["env", "deep/env"]);
         let name = format!("i{}", spec["initContainers"].as_array().map_or(0, Vec::len));
         push(
@@ -280,8 +280,8 @@ impl Draw {
     /// The client does not wait until all is well.
     fn goes_early(&mut self, spec: &mut Value) -> Option<Value> {
         self.settles = false;
-        let grace = [0, 1, 2, 4][self.dice.below(4)];
-        let moment = self.dice.below(5);
+        let grace = [0, 1, 2, 4][self.rng.below(4)];
+        let moment = self.rng.below(5);
         let mut step = match moment {
             0 => {
                 push(
@@ -346,13 +346,13 @@ impl Draw {
     /// The first of all fails once, under every policy that lets it try again.
     fn init_fails_once(&mut self, spec: &mut Value) {
         self.settles = false;
-        let code = [1, 42][self.dice.below(2)];
+        let code = [1, 42][self.rng.below(2)];
         let mut first = json!({ "name": "i9", "image": BUSYBOX });
         once(&mut first, &format!("sleep 2; exit {code}"), "sleep 1");
         let own = self.one(&json!([null, "Never", "OnFailure"]));
         if !own.is_null() {
             first["restartPolicy"] = own;
-            if self.dice.once_in(2) {
+            if self.rng.once_in(2) {
                 let action = self.word(&["Restart", "RestartAllContainers"]);
                 first["restartPolicyRules"] = json!([{ "action": action, "exitCodes": { "operator": "In", "values": [42] } }]);
             }
@@ -369,10 +369,10 @@ impl Draw {
         let count = spec["containers"].as_array().map_or(0, Vec::len);
         for at in 0..count {
             let end = self.next_end();
-            let code = [0, 1, 42][self.dice.below(3)];
+            let code = [0, 1, 42][self.rng.below(3)];
             let again = self.word(&[STAYS, "sleep 2", "sleep 2; exit 5"]);
             let policy = self.word(&["Never", "OnFailure", "Always"]);
-            let rule = self.dice.once_in(2);
+            let rule = self.rng.once_in(2);
             let one = &mut spec["containers"][at];
             one["image"] = json!(BUSYBOX);
             once(one, &format!("sleep {end}; exit {code}"), again);
@@ -414,7 +414,7 @@ impl Draw {
             "trap '' TERM; sleep 4; echo late",
             "sleep 2; exit 3",
         ]);
-        let threshold = 2 + self.dice.below(2);
+        let threshold = 2 + self.rng.below(2);
         let run = self.word(&[STAYS, STUBBORN]);
         let own = self.one(&json!([null, 1, 2]));
         let one = self.chosen(spec);

@@ -16,9 +16,9 @@ pub(super) struct Volume {
 impl Draw {
     /// Up to three volumes.
     pub(super) fn draw_volumes(&mut self) {
-        let count = [0, 0, 1, 1, 1, 2, 2, 3][self.dice.below(8)];
+        let count = [0, 0, 1, 1, 1, 2, 2, 3][self.rng.below(8)];
         for index in 0..count {
-            let mut volume = match self.dice.below(8) {
+            let mut volume = match self.rng.below(8) {
                 0 | 1 => self.empty_dir(),
                 2 => self.config_map(),
                 3 => self.secret(),
@@ -48,7 +48,7 @@ impl Draw {
     fn config_source(&mut self, name: &str) -> Value {
         let mut of = json!({});
         of[name] = json!(self.word(&["cm1", "cm1", "cm2", "cm3", "odd-keys", "mixed"]));
-        match self.dice.below(6) {
+        match self.rng.below(6) {
             0 => {
                 of[name] = json!("cm1");
                 of["items"] = self.one(&json!([
@@ -70,7 +70,7 @@ impl Draw {
     fn secret(&mut self) -> Volume {
         let mut of = json!({ "secretName": self.word(&["s1", "s2", "binary"]) });
         self.maybe(&mut of, "defaultMode", 3, &json!([256, 288, 292, 384, 511]));
-        match self.dice.below(6) {
+        match self.rng.below(6) {
             0 => {
                 of["secretName"] = json!("s1");
                 of["items"] = json!([{ "key": "pw", "path": "x/pw", "mode": 384 }]);
@@ -110,9 +110,9 @@ impl Draw {
 
     fn projected(&mut self) -> Volume {
         let mut sources = Vec::new();
-        for _ in 0..=self.dice.below(3) {
+        for _ in 0..=self.rng.below(3) {
             let downward = sources.iter().any(|source: &Value| source.get("downwardAPI").is_some());
-            sources.push(match self.dice.below(if downward { 3 } else { 4 }) {
+            sources.push(match self.rng.below(if downward { 3 } else { 4 }) {
                 0 | 1 => json!({ "configMap": self.config_source("name") }),
                 2 => json!({ "secret": { "name": self.word(&["s1", "s2", "binary"]) } }),
                 _ => json!({ "downwardAPI": { "items": self.downward_items() } }),
@@ -145,13 +145,13 @@ impl Draw {
     pub(super) fn mounts(&mut self, container: &mut Value) {
         let mut mounts = Vec::new();
         for index in 0..self.volumes.len() {
-            if self.dice.once_in(5) {
+            if self.rng.once_in(5) {
                 continue;
             }
             let (subs, writable) = (self.volumes[index].subs, self.volumes[index].writable);
             let mut mount =
                 json!({ "name": format!("v{index}"), "mountPath": format!("/mnt/v{index}") });
-            match self.dice.below(10) {
+            match self.rng.below(10) {
                 0 if writable => {
                     mount["subPath"] = json!(self.word(&["sub", "a/b", ".hidden", "a b"]))
                 }
@@ -168,7 +168,7 @@ impl Draw {
                 3 => mount["mountPath"] = json!(format!("/mnt/deep/er/v{index}/")),
                 _ => {}
             }
-            if self.dice.once_in(4) {
+            if self.rng.once_in(4) {
                 mount["readOnly"] = json!(true);
                 let modes = json!(["Disabled", "IfPossible", "Enabled"]);
                 self.maybe(&mut mount, "recursiveReadOnly", 3, &modes);

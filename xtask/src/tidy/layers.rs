@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! L3  agent  rubelet
-//! L2  pods  volumes  resources  node  stats  server      not on each other
-//! L1  ports  telemetry  sys  cri  sockets  kubeapi       not on engine
+//! L2  images  pods  volumes  resources  node  stats  server      not on each other
+//! L1  ports  telemetry  sys  cri  sockets  kubeapi  probes       not on engine
 //! L0  units  api  proto  engine  config                  no runtime, no I/O, no logging
 //! ```
 //!
@@ -27,7 +27,7 @@ enum Layer {
 }
 
 /// The layer of each crate; a crate that is not here is a fault.
-const CRATES: [(&str, Layer); 22] = [
+const CRATES: [(&str, Layer); 24] = [
     ("units", Layer::Pure),
     ("api", Layer::Pure),
     ("proto", Layer::Pure),
@@ -39,6 +39,8 @@ const CRATES: [(&str, Layer); 22] = [
     ("cri", Layer::Edge),
     ("sockets", Layer::Edge),
     ("kubeapi", Layer::Edge),
+    ("probes", Layer::Edge),
+    ("images", Layer::Tasks),
     ("pods", Layer::Tasks),
     ("volumes", Layer::Tasks),
     ("resources", Layer::Tasks),

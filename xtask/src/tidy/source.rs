@@ -50,7 +50,7 @@ pub(super) fn faults(root: &Path) -> Result<Vec<String>> {
 }
 
 /// Rust files and manifests below a folder, sorted.
-fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+pub(super) fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     if !folder.is_dir() {
         return Ok(());
     }

@@ -20,6 +20,7 @@ pub enum VersionRequest {
 }
 
 /// Settings that only flags have.
+/// Many fields: one for each flag.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KubeletFlags {
     /// `--bootstrap-kubeconfig`.
@@ -115,6 +116,16 @@ pub(super) fn target<'a>(
     kubelet: &'a mut KubeletConfiguration,
     flags: &'a mut KubeletFlags,
     ignored: &'a mut Ignored,
+) -> Option<&'a mut dyn FlagTarget> {
+    in_configuration(name, kubelet)
+        .or_else(|| in_flags(name, flags))
+        .or_else(|| in_ignored(name, ignored))
+}
+
+/// Flags that the configuration file has a field for.
+fn in_configuration<'a>(
+    name: &str,
+    kubelet: &'a mut KubeletConfiguration,
 ) -> Option<&'a mut dyn FlagTarget> {
     Some(match name {
         "address" => &mut kubelet.address,
@@ -228,6 +239,13 @@ pub(super) fn target<'a>(
         "vmodule" => &mut kubelet.logging.vmodule,
         "volume-plugin-dir" => &mut kubelet.volume_plugin_dir,
         "volume-stats-agg-period" => &mut kubelet.volume_stats_agg_period,
+        _ => return None,
+    })
+}
+
+/// Flags that are flags only.
+fn in_flags<'a>(name: &str, flags: &'a mut KubeletFlags) -> Option<&'a mut dyn FlagTarget> {
+    Some(match name {
         "bootstrap-kubeconfig" => &mut flags.bootstrap_kubeconfig,
         "cert-dir" => &mut flags.cert_dir,
         "cloud-provider" => &mut flags.cloud_provider,
@@ -253,6 +271,13 @@ pub(super) fn target<'a>(
         "runtime-cgroups" => &mut flags.runtime_cgroups,
         "seccomp-default" => &mut flags.seccomp_default,
         "version" => &mut flags.version,
+        _ => return None,
+    })
+}
+
+/// Flags that have no effect any more.
+fn in_ignored<'a>(name: &str, ignored: &'a mut Ignored) -> Option<&'a mut dyn FlagTarget> {
+    Some(match name {
         "application-metrics-count-limit" => &mut ignored.number,
         "boot-id-file"
         | "container-hints"

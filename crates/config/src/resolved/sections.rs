@@ -65,6 +65,7 @@ pub enum Authorization {
 }
 
 /// Health endpoint and HTTPS API.
+/// Many fields: one for each of its settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Server {
     /// Where health is told; `None` for nowhere.
@@ -172,6 +173,7 @@ pub struct Runtime {
 }
 
 /// This node.
+/// Many fields: one for each of its settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     /// Name instead of the host's, trimmed and in lower case; `None` for the host's.
@@ -367,6 +369,7 @@ pub struct Reservations {
 }
 
 /// Reservations, cgroups, CPU and memory placement.
+/// Many fields: one for each of its settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resources {
     /// What is kept from pods.

@@ -18,7 +18,7 @@ use crate::error::CriError;
 use crate::verify;
 
 impl RuntimeClient {
-    /// Makes a container in a sandbox; gives its id.
+    /// Creates a container in a sandbox; returns its id.
     pub async fn create_container(
         &self,
         sandbox: &str,
@@ -43,7 +43,7 @@ impl RuntimeClient {
         verified(Call::CreateContainer, id, verdict)
     }
 
-    /// Starts a made container.
+    /// Starts a created container.
     pub async fn start_container(&self, container: &str) -> Result<(), CriError> {
         let deadline = Some(self.timeout());
         let message = StartContainerRequest { container_id: container.to_owned() };
@@ -53,8 +53,8 @@ impl RuntimeClient {
         self.invoke(Call::StartContainer, deadline, attempt).await.map(drop)
     }
 
-    /// Stops a container: its stop signal, and after `grace_seconds` a kill. Waits that much longer than
-    /// an ordinary call.
+    /// Stops a container: its stop signal, and after `grace_seconds` SIGKILL. The deadline is that
+    /// much longer than an ordinary call's.
     pub async fn stop_container(
         &self,
         container: &str,
@@ -70,7 +70,7 @@ impl RuntimeClient {
         self.invoke(Call::StopContainer, deadline, attempt).await.map(drop)
     }
 
-    /// Removes a container, by force if it runs. May be repeated.
+    /// Removes a container, by force if it runs. Idempotent.
     pub async fn remove_container(&self, container: &str) -> Result<(), CriError> {
         let deadline = Some(self.timeout());
         let message = RemoveContainerRequest { container_id: container.to_owned() };
@@ -89,7 +89,7 @@ impl RuntimeClient {
         self.list(Service::Runtime, streamed, self.list_containers_plain(filter)).await
     }
 
-    /// The same as a stream, gathered.
+    /// The same, from the streamed list.
     pub async fn stream_containers(
         &self,
         filter: Option<ContainerFilter>,
@@ -153,13 +153,13 @@ impl RuntimeClient {
         updated.map(drop)
     }
 
-    /// A count that grows with every attempt to change a container's resources. Whoever remembers them
-    /// compares it.
+    /// A count that grows with every attempt to change a container's resources. A cache of
+    /// resources is valid while it stays the same.
     pub fn resource_updates(&self) -> u64 {
         self.inner.resource_updates.load(Ordering::Acquire)
     }
 
-    /// Makes the runtime open a container's log file anew, after a rotation.
+    /// Makes the runtime reopen a container's log file, after a rotation.
     pub async fn reopen_container_log(&self, container: &str) -> Result<(), CriError> {
         let deadline = Some(self.timeout());
         let message = ReopenContainerLogRequest { container_id: container.to_owned() };
@@ -169,8 +169,8 @@ impl RuntimeClient {
         self.invoke(Call::ReopenContainerLog, deadline, attempt).await.map(drop)
     }
 
-    /// Writes a checkpoint of a container to a file. The time given counts only when it is longer than that of
-    /// an ordinary call.
+    /// Writes a checkpoint of a container to a file. The given timeout counts only if it is longer
+    /// than that of an ordinary call.
     pub async fn checkpoint_container(
         &self,
         container: &str,

@@ -1,6 +1,7 @@
-//! containerd's content store, which is behind the same socket as its CRI: how far a pull is.
+//! containerd's content store, which is served on the same socket as its CRI: the progress of a
+//! pull.
 //!
-//! Not part of CRI: a runtime that lacks it is asked once, and every fault means "nothing is known".
+//! Not part of CRI: a runtime that lacks it is asked once, and every error means "unknown".
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,13 +13,13 @@ use tonic::{Code, Request, Status};
 
 use super::RuntimeClient;
 
-/// How long the store may take to answer: nobody waits long for news of a progress.
+/// The deadline of a call: progress is not worth waiting for.
 const LIMIT: Duration = Duration::from_secs(3);
-/// Where containerd keeps what CRI asked it for.
+/// The namespace in which containerd stores images pulled over CRI.
 const NAMESPACE: &str = "k8s.io";
 
 impl RuntimeClient {
-    /// What the store is taking in.
+    /// The ingests in progress.
     pub async fn content_intakes(&self) -> Option<Vec<IntakeStatus>> {
         let mut store = self.inner.content.clone();
         let request = scoped(ListStatusesRequest::default());
@@ -26,7 +27,7 @@ impl RuntimeClient {
         Some(self.content(answer).await?.into_inner().statuses)
     }
 
-    /// Everything the store holds.
+    /// All content in the store.
     pub async fn content_held(&self) -> Option<Vec<Info>> {
         let mut store = self.inner.content.clone();
         let request = scoped(ListContentRequest::default());
@@ -41,7 +42,7 @@ impl RuntimeClient {
         self.content(all).await
     }
 
-    /// The bytes of one thing that the store holds; `None` also if it has more than `most`.
+    /// One content blob; `None` also if it is larger than `most`.
     pub async fn content_read(&self, digest: &str, most: usize) -> Option<Vec<u8>> {
         let mut store = self.inner.content.clone();
         let request = scoped(ReadContentRequest { digest: digest.to_owned(), offset: 0, size: 0 });
@@ -69,11 +70,11 @@ impl RuntimeClient {
                 if status.code() == Code::Unimplemented {
                     self.inner.lacks_content.store(true, Ordering::Relaxed);
                 }
-                tracing::debug!(err = status.message(), "content store");
+                tracing::debug!(err = status.message(), "Failed to query the content store");
                 None
             }
             Err(_) => {
-                tracing::debug!("content store does not answer");
+                tracing::debug!("Timeout of the content store");
                 None
             }
         }

@@ -19,7 +19,7 @@ impl RuntimeClient {
         self.list(Service::Image, streamed, self.list_images_plain(filter)).await
     }
 
-    /// The same as a stream, gathered.
+    /// The same, from the streamed list.
     pub async fn stream_images(&self, filter: Option<ImageFilter>) -> Result<Vec<Image>, CriError> {
         let deadline = Some(self.timeout());
         let message = StreamImagesRequest { filter };
@@ -40,7 +40,7 @@ impl RuntimeClient {
         Ok(self.invoke(Call::ListImages, deadline, attempt).await?.images)
     }
 
-    /// What is known of an image; its `image` is unset if it is not there.
+    /// The status of an image; its `image` is unset if it is not present.
     pub async fn image_status(
         &self,
         image: ImageSpec,
@@ -57,7 +57,7 @@ impl RuntimeClient {
         verified(Call::ImageStatus, answer, verdict)
     }
 
-    /// Pulls an image; gives its reference. A pull has no deadline: drop the future to cancel it.
+    /// Pulls an image; returns its reference. A pull has no deadline: drop the future to cancel it.
     pub async fn pull_image(
         &self,
         image: ImageSpec,
@@ -76,7 +76,7 @@ impl RuntimeClient {
         verified(Call::PullImage, reference, verdict)
     }
 
-    /// Removes an image. May be repeated.
+    /// Removes an image. Idempotent.
     pub async fn remove_image(&self, image: ImageSpec) -> Result<(), CriError> {
         let deadline = Some(self.timeout());
         let message = RemoveImageRequest { image: Some(image) };
@@ -86,7 +86,7 @@ impl RuntimeClient {
         self.invoke(Call::RemoveImage, deadline, attempt).await.map(drop)
     }
 
-    /// The filesystems images and containers live on.
+    /// The filesystems of images and containers.
     pub async fn image_fs_info(&self) -> Result<ImageFsInfoResponse, CriError> {
         let deadline = Some(self.timeout());
         let mut service = self.image_service();

@@ -18,7 +18,7 @@ impl RuntimeClient {
         verified(Call::Version, answer, verdict)
     }
 
-    /// Whether the runtime answers at all.
+    /// Whether the runtime responds at all.
     pub(super) async fn ping(&self) -> Result<(), CriError> {
         self.ask_version("").await.map(drop)
     }
@@ -54,7 +54,7 @@ impl RuntimeClient {
         self.invoke(Call::RuntimeConfig, deadline, attempt).await
     }
 
-    /// Tells the runtime about the node (the pod network's range).
+    /// Sends the node's configuration (the pod CIDR) to the runtime.
     pub async fn update_runtime_config(&self, config: RuntimeConfig) -> Result<(), CriError> {
         let deadline = Some(self.timeout());
         let message = UpdateRuntimeConfigRequest { runtime_config: Some(config) };

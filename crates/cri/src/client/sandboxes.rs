@@ -13,7 +13,7 @@ use crate::error::CriError;
 use crate::verify;
 
 impl RuntimeClient {
-    /// Makes and starts a sandbox; gives its id. May take twice the ordinary time.
+    /// Creates and starts a sandbox; returns its id. The deadline is twice the ordinary one.
     pub async fn run_pod_sandbox(
         &self,
         config: PodSandboxConfig,
@@ -34,7 +34,7 @@ impl RuntimeClient {
         verified(Call::RunPodSandbox, id, verdict)
     }
 
-    /// Stops a sandbox and everything in it. May be repeated.
+    /// Stops a sandbox and everything in it. Idempotent.
     pub async fn stop_pod_sandbox(&self, sandbox: &str) -> Result<(), CriError> {
         let deadline = Some(self.timeout());
         let message = StopPodSandboxRequest { pod_sandbox_id: sandbox.to_owned() };
@@ -44,7 +44,7 @@ impl RuntimeClient {
         self.invoke(Call::StopPodSandbox, deadline, attempt).await.map(drop)
     }
 
-    /// Removes a sandbox and everything in it. May be repeated.
+    /// Removes a sandbox and everything in it. Idempotent.
     pub async fn remove_pod_sandbox(&self, sandbox: &str) -> Result<(), CriError> {
         let deadline = Some(self.timeout());
         let message = RemovePodSandboxRequest { pod_sandbox_id: sandbox.to_owned() };
@@ -79,7 +79,7 @@ impl RuntimeClient {
         self.list(Service::Runtime, streamed, self.list_pod_sandbox_plain(filter)).await
     }
 
-    /// The same as a stream, gathered.
+    /// The same, from the streamed list.
     pub async fn stream_pod_sandboxes(
         &self,
         filter: Option<PodSandboxFilter>,
@@ -106,7 +106,7 @@ impl RuntimeClient {
         Ok(self.invoke(Call::ListPodSandbox, deadline, attempt).await?.items)
     }
 
-    /// Tells the runtime that a pod's resources changed.
+    /// Informs the runtime that a pod's resources changed.
     pub async fn update_pod_sandbox_resources(
         &self,
         message: UpdatePodSandboxResourcesRequest,

@@ -1,4 +1,4 @@
-//! Calls about usage.
+//! Calls about resource usage.
 
 use proto::cri_v1::{
     ContainerStats, ContainerStatsFilter, ContainerStatsRequest, ListContainerStatsRequest,
@@ -35,7 +35,7 @@ impl RuntimeClient {
         self.list(Service::Runtime, streamed, self.list_container_stats_plain(filter)).await
     }
 
-    /// The same as a stream, gathered.
+    /// The same, from the streamed list.
     pub async fn stream_container_stats(
         &self,
         filter: Option<ContainerStatsFilter>,
@@ -84,7 +84,7 @@ impl RuntimeClient {
         self.list(Service::Runtime, streamed, self.list_pod_sandbox_stats_plain(filter)).await
     }
 
-    /// The same as a stream, gathered.
+    /// The same, from the streamed list.
     pub async fn stream_pod_sandbox_stats(
         &self,
         filter: Option<PodSandboxStatsFilter>,
@@ -131,7 +131,7 @@ impl RuntimeClient {
         self.list(Service::Runtime, streamed, self.list_pod_sandbox_metrics_plain()).await
     }
 
-    /// The same as a stream, gathered.
+    /// The same, from the streamed list.
     pub async fn stream_pod_sandbox_metrics(&self) -> Result<Vec<PodSandboxMetrics>, CriError> {
         let deadline = Some(self.timeout());
         let message = StreamPodSandboxMetricsRequest {};

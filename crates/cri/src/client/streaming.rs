@@ -13,9 +13,9 @@ use crate::error::CriError;
 pub struct ExecOutput {
     /// Its exit code.
     pub exit_code: i32,
-    /// What it wrote, as far as the runtime kept it.
+    /// Its stdout, possibly truncated by the runtime.
     pub stdout: Vec<u8>,
-    /// What it wrote to stderr, likewise.
+    /// Its stderr, likewise.
     pub stderr: Vec<u8>,
 }
 
@@ -32,7 +32,8 @@ impl ExecOutput {
 }
 
 impl RuntimeClient {
-    /// Runs a command to its end. The runtime ends it after `timeout`; without one there is no deadline at all.
+    /// Runs a command to completion. The runtime kills it after `timeout`; without one there is no
+    /// deadline at all.
     pub async fn exec_sync(
         &self,
         container: &str,
@@ -63,7 +64,7 @@ impl RuntimeClient {
         }
     }
 
-    /// The address at which a command's streams can be had.
+    /// The URL for the streams of a command.
     pub async fn exec(&self, message: ExecRequest) -> Result<String, CriError> {
         let deadline = Some(self.timeout());
         let mut service = self.runtime_service();
@@ -72,7 +73,7 @@ impl RuntimeClient {
         with_url(Call::Exec, url)
     }
 
-    /// The address at which a running container's streams can be had.
+    /// The URL for the streams of a running container.
     pub async fn attach(&self, message: AttachRequest) -> Result<String, CriError> {
         let deadline = Some(self.timeout());
         let mut service = self.runtime_service();
@@ -81,7 +82,7 @@ impl RuntimeClient {
         with_url(Call::Attach, url)
     }
 
-    /// The address at which a sandbox's ports can be had.
+    /// The URL for the forwarded ports of a sandbox.
     pub async fn port_forward(&self, sandbox: &str, ports: &[i32]) -> Result<String, CriError> {
         let deadline = Some(self.timeout());
         let message =

@@ -2,9 +2,9 @@
 
 use super::preempt::{self, Need, Victims};
 use super::{AdmissionView, Rejection, is_critical, matches_node, untolerated};
-use crate::pod::{is_sidecar, is_static};
 use crate::resources::{Amounts, Counting, Side, amounts, of_pod};
 use api::core::v1::{Node, Pod};
+use api::pod::{ContainerExt, PodExt};
 use std::collections::BTreeMap;
 use units::Quantity;
 
@@ -15,11 +15,11 @@ pub enum Failure {
     Insufficient {
         /// Its name.
         resource: String,
-        /// What the pod asks for (CPU in milli-units).
+        /// What the pod requests (CPU in milli-units).
         requested: i64,
-        /// What other pods hold.
+        /// The other pods' requests.
         used: i64,
-        /// What the node has for pods.
+        /// The node's allocatable amount.
         capacity: i64,
     },
     /// A named predicate fails.
@@ -48,7 +48,7 @@ impl Failure {
     }
 }
 
-/// Checks a pod; a critical one may need others to go first.
+/// Checks a pod; a critical one may preempt others.
 pub(super) fn check(view: &AdmissionView<'_>) -> Result<Option<Victims>, Rejection> {
     let Some(node) = view.node else {
         return Err(Rejection::new("InvalidNodeInfo", "Kubelet cannot get node info."));
@@ -138,7 +138,7 @@ pub fn failures(view: &AdmissionView<'_>) -> Vec<Failure> {
         "node(s) didn't have free ports for the requested pod ports",
     );
     predicate(
-        !is_static(view.pod) && untolerated(view.pod, node, view.config.taint_comparison),
+        !view.pod.is_static() && untolerated(view.pod, node, view.config.taint_comparison),
         "TaintToleration",
         "node(s) had taints that the pod didn't tolerate",
     );
@@ -224,7 +224,7 @@ pub(super) fn whole(name: &str, quantity: Quantity) -> i64 {
 /// A host port in use: address, protocol, port.
 fn host_ports(pod: &Pod) -> Vec<(String, String, i32)> {
     let Some(spec) = &pod.spec else { return Vec::new() };
-    let sidecars = spec.init_containers.iter().flatten().filter(|c| is_sidecar(c));
+    let sidecars = spec.init_containers.iter().flatten().filter(|c| c.is_sidecar());
     spec.containers
         .iter()
         .chain(sidecars)

@@ -1,6 +1,7 @@
-//! Which pods go so that a critical one fits (upstream: `preemption`).
+//! Which pods are preempted so that a critical one fits (upstream: `preemption`).
 //!
-//! Higher QoS is spared: guaranteed pods only for what all others cannot give, then burstable ones, then best effort.
+//! Higher QoS is spared: guaranteed pods are chosen only for what all others cannot free, then burstable ones, then best
+//! effort.
 
 use super::predicates::whole;
 use super::{is_critical, priority};
@@ -38,7 +39,7 @@ pub struct Victims {
 )]
 pub struct NotEnough(String);
 
-/// What a pre-empted pod shows.
+/// The status of a pre-empted pod.
 pub fn status(generation: Option<i64>) -> StatusOverride {
     StatusOverride {
         reason: REASON.to_owned(),
@@ -125,7 +126,7 @@ impl Crowd<'_> {
         Err(NotEnough(format!("[{list}]")))
     }
 
-    /// Takes the pod closest to what is needed until nothing is.
+    /// Repeatedly takes the pod whose requests are closest to what is still needed.
     fn nearest(&self, mut pool: Vec<usize>, mut needs: Vec<Need>) -> Result<Vec<usize>, NotEnough> {
         let mut chosen = Vec::new();
         while !needs.is_empty() {

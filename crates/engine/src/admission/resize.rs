@@ -35,7 +35,7 @@ const EXCLUSIVE_CPUS: &str =
 const EXCLUSIVE_MEMORY: &str =
     "Resize is infeasible for Guaranteed Pods alongside Memory Manager policy \"Static\"";
 
-/// What metrics call the obstacle of a resize that can never work here.
+/// The metric label for why a resize is infeasible.
 pub fn infeasible_detail(refusal: &Rejection) -> Option<&'static str> {
     let named = [
         (SWAP, "swap_limitation"),
@@ -110,10 +110,10 @@ fn changes_swapped_memory(from: &Pod, to: &Pod, old: &PodSpec, new: &PodSpec) ->
     })
 }
 
-/// What decides when a pending resize is tried.
+/// A pending resize, with what decides its order.
 #[derive(Debug, Clone, Copy)]
 pub struct PendingResize<'a> {
-    /// The pod with the resources it wishes.
+    /// The pod with its desired resources.
     pub wished: &'a Pod,
     /// The pod as it is allocated now.
     pub allocated: &'a Pod,

@@ -205,7 +205,7 @@ fn labels_names_ports_and_taints_decide() {
         "TaintToleration: Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate"
     );
     desk.pod.metadata.annotations =
-        Some([(crate::pod::SOURCE_ANNOTATION.to_owned(), "file".to_owned())].into());
+        Some([(api::pod::SOURCE_ANNOTATION.to_owned(), "file".to_owned())].into());
     assert_eq!(desk.text(), "ok", "static pods tolerate everything");
 }
 

@@ -1,4 +1,4 @@
-//! What the node keeps from pods: limits of the top cgroups, and whether the reservation fits (kubelet:
+//! Node allocatable: limits of the top-level cgroups, and whether the reservation fits (kubelet:
 //! `getCgroupConfig`, `validateNodeAllocatable`).
 
 use super::{Limits, shares};
@@ -14,11 +14,11 @@ pub type ResourceList = BTreeMap<String, Quantity>;
 pub enum Enforced {
     /// All.
     All,
-    /// Only what can be taken back at any time: CPU.
+    /// Only compressible resources: CPU.
     Compressible,
 }
 
-/// Limits of a cgroup that may use these amounts. `cpus` are all CPUs where nobody has exclusive ones.
+/// Limits of a cgroup for these amounts. `cpus` is the set of all CPUs if there are no exclusive ones.
 pub fn list_limits(list: &ResourceList, enforced: Enforced, cpus: Option<&str>) -> Limits {
     let all = enforced == Enforced::All;
     let amount = |name: &str| list.get(name).filter(|_| all).map(|q| q.value());
@@ -59,7 +59,7 @@ pub fn over_reserved(capacity: &ResourceList, reserved: &[&ResourceList]) -> Opt
             let parts = reserved.iter().filter_map(|list| list.get(name));
             let parts: Vec<Quantity> = parts.copied().filter(|part| !part.is_zero()).collect();
             let sum = parts.iter().copied().reduce(Quantity::saturating_add)?;
-            // Processors are counted in thousandths, what is kept of them as it was written.
+            // CPU capacity is held in thousandths, reservations as they were written.
             let held = if parts.iter().all(is_whole) { Held::Whole } else { Held::Thousandths };
             let had =
                 if name == "cpu" || !is_whole(whole) { Held::Thousandths } else { Held::Whole };
@@ -81,14 +81,14 @@ fn is_whole(quantity: &Quantity) -> bool {
     quantity.value().saturating_mul(1000) == quantity.milli_value()
 }
 
-/// In what an amount is counted.
+/// The unit in which Go holds an amount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Held {
     Whole,
     Thousandths,
 }
 
-/// A quantity as Go prints the structure: amount and scale, no big number, no text kept.
+/// A quantity as Go prints its struct: amount and scale, without a big number and without cached text.
 fn dump(quantity: Quantity, held: Held) -> String {
     let (amount, scale) = match held {
         Held::Whole => (quantity.value(), 0),

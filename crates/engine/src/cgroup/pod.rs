@@ -1,12 +1,12 @@
 //! The limits of pod and QoS cgroups (kubelet: `ResourceConfigForPod`, `qosContainerManagerImpl`).
 
-use super::{HUGETLB_UNLIMITED, Limits, MIN_SHARES, quota_us, shares};
-use crate::pod::is_sidecar;
+use super::{HUGETLB_UNLIMITED, Limits, MIN_SHARES, quota_us, shares, weight};
 use crate::resources::{Counting, QosClass, Side, of_pod, qos_class, side_of};
 use api::core::v1::Pod;
+use api::pod::ContainerExt;
 use std::collections::BTreeMap;
 
-/// What a pod asks for, summed up over its containers, overhead included.
+/// A pod's requests and limits, summed over its containers, overhead included.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodAsk {
     /// Its QoS level.
@@ -21,7 +21,7 @@ pub struct PodAsk {
     pub memory_limit: Option<i64>,
     /// Huge page bytes by page size name (`2MB`).
     pub hugepages: BTreeMap<String, u64>,
-    /// A container holds exclusive CPUs, so that no quota may slow it down.
+    /// A container has exclusive CPUs, so no quota is set.
     pub exclusive_cpus: bool,
 }
 
@@ -34,13 +34,13 @@ pub fn pod_ask(pod: &Pod, pod_level: bool) -> PodAsk {
         let Some(spec) = &pod.spec else { return false };
         let has =
             |resources| side_of(resources, Side::Limits).get(name).is_some_and(|q| !q.is_zero());
-        // Init containers are counted with the sidecars before them, so that one limit serves them all.
+        // An init container is added to the sidecars before it: they run at the same time.
         let mut sidecars = false;
         let mut init = spec.init_containers.iter().flatten();
         let all = spec.containers.iter().all(|c| has(c.resources.as_ref()))
             && init.all(|c| {
                 let own = has(c.resources.as_ref());
-                sidecars |= own && is_sidecar(c);
+                sidecars |= own && c.is_sidecar();
                 own || sidecars
             });
         all || (pod_level && has(spec.resources.as_ref()))
@@ -116,14 +116,14 @@ pub fn pod_limits(ask: &PodAsk, policy: &PodLimitPolicy) -> Limits {
     limits
 }
 
-/// The file of version 2 that protects a pod's memory request, and its value; `None` if nothing does.
+/// The version 2 file that protects a pod's memory request, and its value; `None` if the request is not protected.
 pub fn pod_protection(ask: &PodAsk, protection: MemoryProtection) -> Option<(String, String)> {
     let protects = protection == MemoryProtection::Tiered && ask.memory_request > 0;
     let file = if ask.level == QosClass::Guaranteed { "memory.min" } else { "memory.low" };
     protects.then(|| (file.to_owned(), ask.memory_request.to_string()))
 }
 
-/// Limits of the cgroup of a pod that is gone while something of it is left (kubelet: `ReduceCPULimits`).
+/// Limits for the cgroup of a removed pod whose processes still run (kubelet: `ReduceCPULimits`).
 pub fn starved() -> Limits {
     Limits { cpu_shares: Some(MIN_SHARES), hugetlb: Some(BTreeMap::new()), ..Limits::default() }
 }
@@ -149,7 +149,7 @@ pub struct QosPolicy {
     pub protection: MemoryProtection,
 }
 
-/// Bytes that are protected for Guaranteed pods for sure, and for Burstable pods as far as possible.
+/// Bytes protected by `memory.min` for Guaranteed pods, and by `memory.low` for Burstable pods.
 pub fn protected_memory<'a>(
     asks: impl Iterator<Item = &'a PodAsk>,
     policy: &QosPolicy,
@@ -164,6 +164,46 @@ pub fn protected_memory<'a>(
     })
 }
 
+/// The present values of a QoS level; `None` and absent files are unknown.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LevelValues {
+    /// CPU shares on version 1.
+    pub cpu_shares: Option<u64>,
+    /// CPU weight on version 2.
+    pub cpu_weight: Option<u64>,
+    /// Version 2 files by name.
+    pub unified: BTreeMap<String, u64>,
+}
+
+/// The part of a level's limits that may be written while not all pods are known: a sum over some of them is too low,
+/// and the limit of lower levels too high.
+pub fn only_raised(limits: Limits, now: &LevelValues) -> Limits {
+    let raises_cpu = |shares: &u64| {
+        now.cpu_shares.is_none_or(|now| *shares > now)
+            && now.cpu_weight.is_none_or(|now| weight(*shares) > now)
+    };
+    let raises = |file: &str, value: &str| {
+        let value = value.parse::<u64>().ok();
+        now.unified.get(file).is_none_or(|now| value.is_some_and(|value| value > *now))
+    };
+    Limits {
+        cpu_shares: limits.cpu_shares.filter(raises_cpu),
+        memory_bytes: None,
+        unified: limits.unified.into_iter().filter(|(file, value)| raises(file, value)).collect(),
+        ..limits
+    }
+}
+
+/// Limits of a QoS cgroup that do not depend on its pods.
+pub fn unsummed(level: QosClass, page_sizes: &[String]) -> Limits {
+    let hugetlb = page_sizes.iter().map(|size| (size.clone(), HUGETLB_UNLIMITED)).collect();
+    Limits {
+        cpu_shares: (level == QosClass::BestEffort).then_some(MIN_SHARES),
+        hugetlb: Some(hugetlb),
+        ..Limits::default()
+    }
+}
+
 /// Limits of the two QoS cgroups, and what `kubepods` gets with them, from the active pods.
 pub fn qos_limits<'a>(
     asks: impl Iterator<Item = &'a PodAsk> + Clone,
@@ -176,20 +216,14 @@ pub fn qos_limits<'a>(
     let cpu = sum(QosClass::Burstable, |ask| ask.cpu_request_milli);
     let guaranteed = sum(QosClass::Guaranteed, |ask| ask.memory_request);
     let burstable = sum(QosClass::Burstable, |ask| ask.memory_request);
-    let hugetlb: BTreeMap<String, u64> =
-        page_sizes.iter().map(|size| (size.clone(), HUGETLB_UNLIMITED)).collect();
-    let level =
-        |cpu_shares| Limits { cpu_shares, hugetlb: Some(hugetlb.clone()), ..Limits::default() };
-    let mut all = BTreeMap::from([
-        (QosClass::Guaranteed, level(None)),
-        (QosClass::Burstable, level(Some(shares(cpu)))),
-        (QosClass::BestEffort, level(Some(MIN_SHARES))),
-    ]);
+    let classes = [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort];
+    let mut all = BTreeMap::from(classes.map(|level| (level, unsummed(level, page_sizes))));
     let mut set = |class, change: &dyn Fn(&mut Limits)| {
         if let Some(limits) = all.get_mut(&class) {
             change(limits);
         }
     };
+    set(QosClass::Burstable, &|limits| limits.cpu_shares = Some(shares(cpu)));
     if let Some((percent, allocatable)) = policy.reserved.filter(|(_, memory)| *memory != 0) {
         let share = |requests: i64| requests.saturating_mul(percent) / 100;
         let for_burstable = allocatable.saturating_sub(share(guaranteed));
@@ -346,6 +380,29 @@ mod tests {
         assert_eq!(protected(MemoryProtection::Tiered), (text("2048"), text("1024")));
         assert_eq!(protected(MemoryProtection::Cleared), (text("0"), text("0")));
         assert_eq!(protected(MemoryProtection::Off), (None, None));
+    }
+
+    #[test]
+    fn while_pods_are_missing_a_level_is_only_raised() {
+        let limits = Limits {
+            cpu_shares: Some(1024),
+            memory_bytes: Some(5),
+            hugetlb: Some(BTreeMap::new()),
+            unified: [("memory.min", "10"), ("memory.low", "10")]
+                .map(|(file, value)| (file.to_owned(), value.to_owned()))
+                .into(),
+            ..Limits::default()
+        };
+        let with = |cpu_shares, cpu_weight, memory_min| {
+            let unified = BTreeMap::from([("memory.min".to_owned(), memory_min)]);
+            only_raised(limits.clone(), &LevelValues { cpu_shares, cpu_weight, unified })
+        };
+        assert_eq!(with(Some(512), None, 9), Limits { memory_bytes: None, ..limits.clone() });
+        assert_eq!(with(Some(1536), None, 9).cpu_shares, None);
+        assert_eq!(with(None, Some(39), 9).cpu_shares, None);
+        assert_eq!(with(None, Some(38), 9).cpu_shares, Some(1024));
+        let kept: Vec<String> = with(None, None, 11).unified.into_keys().collect();
+        assert_eq!(kept, ["memory.low"]);
     }
 
     #[test]

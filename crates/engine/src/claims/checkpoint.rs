@@ -1,6 +1,6 @@
 //! `dra_manager_state`: the claims of this node, in the Go kubelet's form.
 
-use super::book::{ClaimBook, PreparedClaim, PreparedDevice};
+use super::state::{ClaimState, PreparedClaim, PreparedDevice};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use units::gojson::{self, Shape};
@@ -12,15 +12,15 @@ pub const FILE: &str = "dra_manager_state";
 /// Why a file cannot be used; the words are upstream's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CheckpointError {
-    /// It is no checkpoint.
+    /// It is not a checkpoint.
     #[error("GetOrCreate() on checkpoint state: failed to get checkpoint {FILE}: {0}")]
     Malformed(String),
-    /// Its checksum is another.
+    /// Its checksum is wrong.
     #[error(
         "GetOrCreate() on checkpoint state: failed to get checkpoint {FILE}: checkpoint is corrupted"
     )]
     Corrupt,
-    /// What it holds are no claims.
+    /// Its content is not a list of claims.
     #[error("GetEntries() on checkpoint: {0}")]
     Content(String),
 }
@@ -33,7 +33,7 @@ struct Envelope {
     checksum: u32,
 }
 
-/// An envelope as it is read: what is missing is as in the first file.
+/// The checkpoint envelope as it is read; missing fields have the values of the first file.
 #[derive(Debug, Deserialize)]
 struct Read {
     #[serde(rename = "Data", default)]
@@ -99,18 +99,18 @@ struct Device {
     cdi: Option<Vec<String>>,
 }
 
-/// The first file of a node: nothing is known of any claim.
+/// The first file of a node: no claims.
 pub fn first() -> Result<String, serde_json::Error> {
     envelope(None)
 }
 
-impl ClaimBook {
-    /// The book as a file.
+impl ClaimState {
+    /// The checkpoint of this state.
     pub fn to_checkpoint(&self) -> Result<String, serde_json::Error> {
         envelope(Some(self.claims.values().map(Claim::of).collect()))
     }
 
-    /// The book of a file. Nothing counts as prepared: drivers are asked again.
+    /// The state in a checkpoint. No claim counts as prepared: drivers are called again.
     pub fn restore(text: &str) -> Result<Self, CheckpointError> {
         let malformed = |text: &str, error| CheckpointError::Malformed(gojson::fault(text, &error));
         let read: Read = gojson::decode(text, ENVELOPE).map_err(|error| malformed(text, error))?;
@@ -212,13 +212,13 @@ mod tests {
     #[test]
     fn a_changed_file_is_refused() {
         let changed = first().unwrap().replace("4010664294", "1");
-        assert!(matches!(ClaimBook::restore(&changed), Err(CheckpointError::Corrupt)));
+        assert!(matches!(ClaimState::restore(&changed), Err(CheckpointError::Corrupt)));
     }
 
     #[test]
     fn an_empty_object_is_the_first_file_and_other_text_is_refused_in_gos_words() {
-        assert!(ClaimBook::restore("{}").unwrap().claims.is_empty());
-        let fault = |text: &str| ClaimBook::restore(text).unwrap_err().to_string();
+        assert!(ClaimState::restore("{}").unwrap().claims.is_empty());
+        let fault = |text: &str| ClaimState::restore(text).unwrap_err().to_string();
         let get = "GetOrCreate() on checkpoint state: failed to get checkpoint dra_manager_state: ";
         assert_eq!(fault(""), format!("{get}unexpected end of JSON input"));
         assert_eq!(

@@ -1,18 +1,21 @@
 //! Health of devices that drivers of dynamic resources report, and its file `dra_health_state`.
 
-use super::book::{ClaimBook, PreparedDevice};
 use super::rules::{ClaimRules, container_requests};
+use super::state::{ClaimState, PreparedDevice};
 use api::core::v1::{Container, Pod, ResourceHealth, ResourceStatus};
+use api::pod::PodExt;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Name of the file.
 pub const FILE: &str = "dra_health_state";
-/// How long a report holds unless it says otherwise.
+/// How long a report is valid unless it says otherwise.
 const DEFAULT_SECONDS: i64 = 30;
 const MAX_MESSAGE: usize = 1024;
 const NANOS: i64 = 1_000_000_000;
+/// Limit of devices of one driver. A driver can report any names, and they are dropped only when it stops reporting.
+const MOST_DEVICES: usize = 65_536;
 
 /// One device's health as last reported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,16 +32,16 @@ pub struct DeviceHealth {
     /// When it was reported.
     #[serde(rename = "LastUpdated")]
     pub updated: Timestamp,
-    /// How long that holds, in nanoseconds.
+    /// How long the report is valid, in nanoseconds.
     #[serde(rename = "HealthCheckTimeout", default)]
     pub holds: i64,
-    /// More about it.
+    /// Details.
     #[serde(rename = "Message", default)]
     pub message: String,
 }
 
 impl DeviceHealth {
-    /// A report; a time of zero or less means the default, a long message is cut.
+    /// A report; a timeout of zero or less means the default, a long message is truncated.
     pub fn reported(
         (pool, device): (&str, &str),
         health: &str,
@@ -74,7 +77,7 @@ fn cut(message: &str) -> String {
 /// Health by driver and `pool/device`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct HealthBook {
+pub struct HealthState {
     drivers: BTreeMap<String, DriverHealth>,
 }
 
@@ -84,8 +87,8 @@ struct DriverHealth {
     devices: BTreeMap<String, DeviceHealth>,
 }
 
-impl HealthBook {
-    /// Takes in a driver's report; returns the devices (pool, name) whose health is another now.
+impl HealthState {
+    /// Records a driver's report; returns the devices (pool, name) whose health changed.
     pub fn report(
         &mut self,
         driver: &str,
@@ -107,6 +110,13 @@ impl HealthBook {
             reported.insert(key.clone());
             known.insert(key, device);
         }
+        let excess = known.len().saturating_sub(MOST_DEVICES);
+        if excess > 0 {
+            // Devices that are not in this report are dropped first.
+            let old = known.keys().filter(|key| !reported.contains(*key)).chain(&reported);
+            let old: Vec<String> = old.take(excess).cloned().collect();
+            old.iter().for_each(|key| drop(known.remove(key)));
+        }
         for (key, device) in known {
             if !reported.contains(key) && device.health != "Unknown" && device.is_old(now) {
                 device.health = "Unknown".to_owned();
@@ -118,7 +128,7 @@ impl HealthBook {
         changed
     }
 
-    /// A driver no longer reports: nothing is known of its devices.
+    /// Drops the health of a driver's devices, when it no longer reports.
     pub fn forget(&mut self, driver: &str) {
         self.drivers.remove(driver);
     }
@@ -132,16 +142,16 @@ impl HealthBook {
         }
     }
 
-    /// What a container's status shows of its claims (upstream: `UpdateAllocatedResourcesStatus`).
+    /// The device health in a container's status (upstream: `UpdateAllocatedResourcesStatus`).
     pub fn status(
         &self,
-        book: &ClaimBook,
+        state: &ClaimState,
         pod: &Pod,
         container: &Container,
         with_message: bool,
         now: Timestamp,
     ) -> Vec<ResourceStatus> {
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let namespace = pod.namespace_str();
         let claims = container.resources.as_ref().and_then(|r| r.claims.as_ref());
         let mut shown: BTreeMap<String, Vec<ResourceHealth>> = BTreeMap::new();
         for claim in claims.into_iter().flatten() {
@@ -154,7 +164,7 @@ impl HealthBook {
                 ..Container::default()
             };
             let used = container_requests(pod, &one, ClaimRules::default()).unwrap_or_default();
-            let Some(prepared) = used.first().and_then(|(name, _)| book.get(namespace, name))
+            let Some(prepared) = used.first().and_then(|(name, _)| state.get(namespace, name))
             else {
                 continue;
             };

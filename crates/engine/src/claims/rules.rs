@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const SCHEDULING: &str = "scheduling.k8s.io";
 const CLASS_PREFIX: &str = "deviceclass.resource.kubernetes.io/";
 
-/// What the gates allow.
+/// Feature gates of claims.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ClaimRules {
     /// Gate DRAExtendedResource.
@@ -26,7 +26,7 @@ pub struct PodClaim {
     pub entry: Option<String>,
     /// Name of the object.
     pub name: String,
-    /// It was made for the pod, whose property it must be.
+    /// It was generated for the pod, which must own it.
     pub generated: bool,
 }
 
@@ -121,7 +121,7 @@ pub fn check(
     Ok(())
 }
 
-/// A claim that is allocated, before anything is prepared.
+/// The entry of an allocated claim, before it is prepared.
 pub fn claim_entry(claim: &ResourceClaim) -> Result<PreparedClaim, ClaimError> {
     let name = text(&claim.metadata.name);
     let Some(allocation) = claim.status.as_ref().and_then(|status| status.allocation.as_ref())

@@ -1,6 +1,6 @@
-//! Claims are found, checked, noted and shown as upstream does.
+//! Claims are found, checked, recorded and reported as upstream does.
 
-use super::health::{DeviceHealth, HealthBook};
+use super::health::{DeviceHealth, HealthState};
 use super::*;
 use api::core::v1::{Container, Pod};
 use api::resource::v1::ResourceClaim;
@@ -33,9 +33,9 @@ fn container(claims: Value) -> Container {
     serde_json::from_value(json!({"name": "c", "resources": {"claims": claims}})).unwrap()
 }
 
-fn prepared(book: &mut ClaimBook) -> ClaimKey {
+fn prepared(state: &mut ClaimState) -> ClaimKey {
     let entry = claim_entry(&claim("u", "u", Some("d"))).unwrap();
-    let missing = book.reserve("u", vec![entry]).unwrap();
+    let missing = state.reserve("u", vec![entry]).unwrap();
     let key = missing[0].key();
     let device = PreparedDevice {
         pool: "pool".to_owned(),
@@ -44,8 +44,8 @@ fn prepared(book: &mut ClaimBook) -> ClaimKey {
         requests: vec!["r".to_owned()],
         cdi: vec!["vendor/class=x".to_owned()],
     };
-    book.given(&key, "d", vec![device]).unwrap();
-    book.prepared(std::slice::from_ref(&key)).unwrap();
+    state.given(&key, "d", vec![device]).unwrap();
+    state.prepared(std::slice::from_ref(&key)).unwrap();
     key
 }
 
@@ -93,36 +93,36 @@ fn a_claim_of_another_pod_is_refused() {
 
 #[test]
 fn a_prepared_claim_is_shared_and_left_by_the_last_pod() {
-    let mut book = ClaimBook::default();
-    let key = prepared(&mut book);
+    let mut state = ClaimState::default();
+    let key = prepared(&mut state);
     let again = claim_entry(&claim("u", "u", Some("d"))).unwrap();
-    assert!(book.reserve("v", vec![again.clone()]).unwrap().is_empty(), "it is prepared");
-    assert_eq!(book.in_use(), [("<any>".to_owned(), 1), ("d".to_owned(), 1)].into());
+    assert!(state.reserve("v", vec![again.clone()]).unwrap().is_empty(), "it is prepared");
+    assert_eq!(state.in_use(), [("<any>".to_owned(), 1), ("d".to_owned(), 1)].into());
     let names = ["c".to_owned()];
-    assert_eq!(book.leave("u", "ns", &names), Unprepare::default());
-    let last = book.leave("v", "ns", &names);
+    assert_eq!(state.leave("u", "ns", &names), Unprepare::default());
+    let last = state.leave("v", "ns", &names);
     assert_eq!(last.by_driver["d"], [("cu".to_owned(), "c".to_owned())]);
-    assert!(book.has_pod("v"), "until the driver has answered");
-    book.forget(&last.claims);
-    assert_eq!((book.has_pod("v"), last.claims), (false, vec![key]));
+    assert!(state.has_pod("v"), "until the driver has answered");
+    state.forget(&last.claims);
+    assert_eq!((state.has_pod("v"), last.claims), (false, vec![key]));
     let other = PreparedClaim { uid: "other".to_owned(), ..again.clone() };
-    book.reserve("u", vec![again]).unwrap();
+    state.reserve("u", vec![again]).unwrap();
     assert_eq!(
-        book.reserve("w", vec![other]).unwrap_err().to_string(),
+        state.reserve("w", vec![other]).unwrap_err().to_string(),
         "old ResourceClaim with same name c and different UID cu still exists (previous pod force-deleted?!)"
     );
 }
 
 #[test]
 fn a_container_gets_the_devices_of_its_requests() {
-    let mut book = ClaimBook::default();
-    prepared(&mut book);
+    let mut state = ClaimState::default();
+    prepared(&mut state);
     let spec = json!({"containers": [],
         "resourceClaims": [{"name": "a", "resourceClaimName": "c"}]});
     let pod = pod(spec, json!({}));
     let cdi = |claims: Value| -> Vec<String> {
         let used = container_requests(&pod, &container(claims), ClaimRules::default()).unwrap();
-        used.iter().flat_map(|(name, requests)| book.cdi("ns", name, requests).unwrap()).collect()
+        used.iter().flat_map(|(name, requests)| state.cdi("ns", name, requests).unwrap()).collect()
     };
     assert_eq!(cdi(json!([{"name": "a"}])), ["vendor/class=x"]);
     assert_eq!(cdi(json!([{"name": "a", "request": "r"}])), ["vendor/class=x"]);
@@ -132,12 +132,12 @@ fn a_container_gets_the_devices_of_its_requests() {
 
 #[test]
 fn a_restart_finds_the_claims_and_asks_the_drivers_again() {
-    let mut book = ClaimBook::default();
-    prepared(&mut book);
-    let text = book.to_checkpoint().unwrap();
+    let mut state = ClaimState::default();
+    prepared(&mut state);
+    let text = state.to_checkpoint().unwrap();
     let data = "\"Data\":\"{\\\"kind\\\":\\\"DRACheckpoint\\\",\\\"apiVersion\\\":\\\"checkpoint.dra.kubelet.k8s.io/v1\\\",\\\"ClaimInfoStateList\\\":[{\\\"ClaimUID\\\":\\\"cu\\\",\\\"ClaimName\\\":\\\"c\\\",\\\"Namespace\\\":\\\"ns\\\",\\\"PodUIDs\\\":{\\\"u\\\":{}},\\\"DriverState\\\":{\\\"d\\\":{\\\"Devices\\\":[{\\\"PoolName\\\":\\\"pool\\\",\\\"DeviceName\\\":\\\"dev\\\",\\\"ShareID\\\":null,\\\"RequestNames\\\":[\\\"r\\\"],\\\"CDIDeviceIDs\\\":[\\\"vendor/class=x\\\"]}]}}}]}\"";
     assert!(text.contains(data), "{text}");
-    let mut after = ClaimBook::restore(&text).unwrap();
+    let mut after = ClaimState::restore(&text).unwrap();
     assert!(after.has_pod("u"));
     let again = claim_entry(&claim("u", "u", Some("d"))).unwrap();
     assert_eq!(after.reserve("u", vec![again]).unwrap().len(), 1, "nothing counts as prepared");
@@ -147,21 +147,21 @@ fn a_restart_finds_the_claims_and_asks_the_drivers_again() {
 
 #[test]
 fn health_is_shown_while_it_holds() {
-    let mut book = ClaimBook::default();
-    prepared(&mut book);
+    let mut state = ClaimState::default();
+    prepared(&mut state);
     let spec = json!({"containers": [],
         "resourceClaims": [{"name": "a", "resourceClaimName": "c"}]});
     let pod = pod(spec, json!({}));
     let container = container(json!([{"name": "a", "request": "r"}]));
     let at = |second: i64| Timestamp::from_second(second).unwrap();
-    let mut health = HealthBook::default();
+    let mut health = HealthState::default();
     let report = |health: &str, now| {
         vec![DeviceHealth::reported(("pool", "dev"), health, 0, "hot", at(now))]
     };
     assert_eq!(health.report("d", report("Unhealthy", 0), at(0)).len(), 1);
     assert!(health.report("d", report("Unhealthy", 10), at(10)).is_empty());
-    let shown = |health: &HealthBook, now: i64| {
-        let list = health.status(&book, &pod, &container, true, at(now));
+    let shown = |health: &HealthState, now: i64| {
+        let list = health.status(&state, &pod, &container, true, at(now));
         let one = list[0].resources.as_ref().unwrap()[0].clone();
         (list[0].name.clone(), one.resource_id, one.health.unwrap(), one.message)
     };
@@ -174,6 +174,21 @@ fn health_is_shown_while_it_holds() {
     assert_eq!(shown(&health, 41), (name, id, text("Unknown"), None));
     assert_eq!(health.report("d", Vec::new(), at(41)), [(text("pool"), text("dev"))]);
     health.forget("d");
-    assert_eq!(health, HealthBook::default());
-    assert!(book.users_of("d", "pool", "dev").contains("u"));
+    assert_eq!(health, HealthState::default());
+    assert!(state.users_of("d", "pool", "dev").contains("u"));
+}
+
+#[test]
+fn a_driver_that_names_ever_more_devices_does_not_fill_the_book() {
+    let mut health = HealthState::default();
+    let now = Timestamp::UNIX_EPOCH;
+    for round in 0..20 {
+        let devices = (0..10_000)
+            .map(|n| DeviceHealth::reported(("p", &format!("{round}-{n}")), "Healthy", 0, "", now))
+            .collect();
+        health.report("driver", devices, now);
+    }
+    let text = serde_json::to_string(&health).unwrap();
+    assert!(text.matches("DeviceName").count() <= 65_536);
+    assert!(text.contains("\"19-9999\""), "what was told last is known");
 }

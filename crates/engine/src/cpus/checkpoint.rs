@@ -13,12 +13,12 @@ use units::hash::fnv1a_32;
 use units::spew::{Dump, Field};
 use units::{CpuSet, strconv};
 
-/// Pod UID and container name by container id, of what runs already.
+/// Pod UID and container name of running containers, by container id.
 pub type KnownContainers = BTreeMap<String, (String, String)>;
 
 type ByPod = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Why a text cannot be used; the words are upstream's.
+/// Why a checkpoint is not usable, in upstream's words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct CheckpointFault(pub String);
@@ -137,11 +137,11 @@ const OTHER_NAME: &str = "*state.CPUManagerCheckpointV2";
 /// Policy, shared CPUs, and those of containers.
 type Head = (String, String, ByPod);
 
-/// What may be null, as Go takes it for nothing.
+/// Entries may be null, which Go reads as empty.
 type Sparse = BTreeMap<String, Option<BTreeMap<String, Option<String>>>>;
 
-/// The form by pod, and the CPUs of pods where they are asked for: they stay even if only the rest is
-/// vouched for (upstream migrates into what it has read of them).
+/// The format by pod, and the pods' CPUs if `form` includes them: these are used even if the checksum covers only the
+/// rest (upstream migrates into what it has read of them).
 fn read_new(text: &str, form: Entries) -> Option<(Head, BTreeMap<String, CpuSet>)> {
     let document: Document<Sparse> = gojson::decode(text, FIELDS).ok()?;
     let filled = |own: BTreeMap<String, Option<String>>| {
@@ -198,7 +198,7 @@ fn read_old(text: &str, known: &KnownContainers) -> Result<Head, CheckpointFault
     Ok((document.policy, document.shared, entries))
 }
 
-/// Go's words for JSON of another shape.
+/// Go's error text for JSON of another shape.
 fn unfit(text: &str, error: &serde_json::Error) -> String {
     let document: Value = serde_json::from_str(text).unwrap_or_default();
     let mut own = document["entries"].as_object().into_iter().flat_map(serde_json::Map::values);

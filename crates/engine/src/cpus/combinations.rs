@@ -1,4 +1,4 @@
-//! Subsets of a fixed size in upstream's order, with upstream's way of remembering one.
+//! Subsets of a fixed size in upstream's order, with upstream's aliasing of a remembered one.
 //!
 //! Upstream (`iterateCombinations`) keeps the chosen subset as a Go slice whose memory later subsets may share: a
 //! subset that was remembered changes in its last place when the walk goes on with the same beginning and the slice
@@ -37,13 +37,13 @@ impl Subset {
         Self { memory: Rc::new(RefCell::new(memory)), length, capacity }
     }
 
-    /// What is in it by now.
+    /// Its present content.
     pub(super) fn ids(&self) -> Vec<i64> {
         self.memory.borrow().iter().take(self.length).copied().collect()
     }
 }
 
-/// Whether the walk goes on.
+/// Whether the iteration continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Walk {
     /// To the next subset.

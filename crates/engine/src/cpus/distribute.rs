@@ -9,7 +9,7 @@ use super::take::{Caches, Free, TakeError, packed};
 use std::collections::BTreeMap;
 use units::CpuSet;
 
-/// Nodes that share evenly, and those that give what an even share leaves over.
+/// Nodes that share evenly, and those that provide the remainder.
 struct Choice {
     balance: f64,
     nodes: Subset,
@@ -53,7 +53,7 @@ pub(super) fn distributed(
     packed(&free, count, Caches::Ignored)
 }
 
-/// The smallest and largest number of nodes that can come into question.
+/// The smallest and largest number of nodes to consider.
 fn widths(free: &Free<'_>, count: usize, group: usize) -> (usize, usize) {
     let nodes = free.topology.ids(Level::Numa).len().max(1);
     let groups_per_node = free.topology.cpus.len().div_ceil(group).div_ceil(nodes);
@@ -61,7 +61,7 @@ fn widths(free: &Free<'_>, count: usize, group: usize) -> (usize, usize) {
     (needed.div_ceil(groups_per_node.max(1)), needed.min(free.numa_nodes().len()))
 }
 
-/// How even things would be afterwards, and who gives the rest; `None` if these nodes cannot share evenly.
+/// The balance score of these nodes, and which of them provide the remainder; `None` if they cannot share evenly.
 fn weigh(
     free: &Free<'_>,
     all: &[i64],
@@ -102,7 +102,7 @@ fn weigh(
     best
 }
 
-/// What is left when the rest is dealt round by round.
+/// The free CPUs left after the remainder is distributed round by round.
 fn without_rest(
     left: &BTreeMap<i64, usize>,
     givers: &[i64],

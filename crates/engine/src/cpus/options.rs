@@ -26,7 +26,7 @@ pub struct CpuOptions {
     pub align_by_socket: bool,
     /// Spread over cores.
     pub distribute_across_cores: bool,
-    /// Nobody runs on reserved CPUs.
+    /// No container runs on reserved CPUs.
     pub strict_reservation: bool,
     /// Prefer few shared caches.
     pub prefer_align_by_uncore: bool,

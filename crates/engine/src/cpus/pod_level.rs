@@ -1,46 +1,44 @@
-//! Pods with resources of their own (gate PodLevelResourceManagers): CPUs for the pod as a whole, shared out among its
+//! Pods with pod-level resources (gate PodLevelResourceManagers): CPUs for the pod as a whole, divided among its
 //! containers.
 //!
-//! Upstream: `staticPolicy.AllocatePod`. Containers that ask for whole CPUs as a Guaranteed pod would get their own
-//! among the pod's; init containers that end have all that sidecars before them leave; the rest shares what is left.
-//! On purpose unlike upstream: a pod that has its CPUs keeps them when it is admitted again after a restart.
-
-use super::statics::{init_of, regular_of, uid_of};
+//! Upstream: `staticPolicy.AllocatePod`. Containers that request whole CPUs as in a Guaranteed pod get exclusive ones
+//! among the pod's; init containers that end get all that the sidecars before them leave; the others share the rest.
+//! Deliberately unlike upstream: a pod that has its CPUs keeps them when it is admitted again after a restart.
 use super::{CpuRefusal, StaticCpus, take};
-use crate::pod::is_sidecar;
 use crate::resources::{QosClass, Side, is_guaranteed_alone, pod_level_set, qos_class, side_of};
 use crate::topology::NumaMask;
 use api::core::v1::{Container, Pod};
+use api::pod::{ContainerExt, PodExt};
 use std::collections::BTreeMap;
 use units::CpuSet;
 
-/// What came of an allocation for a pod.
+/// The result of an allocation for a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodAllocation {
     /// The pod shares CPUs with others.
     Shared,
-    /// It has had its CPUs before.
+    /// It already had its CPUs.
     Kept,
-    /// It has them now.
+    /// It was allocated CPUs.
     Taken {
         /// The CPUs.
         cpus: CpuSet,
         /// They share one cache.
         one_cache: bool,
-        /// Containers with some of them to themselves.
+        /// Containers with exclusive CPUs.
         exclusive: usize,
-        /// Containers that share what is left.
+        /// Containers that share the rest.
         shared: usize,
     },
 }
 
 impl StaticCpus {
-    /// Whether CPUs are given out to this pod as a whole.
+    /// Whether CPUs are allocated to this pod as a whole.
     pub(super) fn by_pod(&self, pod: &Pod) -> bool {
         self.pod_level_managers && pod_level_set(pod)
     }
 
-    /// How many CPUs a pod asks for by itself.
+    /// How many CPUs the pod-level resources request.
     pub(super) fn asked_for_pod(&self, pod: &Pod) -> usize {
         if qos_class(pod, self.pod_level_resources) != QosClass::Guaranteed {
             return 0;
@@ -62,23 +60,23 @@ impl StaticCpus {
             asked => taken += asked,
         };
         let mut sidecars = 0;
-        for container in init_of(pod) {
+        for container in pod.init_containers() {
             let asked = self.asked(pod, container);
-            if is_sidecar(container) {
+            if container.is_sidecar() {
                 sidecars += asked;
                 count(container);
             } else if asked == 0 && sidecars >= total {
                 return Err(CpuRefusal::NothingForInit);
             }
         }
-        regular_of(pod).for_each(count);
+        pod.regular_containers().for_each(count);
         if shares && taken >= total {
             return Err(CpuRefusal::NothingToShare);
         }
         Ok(())
     }
 
-    /// Gives a pod its CPUs, and its containers their part.
+    /// Allocates CPUs to a pod and divides them among its containers.
     pub fn allocate_pod(
         &mut self,
         pod: &Pod,
@@ -88,7 +86,7 @@ impl StaticCpus {
         if !self.by_pod(pod) || count == 0 {
             return Ok(PodAllocation::Shared);
         }
-        let uid = uid_of(pod);
+        let uid = pod.uid_str();
         if self.state.pods.contains_key(uid) {
             return Ok(PodAllocation::Kept);
         }
@@ -99,19 +97,19 @@ impl StaticCpus {
         self.state.shared = self.state.shared.difference(&cpus);
         self.state.pods.insert(uid.to_owned(), cpus.clone());
         let mut shared = 0;
-        for container in init_of(pod).chain(regular_of(pod)) {
+        for container in pod.init_containers().chain(pod.regular_containers()) {
             if self.asked(pod, container) == 0 {
                 shared += 1;
             }
             let part = own.get(container.name.as_str()).unwrap_or(&pool);
             self.state.set(uid, &container.name, part.clone());
         }
-        let all = init_of(pod).chain(regular_of(pod)).count();
+        let all = pod.init_containers().chain(pod.regular_containers()).count();
         let one_cache = self.topology.shares_uncore(&cpus);
         Ok(PodAllocation::Taken { cpus, one_cache, exclusive: all - shared, shared })
     }
 
-    /// Who has which of the pod's CPUs, and what the others share.
+    /// The containers' exclusive CPUs among the pod's, and the shared rest.
     fn partition<'a>(
         &self,
         pod: &'a Pod,
@@ -119,19 +117,19 @@ impl StaticCpus {
     ) -> Result<(BTreeMap<&'a str, CpuSet>, CpuSet), CpuRefusal> {
         let mut own = BTreeMap::new();
         let mut pool = cpus.clone();
-        for container in init_of(pod) {
+        for container in pod.init_containers() {
             let asked = self.asked(pod, container);
-            let part = match (asked, is_sidecar(container)) {
+            let part = match (asked, container.is_sidecar()) {
                 (0, true) => continue,
                 (0, false) => pool.clone(),
                 _ => take(&self.topology, &pool, asked, self.options)?,
             };
-            if is_sidecar(container) {
+            if container.is_sidecar() {
                 pool = pool.difference(&part);
             }
             own.insert(container.name.as_str(), part);
         }
-        for container in regular_of(pod) {
+        for container in pod.regular_containers() {
             let asked = self.asked(pod, container);
             if asked > 0 {
                 let part = take(&self.topology, &pool, asked, self.options)?;
@@ -142,9 +140,9 @@ impl StaticCpus {
         Ok((own, pool))
     }
 
-    /// Whether a container's CPUs are its own, not shared with its pod or all.
+    /// Whether a container has exclusive CPUs, not those shared within its pod or on the node.
     pub fn is_exclusive(&self, pod: &Pod, container: &Container) -> bool {
-        let held = self.state.of(uid_of(pod), &container.name);
+        let held = self.state.of(pod.uid_str(), &container.name);
         held.is_some_and(|cpus| !cpus.is_empty())
             && (!self.by_pod(pod) || has_whole_limit(container))
     }

@@ -1,21 +1,21 @@
-//! Who holds which CPUs.
+//! The CPU assignments.
 
 use std::collections::BTreeMap;
 use units::CpuSet;
 
-/// The shared CPUs and everybody's own.
+/// The shared CPUs and the exclusive ones.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CpuState {
-    /// CPUs of everybody who has none of their own.
+    /// CPUs of containers without exclusive ones (upstream: `DefaultCPUSet`).
     pub shared: CpuSet,
-    /// Own CPUs by pod UID and container name.
+    /// Exclusive CPUs by pod UID and container name.
     pub own: BTreeMap<String, BTreeMap<String, CpuSet>>,
-    /// CPUs of pods as a whole, by UID; their containers' are among them.
+    /// CPUs of pods as a whole, by UID; they include those of their containers.
     pub pods: BTreeMap<String, CpuSet>,
 }
 
 impl CpuState {
-    /// A container's own CPUs.
+    /// A container's exclusive CPUs.
     pub fn of(&self, uid: &str, container: &str) -> Option<&CpuSet> {
         self.own.get(uid)?.get(container)
     }
@@ -25,7 +25,7 @@ impl CpuState {
         self.of(uid, container).unwrap_or(&self.shared)
     }
 
-    /// Every CPU that is somebody's own.
+    /// Every CPU that is exclusive.
     pub fn exclusive(&self) -> CpuSet {
         let own = self.own.values().flat_map(BTreeMap::values);
         own.chain(self.pods.values()).flat_map(CpuSet::iter).collect()

@@ -1,26 +1,26 @@
-//! The `static` policy: containers of Guaranteed pods that ask for whole CPUs get CPUs of their own.
+//! The `static` policy: containers of Guaranteed pods that request whole CPUs get exclusive CPUs.
 //!
 //! Upstream: `cpumanager.staticPolicy`. CPUs of a pod's init containers are reused by its later containers, those of
 //! sidecars are not.
 
 use super::{CpuFault, CpuOptions, CpuState, CpuTopology, Level, TakeError, take};
-use crate::pod::is_sidecar;
 use crate::resources::{QosClass, Side, is_guaranteed_alone, pod_level_set, qos_class, side_of};
 use crate::topology::{Hint, NumaMask, PolicyKind, ResourceHints, masks_of};
 use api::core::v1::{Container, Pod};
+use api::pod::{ContainerExt, PodExt};
 use std::collections::BTreeMap;
 use units::{CpuSet, strconv};
 
-/// What the policy is made from.
+/// Settings of the policy.
 #[derive(Debug, Clone)]
 pub struct CpuSetup {
     /// The machine.
     pub topology: CpuTopology,
-    /// Its options, or what is wrong with them: only told when the reservation is right.
+    /// The policy's options, or their error, which is reported only if the reservation is valid.
     pub options: Result<CpuOptions, CpuFault>,
-    /// How many CPUs are kept for the system (in thousandths); `None` if nothing is reserved.
+    /// How many CPUs are reserved for the system (in thousandths); `None` if none are.
     pub reserved_milli: Option<i64>,
-    /// Which ones; empty to choose.
+    /// Which CPUs are reserved; empty if the policy is to choose them.
     pub reserved: CpuSet,
     /// How hints are merged.
     pub policy: PolicyKind,
@@ -81,14 +81,14 @@ impl CpuRefusal {
     }
 }
 
-/// What came of an allocation.
+/// The result of an allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Allocation {
     /// The container shares CPUs with others.
     Shared,
-    /// It has had its CPUs before.
+    /// It already had its CPUs.
     Kept(CpuSet),
-    /// It has them now.
+    /// It was allocated CPUs.
     Taken {
         /// The CPUs.
         cpus: CpuSet,
@@ -97,7 +97,7 @@ pub enum Allocation {
     },
 }
 
-/// The policy and what it has given out.
+/// The policy and its allocations.
 #[derive(Debug, Clone)]
 pub struct StaticCpus {
     pub(super) topology: CpuTopology,
@@ -113,7 +113,7 @@ pub struct StaticCpus {
 }
 
 impl StaticCpus {
-    /// The policy for a machine, with nothing given out.
+    /// The policy for a machine, without allocations.
     pub fn new(setup: CpuSetup) -> Result<Self, CpuFault> {
         let CpuSetup { topology, options, policy, pod_level_resources, pod_level_managers, .. } =
             setup;
@@ -172,7 +172,7 @@ impl StaticCpus {
         })
     }
 
-    /// Goes on from what was remembered; an empty state is a new beginning.
+    /// Restores the state of a checkpoint; an empty state means a new start.
     pub fn restore(&mut self, state: CpuState) -> Result<(), CpuFault> {
         let mut all = self.topology.all();
         if self.options.strict_reservation {
@@ -229,7 +229,7 @@ impl StaticCpus {
         Ok(())
     }
 
-    /// Who holds what.
+    /// The present assignments.
     pub fn state(&self) -> &CpuState {
         &self.state
     }
@@ -244,17 +244,17 @@ impl StaticCpus {
         self.options.full_pcpus_only
     }
 
-    /// CPUs that can become somebody's own.
+    /// CPUs that can be allocated exclusively.
     pub fn allocatable(&self) -> CpuSet {
         self.topology.all().difference(&self.reserved)
     }
 
-    /// CPUs that can become somebody's own now.
+    /// CPUs that are free for exclusive allocation now.
     pub fn available(&self) -> CpuSet {
         self.state.shared.difference(&self.reserved)
     }
 
-    /// How many CPUs of its own a container asks for.
+    /// How many exclusive CPUs a container requests.
     pub fn asked(&self, pod: &Pod, container: &Container) -> usize {
         let alone = !pod_level_set(pod) || (self.by_pod(pod) && is_guaranteed_alone(container));
         if qos_class(pod, self.pod_level_resources) != QosClass::Guaranteed || !alone {
@@ -268,7 +268,7 @@ impl StaticCpus {
         usize::try_from(cpu.value()).unwrap_or_default()
     }
 
-    /// Gives a container its CPUs.
+    /// Allocates a container's CPUs.
     pub fn allocate(
         &mut self,
         pod: &Pod,
@@ -280,7 +280,7 @@ impl StaticCpus {
             return Ok(Allocation::Shared);
         }
         self.check_cores(count)?;
-        let uid = uid_of(pod);
+        let uid = pod.uid_str();
         if let Some(cpus) = self.state.of(uid, &container.name).cloned() {
             self.note_reusable(pod, container, &cpus);
             return Ok(Allocation::Kept(cpus));
@@ -309,7 +309,7 @@ impl StaticCpus {
         Ok(())
     }
 
-    /// From the nodes of the affinity as far as they go, the rest from anywhere.
+    /// Chooses CPUs from the nodes of the affinity first, the rest from anywhere.
     pub(super) fn choose(
         &self,
         free: &CpuSet,
@@ -345,15 +345,15 @@ impl StaticCpus {
     }
 
     fn note_reusable(&mut self, pod: &Pod, container: &Container, cpus: &CpuSet) {
-        let uid = uid_of(pod);
+        let uid = pod.uid_str();
         let before = self.reusable_of(uid);
         let init = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
-        let ends = init.filter(|c| !is_sidecar(c)).any(|c| c.name == container.name);
+        let ends = init.filter(|c| !c.is_sidecar()).any(|c| c.name == container.name);
         let after = if ends { before.union(cpus) } else { before.difference(cpus) };
         self.reusable = (uid.to_owned(), after);
     }
 
-    /// Takes back what a container held and no sibling uses; `None` if it held nothing.
+    /// Releases a container's CPUs that no other container of the pod uses; `None` if it had none.
     pub fn remove(&mut self, uid: &str, container: &str) -> Option<CpuSet> {
         let held = self.state.remove(uid, container)?;
         if self.state.pods.contains_key(uid) {
@@ -372,7 +372,7 @@ impl StaticCpus {
         Some(released)
     }
 
-    /// Takes back what pods held that do not stay; tells what was released.
+    /// Releases the CPUs of pods for which `stays` is false; returns the released CPUs.
     pub fn keep_only(&mut self, stays: &dyn Fn(&str) -> bool) -> CpuSet {
         let held = self.state.own.iter().flat_map(|(uid, containers)| {
             containers.keys().map(|container| (uid.clone(), container.clone()))
@@ -385,13 +385,13 @@ impl StaticCpus {
         released
     }
 
-    /// Where a container's CPUs could come from.
+    /// Topology hints for a container's CPUs.
     pub fn hints(&self, pod: &Pod, container: &Container) -> ResourceHints {
         let asked = self.asked(pod, container);
         if asked == 0 {
             return ResourceHints::new();
         }
-        let uid = uid_of(pod);
+        let uid = pod.uid_str();
         match self.state.of(uid, &container.name) {
             Some(held) if held.len() != asked => cpu_hints(Vec::new()),
             Some(held) => cpu_hints(self.hints_from(held, &CpuSet::new(), asked)),
@@ -399,13 +399,13 @@ impl StaticCpus {
         }
     }
 
-    /// Where the CPUs of a pod as a whole could come from.
+    /// Topology hints for the CPUs of a pod as a whole.
     pub fn pod_hints(&self, pod: &Pod) -> ResourceHints {
         let asked = self.asked_by_pod(pod);
         if asked == 0 {
             return ResourceHints::new();
         }
-        let uid = uid_of(pod);
+        let uid = pod.uid_str();
         if self.by_pod(pod) {
             let free = self.available();
             return match self.state.pods.get(uid) {
@@ -416,7 +416,7 @@ impl StaticCpus {
             };
         }
         let mut assigned = CpuSet::new();
-        for container in init_of(pod).chain(regular_of(pod)) {
+        for container in pod.init_containers().chain(pod.regular_containers()) {
             let Some(held) = self.state.of(uid, &container.name) else { continue };
             if held.len() != self.asked(pod, container) {
                 return cpu_hints(Vec::new());
@@ -435,15 +435,16 @@ impl StaticCpus {
             return self.asked_for_pod(pod);
         }
         let (mut at_init, mut sidecars) = (0, 0);
-        for container in init_of(pod) {
+        for container in pod.init_containers() {
             let asked = self.asked(pod, container);
-            if is_sidecar(container) {
+            if container.is_sidecar() {
                 sidecars += asked;
             } else {
                 at_init = at_init.max(sidecars + asked);
             }
         }
-        let regular: usize = regular_of(pod).map(|container| self.asked(pod, container)).sum();
+        let regular: usize =
+            pod.regular_containers().map(|container| self.asked(pod, container)).sum();
         at_init.max(regular + sidecars)
     }
 
@@ -473,7 +474,7 @@ impl StaticCpus {
         hints
     }
 
-    /// Whether the mask needs no more sockets than the narrowest one must.
+    /// Whether the mask spans no more sockets than the narrowest one.
     fn fills_sockets(&self, mask: NumaMask, narrowest: u32) -> bool {
         let nodes = self.topology.ids(Level::Numa).len();
         let per_socket = nodes.checked_div(self.topology.sockets).unwrap_or_default();
@@ -487,18 +488,6 @@ impl StaticCpus {
 
 fn cpu_hints(hints: Vec<Hint>) -> ResourceHints {
     ResourceHints::from([("cpu".to_owned(), Some(hints))])
-}
-
-pub(super) fn uid_of(pod: &Pod) -> &str {
-    pod.metadata.uid.as_deref().unwrap_or_default()
-}
-
-pub(super) fn init_of(pod: &Pod) -> impl Iterator<Item = &Container> {
-    pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten())
-}
-
-pub(super) fn regular_of(pod: &Pod) -> impl Iterator<Item = &Container> {
-    pod.spec.iter().flat_map(|spec| &spec.containers)
 }
 
 #[cfg(test)]

@@ -59,12 +59,12 @@ pub(super) enum Order {
     Spread,
 }
 
-/// Whether shared caches count.
+/// Whether shared caches matter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Caches {
     /// Prefer few caches.
     Aligned,
-    /// They do not count.
+    /// They do not matter.
     Ignored,
 }
 

@@ -1,10 +1,10 @@
-//! What plugins' answers add to a container.
+//! Additions to a container from the plugins' Allocate responses.
 
-use super::book::DeviceBook;
+use super::state::DeviceState;
 use proto::device_plugin_v1beta1::{DeviceSpec, Mount};
 use std::collections::BTreeMap;
 
-/// Everything that plugins want for a container. Of two answers that disagree the first counts.
+/// The additions for a container. If two responses disagree, the first is used.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DeviceAdditions {
     /// Environment.
@@ -19,8 +19,8 @@ pub struct DeviceAdditions {
     pub cdi: Vec<String>,
 }
 
-impl DeviceBook {
-    /// What the plugins of a container's devices want for it (upstream: `deviceRunContainerOptions`).
+impl DeviceState {
+    /// The additions for a container from the responses for its devices (upstream: `deviceRunContainerOptions`).
     pub fn additions(&self, uid: &str, container: &str) -> DeviceAdditions {
         let held = self.pods.get(uid).and_then(|containers| containers.get(container));
         let mut all = DeviceAdditions::default();

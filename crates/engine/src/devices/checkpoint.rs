@@ -2,7 +2,7 @@
 //!
 //! The checksum is over Go's dump of the content in the order in which it is written, so reading keeps that order.
 
-use super::book::{DeviceBook, Endpoint, Held};
+use super::state::{DeviceState, Endpoint, Held};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use prost::Message as _;
@@ -19,13 +19,13 @@ pub const FILE: &str = "kubelet_internal_checkpoint";
 /// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// It is no checkpoint.
+    /// It is not a checkpoint.
     #[error("checkpoint cannot be read")]
     Malformed(#[from] serde_json::Error),
-    /// An answer in it is not base64.
+    /// An Allocate response in it is not base64.
     #[error("allocation in checkpoint cannot be read")]
     Encoding(#[from] base64::DecodeError),
-    /// Its checksum is another.
+    /// Its checksum is wrong.
     #[error("checkpoint is corrupted")]
     Corrupt,
 }
@@ -61,8 +61,8 @@ struct Entry {
     answer: Option<String>,
 }
 
-impl DeviceBook {
-    /// The book as a file.
+impl DeviceState {
+    /// The checkpoint of this state.
     pub fn to_checkpoint(&self) -> Result<String, serde_json::Error> {
         let mut entries = Vec::new();
         for (uid, containers) in &self.pods {
@@ -88,13 +88,13 @@ impl DeviceBook {
         };
         let checksum = match data.checksum() {
             Ok(checksum) => u64::from(checksum),
-            // What was encoded here can be decoded.
+            // Cannot fail: the content was encoded just now.
             Err(_) => 0,
         };
         units::gojson::to_string(&Envelope { data, checksum })
     }
 
-    /// Takes over what a file says; `now` is when the agent began. Returns answers that could not be read.
+    /// Restores a checkpoint; `now` is when the agent started. Returns Allocate responses that could not be decoded.
     pub fn restore(&mut self, text: &str, now: Duration) -> Result<Vec<String>, CheckpointError> {
         let Envelope { data, checksum } = serde_json::from_str(text)?;
         if u64::from(data.checksum()?) != checksum {
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn an_empty_checkpoint_has_upstreams_checksum() {
-        let text = DeviceBook::default().to_checkpoint().unwrap();
+        let text = DeviceState::default().to_checkpoint().unwrap();
         assert_eq!(
             text,
             r#"{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":3467439661}"#
@@ -200,9 +200,9 @@ mod tests {
 
     #[test]
     fn a_changed_file_is_refused() {
-        let text = DeviceBook::default().to_checkpoint().unwrap();
+        let text = DeviceState::default().to_checkpoint().unwrap();
         let changed = text.replace("3467439661", "3467439662");
-        let fault = DeviceBook::default().restore(&changed, Duration::ZERO).unwrap_err();
+        let fault = DeviceState::default().restore(&changed, Duration::ZERO).unwrap_err();
         assert_eq!(fault.to_string(), "checkpoint is corrupted");
     }
 }

@@ -1,39 +1,39 @@
 //! Which devices a container gets (upstream: `devicesToAllocate`).
 
-use super::book::DeviceBook;
+use super::state::DeviceState;
 use super::{Device, DeviceError, DeviceIds};
 use crate::topology::NumaMask;
 use std::collections::BTreeMap;
 
-/// One container's wish for one resource.
+/// One container's request for one resource.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
     /// Of the pod.
     pub uid: &'a str,
     /// Its name.
     pub container: &'a str,
-    /// What.
+    /// The resource's name.
     pub resource: &'a str,
     /// How many.
     pub count: usize,
     /// From which NUMA nodes, if that was decided.
     pub affinity: Option<NumaMask>,
-    /// The container ran when the agent began, so it has what it needs.
+    /// The container was running when the agent started, so it has its devices.
     pub running: bool,
 }
 
-/// What to do about a wish.
+/// What to do about a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Choice {
     /// Nothing: the container has its devices.
     Nothing,
-    /// Have these allocated.
+    /// Allocate these.
     Take(DeviceIds),
-    /// Ask the plugin which it prefers, then [`DeviceBook::preferred`].
+    /// Ask the plugin which it prefers, then [`DeviceState::preferred`].
     Ask(Question),
 }
 
-/// What is asked of a plugin before devices are chosen.
+/// A GetPreferredAllocation request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
     /// Devices to choose from.
@@ -43,14 +43,14 @@ pub struct Question {
     /// How many in all.
     pub size: usize,
     resource: String,
-    /// The answer counts within these.
+    /// The devices that the response may name.
     within: DeviceIds,
-    /// Where the rest is taken from, one set after the other.
+    /// Sets that the rest is taken from, in order.
     fallbacks: Vec<DeviceIds>,
 }
 
-impl DeviceBook {
-    /// Chooses devices; what is chosen counts as given from now on.
+impl DeviceState {
+    /// Chooses devices; the chosen ones count as allocated from now on.
     pub fn choose(&mut self, request: Request<'_>) -> Result<Choice, DeviceError> {
         let Request { uid, container, resource, count, .. } = request;
         let held = self.held(uid, container, resource).map(super::Held::ids);
@@ -121,7 +121,7 @@ impl DeviceBook {
         self.preferred(question, &DeviceIds::new()).map(Choice::Take)
     }
 
-    /// Chooses after the plugin said what it prefers.
+    /// Chooses after the plugin's GetPreferredAllocation response.
     pub fn preferred(
         &mut self,
         question: Question,
@@ -137,7 +137,7 @@ impl DeviceBook {
         Err(DeviceError::TooFew { requested: size, got: taken.len() })
     }
 
-    /// Takes from a set until there are enough; whether there are.
+    /// Takes devices from a set until there are enough; returns whether there are.
     fn take(
         &mut self,
         resource: &str,
@@ -184,14 +184,14 @@ impl DeviceBook {
         [inside, outside, nowhere]
     }
 
-    /// A pod's admission begins: nothing of another pod can be used again.
+    /// A pod's admission begins: devices of another pod's init containers are no longer reusable.
     pub fn begin_pod(&mut self, uid: &str) {
         if self.reuse.0 != uid {
             self.reuse = (uid.to_owned(), BTreeMap::new());
         }
     }
 
-    /// An init container has its devices; the next containers may use them too.
+    /// An init container has its devices; later containers may reuse them.
     pub fn leave_to_next(&mut self, uid: &str, container: &str) {
         self.change_reuse(uid, container, |set, ids| set.extend(ids));
     }

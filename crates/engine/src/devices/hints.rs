@@ -1,12 +1,12 @@
 //! NUMA hints of devices (upstream: `GetTopologyHints`, `generateDeviceTopologyHints`).
 
-use super::book::DeviceBook;
+use super::state::DeviceState;
 use super::{Device, DeviceIds, Held};
 use crate::topology::{Hint, NumaMask, ResourceHints, masks_of};
 use std::collections::{BTreeMap, BTreeSet};
 
-impl DeviceBook {
-    /// Where a container's wishes could be satisfied.
+impl DeviceState {
+    /// Topology hints for a container's requests.
     pub fn hints(
         &self,
         uid: &str,
@@ -22,7 +22,7 @@ impl DeviceBook {
         self.hints_with(wishes, held, reusable)
     }
 
-    /// Where a pod's wishes could be satisfied.
+    /// Topology hints for a pod's requests.
     pub fn pod_hints(&self, uid: &str, wishes: &BTreeMap<String, usize>) -> ResourceHints {
         let held = |resource: &str| {
             let containers = self.pods.get(uid).into_iter().flat_map(BTreeMap::values);
@@ -94,7 +94,7 @@ impl DeviceBook {
             if devices.values().filter(|device| on(mask, device)).count() >= count {
                 smallest = smallest.min(mask.count());
             }
-            // Devices to be used again must all be inside; those without topology are anywhere.
+            // The mask must include all reusable devices; those without topology fit any mask.
             let placed = |id: &String| devices.get(id).filter(|device| device.nodes.is_some());
             let again: Vec<&Device> = reusable.iter().filter_map(placed).collect();
             if !again.iter().all(|device| on(mask, device)) {

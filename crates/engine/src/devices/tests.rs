@@ -1,4 +1,4 @@
-//! Devices are chosen, remembered and reported as upstream does.
+//! Devices are chosen, checkpointed and reported as upstream does.
 
 use super::*;
 use crate::topology::{Hint, NumaMask};
@@ -16,11 +16,11 @@ fn ids(list: &[&str]) -> DeviceIds {
     list.iter().map(|id| (*id).to_owned()).collect()
 }
 
-fn book(devices: &[(&str, &[i64])]) -> DeviceBook {
-    let mut book = DeviceBook::new(vec![0, 1]);
-    book.connected(R, PluginOptions::default());
-    book.listed(R, devices.iter().map(|(id, nodes)| device(id, nodes)).collect());
-    book
+fn state(devices: &[(&str, &[i64])]) -> DeviceState {
+    let mut state = DeviceState::new(vec![0, 1]);
+    state.connected(R, PluginOptions::default());
+    state.listed(R, devices.iter().map(|(id, nodes)| device(id, nodes)).collect());
+    state
 }
 
 fn wish(uid: &'static str, container: &'static str, count: usize) -> Request<'static> {
@@ -28,28 +28,28 @@ fn wish(uid: &'static str, container: &'static str, count: usize) -> Request<'st
 }
 
 fn give(
-    book: &mut DeviceBook,
+    state: &mut DeviceState,
     uid: &'static str,
     container: &'static str,
     count: usize,
 ) -> DeviceIds {
-    let Choice::Take(chosen) = book.choose(wish(uid, container, count)).unwrap() else {
+    let Choice::Take(chosen) = state.choose(wish(uid, container, count)).unwrap() else {
         panic!("nothing was chosen")
     };
     let answer = ContainerAllocateResponse::default();
-    book.given((uid, container), R, &chosen, (answer, Vec::new()));
+    state.given((uid, container), R, &chosen, (answer, Vec::new()));
     chosen
 }
 
 #[test]
 fn refusals_have_upstreams_words_in_upstreams_order() {
-    let mut empty = DeviceBook::default();
+    let mut empty = DeviceState::default();
     let said = |result: Result<Choice, DeviceError>| result.unwrap_err().to_string();
     assert_eq!(
         said(empty.choose(wish("u", "c", 1))),
         "cannot allocate unregistered device example.com/resource"
     );
-    let mut one = book(&[("a", &[])]);
+    let mut one = state(&[("a", &[])]);
     assert_eq!(
         said(one.choose(wish("u", "c", 2))),
         "requested number of devices unavailable for example.com/resource. Requested: 2, Available: 1"
@@ -77,106 +77,106 @@ fn refusals_have_upstreams_words_in_upstreams_order() {
 
 #[test]
 fn init_containers_leave_their_devices_and_sidecars_keep_them() {
-    let mut book = book(&[("a", &[]), ("b", &[]), ("c", &[])]);
-    book.begin_pod("u");
-    assert_eq!(give(&mut book, "u", "init", 1), ids(&["a"]));
-    book.leave_to_next("u", "init");
-    assert_eq!(give(&mut book, "u", "sidecar", 1), ids(&["a"]));
-    book.keep("u", "sidecar");
-    assert_eq!(give(&mut book, "u", "app", 2), ids(&["b", "c"]));
-    book.begin_pod("v");
-    assert!(book.choose(wish("v", "c", 1)).is_err());
-    assert!(book.forget_all_but(|uid| uid == "v"));
-    assert!(book.choose(wish("v", "c", 3)).is_ok());
+    let mut state = state(&[("a", &[]), ("b", &[]), ("c", &[])]);
+    state.begin_pod("u");
+    assert_eq!(give(&mut state, "u", "init", 1), ids(&["a"]));
+    state.leave_to_next("u", "init");
+    assert_eq!(give(&mut state, "u", "sidecar", 1), ids(&["a"]));
+    state.keep("u", "sidecar");
+    assert_eq!(give(&mut state, "u", "app", 2), ids(&["b", "c"]));
+    state.begin_pod("v");
+    assert!(state.choose(wish("v", "c", 1)).is_err());
+    assert!(state.forget_all_but(|uid| uid == "v"));
+    assert!(state.choose(wish("v", "c", 3)).is_ok());
 }
 
 #[test]
 fn the_plugin_chooses_among_what_is_aligned() {
-    let mut book = book(&[("a", &[0]), ("b", &[1]), ("c", &[1]), ("d", &[1])]);
-    book.connected(R, PluginOptions { preferred: true, ..PluginOptions::default() });
+    let mut state = state(&[("a", &[0]), ("b", &[1]), ("c", &[1]), ("d", &[1])]);
+    state.connected(R, PluginOptions { preferred: true, ..PluginOptions::default() });
     let on_one = Request { affinity: Some(NumaMask::of([1])), ..wish("u", "c", 2) };
-    let Choice::Ask(question) = book.choose(on_one).unwrap() else { panic!("not asked") };
+    let Choice::Ask(question) = state.choose(on_one).unwrap() else { panic!("not asked") };
     assert_eq!(question.available, ids(&["b", "c", "d"]));
     assert_eq!((question.must_include.len(), question.size), (0, 2));
-    // What is not aligned does not count, and what is missing is filled up.
-    assert_eq!(book.preferred(question, &ids(&["a", "d"])).unwrap(), ids(&["b", "d"]));
+    // Devices that are not aligned are ignored, and missing ones filled up.
+    assert_eq!(state.preferred(question, &ids(&["a", "d"])).unwrap(), ids(&["b", "d"]));
 }
 
 #[test]
 fn aligned_devices_come_first_when_they_do_not_suffice() {
-    let mut book = book(&[("a", &[0]), ("b", &[1]), ("c", &[])]);
+    let mut state = state(&[("a", &[0]), ("b", &[1]), ("c", &[])]);
     let on_one = Request { affinity: Some(NumaMask::of([1])), ..wish("u", "c", 2) };
-    assert_eq!(book.choose(on_one), Ok(Choice::Take(ids(&["a", "b"]))));
+    assert_eq!(state.choose(on_one), Ok(Choice::Take(ids(&["a", "b"]))));
 }
 
 #[test]
 fn hints_name_the_nodes_that_could_serve() {
-    let mut book = book(&[("a", &[0]), ("b", &[1]), ("c", &[1])]);
-    let hints = |book: &DeviceBook, count| book.hints("u", "c", &[(R.to_owned(), count)].into());
+    let mut state = state(&[("a", &[0]), ("b", &[1]), ("c", &[1])]);
+    let hints = |state: &DeviceState, count| state.hints("u", "c", &[(R.to_owned(), count)].into());
     let (zero, one, both) = (NumaMask::of([0]), NumaMask::of([1]), NumaMask::of([0, 1]));
     let wanted = vec![Hint::new(zero, true), Hint::new(one, true), Hint::new(both, false)];
-    assert_eq!(hints(&book, 1)[R], Some(wanted));
+    assert_eq!(hints(&state, 1)[R], Some(wanted));
     let wanted = vec![Hint::new(one, true), Hint::new(both, false)];
-    assert_eq!(hints(&book, 2)[R], Some(wanted));
-    assert_eq!(hints(&book, 4)[R], Some(Vec::new()));
+    assert_eq!(hints(&state, 2)[R], Some(wanted));
+    assert_eq!(hints(&state, 4)[R], Some(Vec::new()));
     let on_one = Request { affinity: Some(one), ..wish("u", "c", 1) };
-    let Choice::Take(taken) = book.choose(on_one).unwrap() else { panic!("nothing chosen") };
-    book.given(("u", "c"), R, &taken, (ContainerAllocateResponse::default(), Vec::new()));
+    let Choice::Take(taken) = state.choose(on_one).unwrap() else { panic!("nothing chosen") };
+    state.given(("u", "c"), R, &taken, (ContainerAllocateResponse::default(), Vec::new()));
     let wanted = vec![Hint::new(one, true), Hint::new(both, false)];
-    assert_eq!(hints(&book, 1)[R], Some(wanted), "what it has decides");
-    assert_eq!(hints(&book, 2)[R], Some(Vec::new()), "another number than it has");
+    assert_eq!(hints(&state, 1)[R], Some(wanted), "what it has decides");
+    assert_eq!(hints(&state, 2)[R], Some(Vec::new()), "another number than it has");
 }
 
 #[test]
 fn devices_without_topology_do_not_mind() {
-    let book = book(&[("a", &[])]);
-    assert_eq!(book.hints("u", "c", &[(R.to_owned(), 1)].into())[R], None);
-    assert!(book.hints("u", "c", &[("cpu".to_owned(), 1)].into()).is_empty());
+    let state = state(&[("a", &[])]);
+    assert_eq!(state.hints("u", "c", &[(R.to_owned(), 1)].into())[R], None);
+    assert!(state.hints("u", "c", &[("cpu".to_owned(), 1)].into()).is_empty());
 }
 
 #[test]
 fn a_lost_plugin_keeps_capacity_for_five_minutes() {
-    let mut book = book(&[("a", &[]), ("b", &[])]);
-    let counts = |book: &mut DeviceBook, now| {
-        let (facts, changed) = book.facts(Duration::from_secs(now));
+    let mut state = state(&[("a", &[]), ("b", &[])]);
+    let counts = |state: &mut DeviceState, now| {
+        let (facts, changed) = state.facts(Duration::from_secs(now));
         let of = |list: &BTreeMap<String, units::Quantity>| list.get(R).map(|q| q.value());
         (of(&facts.capacity), of(&facts.allocatable), facts.removed, changed)
     };
-    assert_eq!(counts(&mut book, 0), (Some(2), Some(2), vec![], false));
-    book.disconnected(R, Duration::from_secs(10));
-    assert_eq!(counts(&mut book, 310), (Some(2), Some(0), vec![], false));
-    assert_eq!(counts(&mut book, 311), (None, None, vec![R.to_owned()], true));
-    assert_eq!(counts(&mut book, 312), (None, None, vec![R.to_owned()], false));
-    book.connected(R, PluginOptions::default());
-    book.listed(R, vec![device("a", &[])]);
-    assert_eq!(counts(&mut book, 400), (Some(1), Some(1), vec![], false));
+    assert_eq!(counts(&mut state, 0), (Some(2), Some(2), vec![], false));
+    state.disconnected(R, Duration::from_secs(10));
+    assert_eq!(counts(&mut state, 310), (Some(2), Some(0), vec![], false));
+    assert_eq!(counts(&mut state, 311), (None, None, vec![R.to_owned()], true));
+    assert_eq!(counts(&mut state, 312), (None, None, vec![R.to_owned()], false));
+    state.connected(R, PluginOptions::default());
+    state.listed(R, vec![device("a", &[])]);
+    assert_eq!(counts(&mut state, 400), (Some(1), Some(1), vec![], false));
 }
 
 #[test]
 fn pods_hear_of_devices_that_change_or_come_back() {
-    let mut book = book(&[("a", &[]), ("b", &[])]);
-    give(&mut book, "u", "c", 1);
-    assert!(book.listed(R, vec![device("a", &[]), device("b", &[])]).is_empty());
+    let mut state = state(&[("a", &[]), ("b", &[])]);
+    give(&mut state, "u", "c", 1);
+    assert!(state.listed(R, vec![device("a", &[]), device("b", &[])]).is_empty());
     let mut broken = device("a", &[]);
     broken.healthy = false;
-    assert!(book.listed(R, vec![broken, device("b", &[])]).contains("u"));
-    assert_eq!(book.health("u", "c")[R], [("a".to_owned(), false)]);
-    assert!(book.listed(R, vec![device("b", &[])]).is_empty());
-    assert_eq!(book.health("u", "c")[R], [("a".to_owned(), true)], "nobody reports it");
-    assert!(book.listed(R, vec![device("a", &[])]).contains("u"));
+    assert!(state.listed(R, vec![broken, device("b", &[])]).contains("u"));
+    assert_eq!(state.health("u", "c")[R], [("a".to_owned(), false)]);
+    assert!(state.listed(R, vec![device("b", &[])]).is_empty());
+    assert_eq!(state.health("u", "c")[R], [("a".to_owned(), true)], "nobody reports it");
+    assert!(state.listed(R, vec![device("a", &[])]).contains("u"));
 }
 
 #[test]
 fn the_node_counts_as_having_what_a_pod_was_given() {
-    let mut book = book(&[("a", &[]), ("b", &[])]);
-    give(&mut book, "u", "c", 2);
-    assert_eq!(book.owed("u"), [(R.to_owned(), 2)].into());
-    assert!(book.owed("other").is_empty());
+    let mut state = state(&[("a", &[]), ("b", &[])]);
+    give(&mut state, "u", "c", 2);
+    assert_eq!(state.owed("u"), [(R.to_owned(), 2)].into());
+    assert!(state.owed("other").is_empty());
 }
 
 #[test]
 fn a_restart_finds_everything_in_the_checkpoint() {
-    let mut before = book(&[("a", &[0, 1]), ("b", &[])]);
+    let mut before = state(&[("a", &[0, 1]), ("b", &[])]);
     let chosen = ids(&["a", "b"]);
     let answer = ContainerAllocateResponse {
         envs: [("K".to_owned(), "V".to_owned())].into(),
@@ -187,7 +187,7 @@ fn a_restart_finds_everything_in_the_checkpoint() {
     before.given(("u", "c"), R, &chosen, (answer, bytes));
     before.recount();
     let text = before.to_checkpoint().unwrap();
-    let mut after = DeviceBook::new(vec![0, 1]);
+    let mut after = DeviceState::new(vec![0, 1]);
     assert!(after.restore(&text, Duration::ZERO).unwrap().is_empty());
     assert_eq!(after.additions("u", "c"), before.additions("u", "c"));
     assert_eq!(after.devices_of("u", "c"), before.devices_of("u", "c"));
@@ -198,27 +198,27 @@ fn a_restart_finds_everything_in_the_checkpoint() {
 
 #[test]
 fn a_device_is_told_once_for_each_node_and_not_at_all_for_a_topology_without_nodes() {
-    let mut book = book(&[("a", &[]), ("b", &[1])]);
+    let mut state = state(&[("a", &[]), ("b", &[1])]);
     let mut devices = vec![device("a", &[]), device("b", &[1]), device("c", &[])];
     devices[2].nodes = Some(Vec::new());
-    book.listed(R, devices);
-    let told = book.allocatable();
+    state.listed(R, devices);
+    let told = state.allocatable();
     assert_eq!(told[R].keys().collect::<Vec<_>>(), ["a", "b"]);
 }
 
 #[test]
 fn a_plugin_is_late_until_it_lists_again_or_is_given_up() {
-    let mut book = book(&[("a", &[])]);
-    let late = |book: &DeviceBook| !book.late([R]).is_empty();
-    assert!(!late(&book));
-    book.disconnected(R, Duration::ZERO);
-    assert!(late(&book), "it is away");
-    book.connected(R, PluginOptions::default());
-    assert!(late(&book), "it has said nothing yet");
-    book.listed(R, Vec::new());
-    assert!(!late(&book), "it is there, without devices");
-    book.disconnected(R, Duration::ZERO);
-    book.facts(GRACE + Duration::from_secs(1));
-    assert!(!late(&book), "nobody waits any longer");
-    assert!(book.late(["example.com/unheard"]).is_empty());
+    let mut state = state(&[("a", &[])]);
+    let late = |state: &DeviceState| !state.absent_plugins([R]).is_empty();
+    assert!(!late(&state));
+    state.disconnected(R, Duration::ZERO);
+    assert!(late(&state), "it is away");
+    state.connected(R, PluginOptions::default());
+    assert!(late(&state), "it has said nothing yet");
+    state.listed(R, Vec::new());
+    assert!(!late(&state), "it is there, without devices");
+    state.disconnected(R, Duration::ZERO);
+    state.facts(GRACE + Duration::from_secs(1));
+    assert!(!late(&state), "nobody waits any longer");
+    assert!(state.absent_plugins(["example.com/unheard"]).is_empty());
 }

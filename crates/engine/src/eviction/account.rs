@@ -1,4 +1,4 @@
-//! Why this pod and why now, with numbers, for the log.
+//! The explanation of an eviction, with numbers, for the log.
 
 use super::rank::use_and_request;
 use super::threshold::Threshold;
@@ -7,16 +7,16 @@ use api::core::v1::Pod;
 use units::Quantity;
 use units::quantity::Format;
 
-/// A place in the order of victims.
+/// The position in the order of victims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// The place, from one.
+    /// The position, from one.
     pub at: usize,
     /// How many are in the order.
     pub of: usize,
 }
 
-/// Why a pod has to go.
+/// Why a pod is evicted.
 #[derive(Debug, Clone, Copy)]
 pub struct Cause<'a> {
     /// The threshold that is met.

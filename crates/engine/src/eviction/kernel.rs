@@ -1,13 +1,13 @@
-//! Memory as the kernel would hand it out: page cache that it can drop counts as available.
+//! Available memory as the kernel estimates it: page cache that it can drop counts as available.
 //!
-//! An operator's choice. Upstream takes capacity less the working set, and counts page cache that was used
-//! lately as working set: a node that reads many files evicts pods although memory is to be had.
+//! Opt-in. Upstream uses capacity minus working set, and recently used page cache belongs to the working set:
+//! a node that reads many files evicts pods although memory is available.
 
 use super::{Observation, Observations, Signal};
 use jiff::Timestamp;
 use units::Quantity;
 
-/// What the kernel says about memory.
+/// The kernel's memory statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KernelMemory {
     total: u64,
@@ -30,7 +30,7 @@ impl KernelMemory {
         })
     }
 
-    /// Puts its readings in the place of those by working set.
+    /// Replaces the observations by working set with these.
     pub fn apply(self, observed: &mut Observations, at: Timestamp) {
         let node = Observation {
             available: bytes(self.available),
@@ -45,8 +45,8 @@ impl KernelMemory {
     }
 }
 
-/// The sentence that a pod evicted by such a reading is told in addition: how it was measured, and what
-/// the usual measure would have been. None if the measure is the usual one.
+/// An additional sentence for the eviction message: how memory was measured, and what upstream's measure would
+/// have been. `None` if upstream's measure was used.
 pub fn measured(
     signal: Signal,
     observed: &Observations,

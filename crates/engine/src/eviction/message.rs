@@ -1,9 +1,10 @@
-//! What an evicted pod is told.
+//! The message of an eviction.
 
 use super::threshold::Threshold;
 use super::{Observations, PodUsage};
 use crate::resources::{Side, side_of};
 use api::core::v1::Pod;
+use api::pod::PodExt;
 use std::collections::BTreeMap;
 use units::Quantity;
 
@@ -16,7 +17,7 @@ pub struct EvictionText {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// The text for a pod that goes because of these thresholds (the most urgent first).
+/// The text for a pod that is evicted because of these thresholds (the most urgent first).
 pub fn eviction_text(
     pod: &Pod,
     usage: Option<&PodUsage>,
@@ -38,7 +39,7 @@ pub fn eviction_text(
     let own = pod.spec.as_ref().and_then(|s| s.resources.as_ref());
     let pod_request = side_of(own, Side::Requests).get("memory").copied();
     if let (true, Some(request), Some(used)) = (resource == "memory", pod_request, usage.memory) {
-        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        let name = pod.name_str();
         let used = bytes(used);
         message.push_str(&sentence("Pod", name, used, request, resource));
         annotations.insert("offending_pod".to_owned(), name.to_owned());

@@ -1,18 +1,19 @@
-//! Whom to evict first.
+//! The order in which pods are evicted.
 
 use super::threshold::Signal;
 use super::{FsLayout, FsUsage, PodUsage, PodUsages};
 use crate::resources::compared_request;
 use api::core::v1::{Pod, Volume};
+use api::pod::PodExt;
 use std::cmp::Reverse;
 
-/// Indexes of the pods in the order in which they go.
+/// Indexes of the pods in the order of eviction.
 pub fn rank(signal: Signal, layout: FsLayout, pods: &[&Pod], usages: &PodUsages) -> Vec<usize> {
     let mut keyed: Vec<(Key, usize)> = pods
         .iter()
         .enumerate()
         .map(|(index, pod)| {
-            let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+            let uid = pod.uid_str();
             (key(signal, layout, pod, usages.get(uid)), index)
         })
         .collect();
@@ -20,8 +21,8 @@ pub fn rank(signal: Signal, layout: FsLayout, pods: &[&Pod], usages: &PodUsages)
     keyed.into_iter().map(|(_, index)| index).collect()
 }
 
-/// Smaller goes first: without stats; beyond its request; of low priority; with much use. For want of process ids the
-/// first two do not count.
+/// Sort key, smallest evicted first: pods without stats, then those above their request, of low priority, of high
+/// usage. When process ids are short, the first two are ignored.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     has_stats: bool,
@@ -50,7 +51,7 @@ fn key(signal: Signal, layout: FsLayout, pod: &Pod, usage: Option<&PodUsage>) ->
     Key { has_stats: true, within_request, priority, excess: Reverse(excess) }
 }
 
-/// What a pod uses of what is short, and what it requested of it.
+/// A pod's usage and request of the starved resource.
 pub(super) fn use_and_request(
     signal: Signal,
     layout: FsLayout,
@@ -68,7 +69,7 @@ pub(super) fn use_and_request(
     (i128::from(used.unwrap_or_default()), i128::from(requested))
 }
 
-/// What of a pod lies on the filesystem of the signal.
+/// A pod's usage of the filesystem of the signal.
 fn disk_usage(signal: Signal, layout: FsLayout, pod: &Pod, usage: &PodUsage) -> FsUsage {
     let filesystem = signal.filesystem().unwrap_or_default();
     let (root_fs, rest) = match (layout, filesystem) {

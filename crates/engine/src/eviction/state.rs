@@ -1,4 +1,4 @@
-//! What was met since when.
+//! Which thresholds are met, and since when.
 
 use super::threshold::{Signal, Threshold};
 use super::{Observations, pressures};
@@ -7,12 +7,12 @@ use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Memory of the loop.
+/// State of the eviction loop.
 #[derive(Debug, Clone, Default)]
 pub struct EvictionState {
     /// Thresholds that are met, and since when without a break.
     first_met: Vec<(Threshold, Timestamp)>,
-    /// Thresholds whose grace was over in the last round: they stay until their minimum reclaim is there.
+    /// Thresholds whose grace period was over in the last round: they stay until their minimum reclaim is reached.
     acting: Vec<Threshold>,
     /// When each condition was last caused.
     last_caused: BTreeMap<Pressure, Timestamp>,
@@ -20,7 +20,7 @@ pub struct EvictionState {
     last_read: BTreeMap<Signal, Timestamp>,
 }
 
-/// What one round says.
+/// The result of one round.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Round {
     /// Conditions to report and to admit by.
@@ -30,7 +30,7 @@ pub struct Round {
 }
 
 impl EvictionState {
-    /// Takes in readings.
+    /// Evaluates new observations.
     pub fn round(
         &mut self,
         thresholds: &[Threshold],
@@ -73,7 +73,7 @@ impl EvictionState {
         Round { conditions, act }
     }
 
-    /// Whether nothing is met any more after node-level reclaim, minimum reclaim included.
+    /// Whether no threshold is met any more after node-level reclaim, minimum reclaim included.
     pub fn is_relieved(thresholds: &[Threshold], observed: &Observations) -> bool {
         met(thresholds, observed, true).is_empty()
     }

@@ -121,14 +121,14 @@ pub struct Threshold {
     pub signal: Signal,
     /// Below this it is met.
     pub value: Value,
-    /// How long it must be met before pods go; zero for a hard one.
+    /// How long it must be met before pods are evicted; zero for a hard one.
     pub grace: Duration,
-    /// What must be free beyond the value before it is over.
+    /// What must be free beyond the value before the threshold counts as resolved.
     pub min_reclaim: Option<Value>,
 }
 
 impl Threshold {
-    /// Whether pods go at once.
+    /// Whether pods are evicted at once.
     pub fn is_hard(&self) -> bool {
         self.grace.is_zero()
     }
@@ -237,8 +237,8 @@ impl ThresholdConfig<'_> {
     }
 }
 
-/// Thresholds of the writable layers' filesystem are never the user's: they follow the filesystem it shares. Says
-/// which of the user's were ignored.
+/// Derives the thresholds of the writable layers' filesystem from the filesystem it shares; configured ones are
+/// ignored. Returns which were ignored.
 pub fn derive_container_fs(
     thresholds: &[Threshold],
     layout: FsLayout,

@@ -1,6 +1,6 @@
-//! Which images go when space runs out.
+//! Which images are removed when space runs out.
 //!
-//! Upstream: `pkg/kubelet/images/image_gc_manager.go`. Memory of this process only: after a restart
+//! Upstream: `pkg/kubelet/images/image_gc_manager.go`. The state is in memory only: after a restart
 //! every image is protected by the minimum age again.
 
 use jiff::{SignedDuration, Timestamp};
@@ -25,7 +25,7 @@ pub struct GcPolicy {
 pub struct ImageKey {
     /// Its id.
     pub id: String,
-    /// The runtime handler it was pulled for; empty for the default one, and where handlers do not count.
+    /// The runtime handler it was pulled for; empty for the default one, and where images are not kept per handler.
     pub handler: String,
 }
 
@@ -67,13 +67,13 @@ struct Remembered {
     pinned: bool,
 }
 
-/// What we remember of the images on this node.
+/// When images on this node were first seen and last used.
 #[derive(Debug, Clone, Default)]
 pub struct ImageMemory {
     images: BTreeMap<ImageKey, Remembered>,
 }
 
-/// An image that may go.
+/// An image that may be removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     /// Which one.
@@ -85,7 +85,7 @@ pub struct Candidate {
 }
 
 impl ImageMemory {
-    /// Takes in what the runtime lists and what its containers use.
+    /// Updates the records with the runtime's images and those in use.
     pub fn observe(&mut self, listed: &[ListedImage], in_use: &Holders, now: Timestamp) {
         for image in listed {
             let known = self.images.entry(image.key.clone()).or_insert(Remembered {
@@ -121,7 +121,7 @@ impl ImageMemory {
         all
     }
 
-    /// What cannot be freed because containers hold it.
+    /// Images that cannot be removed because containers use them.
     pub fn held(&self, in_use: &Holders) -> Held {
         let size = |key| self.images.get(key).map(|image| image.size);
         let mut images: Vec<(u64, &BTreeSet<String>)> =
@@ -140,16 +140,16 @@ impl ImageMemory {
         self.images.remove(key);
     }
 
-    /// Ids of all images we know of.
+    /// Ids of all known images.
     pub fn ids(&self) -> impl Iterator<Item = &str> {
         self.images.keys().map(|key| key.id.as_str())
     }
 }
 
-/// So many images, and so many containers of each, are told of by name.
+/// At most this many images, and this many containers of each, are named.
 const MOST_TOLD: usize = 5;
 
-/// Images that are kept because containers hold them.
+/// Images that are kept because containers use them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
     /// How many.

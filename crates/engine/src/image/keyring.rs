@@ -370,7 +370,7 @@ fn tokens(glob: &str) -> Option<Vec<Token>> {
     Some(tokens)
 }
 
-/// The union of several keyrings' answers, in order.
+/// The union of several keyrings' credentials, in order.
 pub fn look_up_all<'a>(
     keyrings: impl IntoIterator<Item = &'a Keyring>,
     repository: &str,
@@ -490,6 +490,28 @@ mod tests {
     }
 
     #[test]
+    fn a_malformed_configuration_is_never_repeated() {
+        const HIDDEN: &str = "aGlkZGVuOmhpZGRlbg";
+        for json in [
+            format!("{{\"auths\":{{\"r\":{{\"auth\":\"{HIDDEN}!\"}}}}}}"),
+            format!("{{\"auths\":{{\"r\":{{\"auth\":[\"{HIDDEN}\"]}}}}}}"),
+            format!("{{\"auths\":{{\"r\":{{\"password\":{{\"{HIDDEN}\":1}}}}}}}}"),
+            format!("{{\"auths\":[\"{HIDDEN}\"]}}"),
+            format!("{{\"auths\":\"{HIDDEN}\"}}"),
+            format!("{{\"auths\":{{\"r\":\"{HIDDEN}\"}}}}"),
+            HIDDEN.to_owned(),
+            format!("\"{HIDDEN}"),
+            format!("{{\"auths\":{{\"r\":{{\"auth\":\"{HIDDEN}"),
+        ] {
+            for parsed in [parse_config_json(json.as_bytes()), parse_config(json.as_bytes())] {
+                let Err(error) = parsed else { continue };
+                let told = format!("{error} {error:?}");
+                assert!(!told.contains(HIDDEN), "{json}: {told}");
+            }
+        }
+    }
+
+    #[test]
     fn distinct_errors_are_listed_once() {
         assert_eq!(aggregate(&["a".into()]), "a");
         assert_eq!(aggregate(&["a".into(), "a".into()]), "a");
@@ -515,7 +537,7 @@ mod tests {
         }
     }
 
-    /// CVE-2020-8564: a file that cannot be read was told with its content.
+    /// CVE-2020-8564: the error about an unreadable file contained its content.
     #[test]
     fn what_is_wrong_with_a_file_is_told_without_what_is_in_it() {
         let secret = "cDFhbnRlZA";

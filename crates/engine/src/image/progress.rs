@@ -1,11 +1,11 @@
-//! How far a pull is, from what containerd's content store holds and takes in.
+//! Progress of a pull, from the content and ingests of containerd's content store.
 //!
 //! ```text
-//!   manifests of the repository ─▶ the one with a part under way ─▶ its parts: held │ being taken in │ not begun
+//!   manifests of the repository ─▶ the one with a running ingest ─▶ its parts: stored │ being ingested │ not begun
 //! ```
 //!
-//! A manifest with no part under way is not the one that is pulled: it is another tag's, whole or with
-//! layers that were given up once they were unpacked.
+//! A manifest without a running ingest is not the one being pulled: it is another tag's, complete or with
+//! layers that were discarded after unpacking.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -13,11 +13,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-/// Labels by which the store knows where content came from begin so; the registry follows.
+/// Prefix of the labels that say where content came from; the registry follows.
 const SOURCE: &str = "containerd.io/distribution.source.";
-/// Labels by which a manifest holds its parts begin so.
+/// Prefix of the labels by which a manifest references its parts.
 const PARTS: &str = "containerd.io/gc.ref.content";
-/// A manifest is smaller.
+/// Larger content is not a manifest.
 pub const LARGEST_MANIFEST: i64 = 4 << 20;
 
 /// A part of an image: a layer, or its configuration.
@@ -29,31 +29,31 @@ pub struct Part {
     pub bytes: u64,
 }
 
-/// Content that is being taken in.
+/// Content that is being ingested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Intake {
     /// The part's digest.
     pub digest: String,
-    /// How much of it is here.
+    /// How much of it has arrived.
     pub bytes: u64,
-    /// Since when it has been taken in.
+    /// When the ingest began.
     pub since: Option<Timestamp>,
 }
 
-/// How far a pull is.
+/// The progress of a pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PullBytes {
-    /// What is here, compressed as it travels.
+    /// Bytes that have arrived, compressed.
     pub done: u64,
     /// The whole image.
     pub total: u64,
-    /// Bytes a second of what is being taken in.
+    /// Bytes per second of the running ingests.
     pub rate: Option<u64>,
 }
 
 impl PullBytes {
-    /// How long the rest takes at this rate.
+    /// Estimated time for the rest at this rate.
     pub fn left(&self) -> Option<Duration> {
         let rate = self.rate.filter(|rate| *rate > 0)?;
         Some(Duration::from_secs(self.total.saturating_sub(self.done).div_ceil(rate)))
@@ -73,7 +73,7 @@ impl fmt::Display for PullBytes {
     }
 }
 
-/// A number of bytes for people.
+/// A number of bytes in human-readable form.
 struct Shown(u64);
 
 impl fmt::Display for Shown {
@@ -100,7 +100,7 @@ pub fn is_manifest_of(repository: &str, bytes: i64, labels: &BTreeMap<String, St
     ours && bytes <= LARGEST_MANIFEST && labels.keys().any(|key| key.starts_with(PARTS))
 }
 
-/// The parts that a manifest names; none if it is a list of manifests, or nothing we know.
+/// The parts that a manifest names; empty if it is an index, or of an unknown form.
 pub fn parts(manifest: &[u8]) -> Vec<Part> {
     #[derive(Deserialize)]
     struct Entry {
@@ -117,12 +117,12 @@ pub fn parts(manifest: &[u8]) -> Vec<Part> {
     all.map(|entry| Part { digest: entry.digest, bytes: entry.size }).collect()
 }
 
-/// The part that is taken in under this name (containerd: `MakeRefKey`).
+/// The digest of the part that an ingest of this name is for (containerd: `MakeRefKey`).
 pub fn taken_in(name: &str) -> Option<&str> {
     name.strip_prefix("layer-").or_else(|| name.strip_prefix("config-"))
 }
 
-/// How far the pull is; `None` if none of the manifests has a part under way.
+/// The progress of the pull; `None` if none of the manifests has a running ingest.
 pub fn progress(
     manifests: &[Vec<Part>],
     held: &BTreeMap<String, u64>,
@@ -135,7 +135,7 @@ pub fn progress(
     let (mut taken, mut since) = (0_u64, None::<Timestamp>);
     let mut counted: Vec<&str> = Vec::new();
     for part in parts {
-        // A layer may be named twice and comes once.
+        // A layer may be listed twice but is downloaded once.
         if counted.contains(&part.digest.as_str()) {
             continue;
         }

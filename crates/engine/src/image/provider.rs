@@ -1,4 +1,4 @@
-//! Credential provider plugins: what is said to them and what they answer.
+//! Credential provider plugins: requests and responses.
 //!
 //! Upstream: `pkg/credentialprovider/plugin`. Running a plugin is the executor's part.
 
@@ -19,7 +19,7 @@ pub struct ProviderConfig {
     pub name: String,
     /// Images it is asked about.
     pub match_images: Vec<String>,
-    /// How long answers are kept unless they say so themselves.
+    /// How long responses are cached unless they set a duration.
     pub default_cache_duration: Option<GoDuration>,
     /// Version of request and response.
     pub api_version: String,
@@ -124,7 +124,7 @@ pub fn request_json(
     Ok(format!("{}\n", units::gojson::to_string(&request)?).into_bytes())
 }
 
-/// What an answer is valid for.
+/// What a response is valid for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 enum CacheKeyType {
     Image,
@@ -132,7 +132,7 @@ enum CacheKeyType {
     Global,
 }
 
-/// Why an answer is not used.
+/// Why a response is not used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ResponseError {
     /// Another version than configured.
@@ -157,12 +157,12 @@ pub enum ResponseError {
     TokenAsPassword,
 }
 
-/// A usable answer.
+/// A usable response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// Credentials by image pattern.
     pub config: DockerConfig,
-    /// Where to keep it; `None` when it must not be kept.
+    /// Cache key and duration; `None` when it must not be cached.
     pub keep: Option<(Vec<u8>, Duration)>,
 }
 
@@ -236,7 +236,7 @@ pub fn read_response(
 
 const GLOBAL: &str = "<global>";
 
-/// Keys under which an earlier answer may be kept, the narrowest first.
+/// Keys under which an earlier response may be cached, the narrowest first.
 pub fn cache_keys(
     provider: &ProviderConfig,
     image: &str,

@@ -1,5 +1,5 @@
-//! Records about who pulled an image with which credentials, and whether a pod may use an image
-//! that is already here.
+//! Records of which credentials an image was pulled with, and whether a pod may use an image that is
+//! already present.
 //!
 //! Upstream: `pkg/kubelet/images/pullmanager`. File contents are those of the Go kubelet
 //! (`kubelet.config.k8s.io/v1beta1`); either agent reads the other's.
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The API version we write.
 pub const VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const OLD_VERSION: &str = "kubelet.config.k8s.io/v1alpha1";
-/// From this many secrets on, a mere match is no longer written down.
+/// From this many secrets on, a mere match is no longer recorded.
 const SECRETS_LIMIT: usize = 100;
 
 /// Why a record file cannot be used.
@@ -33,7 +33,7 @@ pub enum RecordError {
     },
 }
 
-/// A pull that was begun: kept until it is known how it ended.
+/// A pull that was begun: kept until its result is known.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct PullIntent {
@@ -181,7 +181,7 @@ impl PullCredentials {
 }
 
 impl PulledRecord {
-    /// A record of an image nobody has credentials for yet.
+    /// A record without credentials.
     pub fn new(image_ref: &str, now: Timestamp) -> Self {
         Self {
             kind: "ImagePulledRecord".into(),
@@ -252,7 +252,7 @@ pub fn is_record_file(name: &str) -> bool {
 /// `imagePullCredentialsVerificationPolicy`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VerificationPolicy {
-    /// What is here may be used by everybody.
+    /// Every pod may use images that are present.
     NeverVerify,
     /// Only images that we pulled are checked.
     NeverVerifyPreloadedImages,
@@ -324,12 +324,12 @@ impl AllowList {
     }
 }
 
-/// Whether an image that is here must be pulled again to prove access.
+/// Whether an image that is present must be pulled again to prove access.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AccessCheck {
     /// The policy asks for nothing.
     PolicyAllows,
-    /// The record shows that the pod has access; what is new about it should be written down.
+    /// The record shows that the pod has access; new information about it should be recorded.
     RecordFound {
         /// A secret to add to the record.
         remember: Option<PullSecret>,
@@ -394,7 +394,7 @@ pub fn check_credentials(
                     }
                 }
             }
-            // Only the first service account counts: a pod has one.
+            // Only the first service account is checked: a pod has one.
             Some(CredentialSource::ServiceAccount(at)) => {
                 account.get_or_insert_with(|| service_account(at));
             }

@@ -2,7 +2,7 @@
 //!
 //! Upstream: `github.com/distribution/reference`, `pkg/util/parsers`.
 
-/// Why a text is no image name.
+/// Why a text is not an image name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReferenceError {
     /// 64 hex digits would be taken for an image id.
@@ -23,7 +23,7 @@ pub enum ReferenceError {
     /// More than 255 characters.
     #[error("repository name must not be more than 255 characters")]
     TooLong,
-    /// A digest algorithm that nobody knows.
+    /// An unknown digest algorithm.
     #[error("unsupported digest algorithm")]
     DigestAlgorithm,
     /// A digest of the wrong length.

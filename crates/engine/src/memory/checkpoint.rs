@@ -12,7 +12,7 @@ use units::hash::fnv1a_32;
 use units::spew::{Dump, Field};
 use units::strconv;
 
-/// Why a text cannot be used; the words are upstream's.
+/// Why a checkpoint is not usable, in upstream's words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct CheckpointFault(pub String);
@@ -102,7 +102,7 @@ pub fn decode(text: &str, policy: &str, form: Entries) -> Result<MemoryState, Ch
     if !holds {
         return Err(CheckpointFault("checkpoint is corrupted".to_owned()));
     }
-    // What was read of pods stays where it is asked for, even if only the rest is vouched for.
+    // Pod entries are used if `form` includes them, even if the checksum covers only the rest.
     if form == Entries::Containers {
         state.pods.clear();
     }

@@ -1,4 +1,4 @@
-//! Whether a remembered state can be this machine's.
+//! Whether a restored state fits this machine.
 
 use super::state::assign;
 use super::{Block, MachineMemory, MemoryFault, MemoryState, NodeMemory};
@@ -77,7 +77,7 @@ fn nodes_alike(
 
 fn in_group(machine: &MachineMemory, node: &NodeMemory, kind: &str) -> (u64, u64) {
     let tables = node.cells.iter().filter_map(|id| machine.get(id)?.tables.get(kind));
-    // A file may say anything.
+    // Saturating: the file may hold any numbers.
     tables.fold((0_u64, 0_u64), |(free, reserved), table| {
         (free.wrapping_add(table.free), reserved.wrapping_add(table.reserved))
     })

@@ -1,7 +1,7 @@
 //! Which sets of nodes could satisfy a request.
 //!
-//! Upstream: `staticPolicy.calculateHints`. A node is used either alone or always together with the same others, so
-//! that a set comes into question only if its nodes are unused or form exactly that group already.
+//! Upstream: `staticPolicy.calculateHints`. A node is used either alone or always in the same group, so a set is
+//! feasible only if its nodes are unused or form exactly that group already.
 
 use super::MachineMemory;
 use crate::topology::{Hint, NumaMask, ResourceHints, masks_of};
@@ -51,7 +51,7 @@ pub(super) fn satisfies(machine: &MachineMemory, mask: NumaMask, request: &Reque
     request.iter().all(|(kind, wanted)| free(machine, mask, kind) >= *wanted)
 }
 
-/// Whether several nodes would be used together although some are used otherwise.
+/// Whether several nodes would be used together although some are used alone or in another group.
 pub(super) fn breaks_group(machine: &MachineMemory, mask: NumaMask) -> bool {
     if mask.count() == 1 {
         return false;
@@ -61,7 +61,7 @@ pub(super) fn breaks_group(machine: &MachineMemory, mask: NumaMask) -> bool {
         .any(|node| node.cells.len() == 1 || NumaMask::of(node.cells.iter().copied()) != mask)
 }
 
-/// Whether a single node is meant that belongs to a group.
+/// Whether the mask is a single node that belongs to a group.
 fn alone_in_group(machine: &MachineMemory, mask: NumaMask) -> bool {
     mask.count() == 1
         && mask.nodes().filter_map(|id| machine.get(&id)).any(|node| node.cells.len() > 1)

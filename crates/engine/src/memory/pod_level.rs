@@ -1,37 +1,37 @@
-//! Pods with resources of their own (gate PodLevelResourceManagers): memory for the pod as a whole, shared out among its
+//! Pods with pod-level resources (gate PodLevelResourceManagers): memory for the pod as a whole, divided among its
 //! containers.
 //!
-//! Upstream: `staticPolicy.AllocatePod`. On purpose unlike upstream: a pod that has its memory keeps it when it is admitted
-//! again after a restart.
+//! Upstream: `staticPolicy.AllocatePod`. Deliberately unlike upstream: a pod that has its memory keeps it when it is
+//! admitted again after a restart.
 
 use super::hints::{Request, feasible};
 use super::state::assign;
-use super::statics::{held_hints, init_of, uid_of};
+use super::statics::held_hints;
 use super::{Block, MemoryAllocation, MemoryRefusal, StaticMemory, is_memory};
-use crate::pod::is_sidecar;
 use crate::resources::{Side, pod_level_set, side_of};
 use crate::topology::{Hint, ResourceHints};
-use api::core::v1::{Container, Pod};
+use api::core::v1::Pod;
+use api::pod::{ContainerExt, PodExt};
 use std::collections::BTreeMap;
 
-/// What came of an allocation for a pod.
+/// The result of an allocation for a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PodMemory {
-    /// Whether the pod has its memory now, or had it.
+    /// Whether the pod was allocated memory, or already had it.
     pub result: MemoryAllocation,
-    /// Containers with some of it to themselves.
+    /// Containers with exclusive memory.
     pub exclusive: usize,
-    /// Containers that share what is left.
+    /// Containers that share the rest.
     pub shared: usize,
 }
 
 impl StaticMemory {
-    /// Whether memory is given out to this pod as a whole.
+    /// Whether memory is allocated to this pod as a whole.
     pub(super) fn by_pod(&self, pod: &Pod) -> bool {
         self.setup.pod_level_managers && pod_level_set(pod)
     }
 
-    /// Where the pod's own memory could come from.
+    /// Topology hints for the pod-level memory.
     pub(super) fn whole_hints(&self, pod: &Pod) -> ResourceHints {
         let Ok(request) = asked_for_pod(pod) else { return ResourceHints::new() };
         if self.check_shares(pod, &request).is_err() {
@@ -40,7 +40,7 @@ impl StaticMemory {
         if request.is_empty() {
             return ResourceHints::new();
         }
-        let uid = uid_of(pod);
+        let uid = pod.uid_str();
         match self.state.pods.get(uid) {
             Some(blocks) => held_hints(blocks, &request),
             None => feasible(&self.state.machine, &request, &self.reusable_of(uid)),
@@ -55,9 +55,9 @@ impl StaticMemory {
             let used = |kind: &str| taken.get(kind).copied().unwrap_or_default();
             total.iter().find(|(kind, size)| used(kind) >= **size).map(|(kind, _)| kind.clone())
         };
-        for container in init_of(pod) {
+        for container in pod.init_containers() {
             let asked = self.asked(pod, container)?;
-            if is_sidecar(container) {
+            if container.is_sidecar() {
                 shares |= asked.is_empty();
                 add(&mut taken, asked);
             } else if asked.is_empty()
@@ -66,7 +66,7 @@ impl StaticMemory {
                 return Err(MemoryRefusal::NothingForInit(kind));
             }
         }
-        for container in regular_of(pod) {
+        for container in pod.regular_containers() {
             let asked = self.asked(pod, container)?;
             shares |= asked.is_empty();
             add(&mut taken, asked);
@@ -77,13 +77,13 @@ impl StaticMemory {
         }
     }
 
-    /// Gives a pod its memory, and its containers their part.
+    /// Allocates memory to a pod and divides it among its containers.
     pub fn allocate_pod(&mut self, pod: &Pod, hint: Hint) -> Result<PodMemory, MemoryRefusal> {
         let nothing = |result| PodMemory { result, exclusive: 0, shared: 0 };
         if !self.by_pod(pod) || !self.cares(pod) {
             return Ok(nothing(MemoryAllocation::Shared));
         }
-        let uid = uid_of(pod);
+        let uid = pod.uid_str();
         if self.state.pods.contains_key(uid) {
             return Ok(nothing(MemoryAllocation::Kept));
         }
@@ -97,7 +97,7 @@ impl StaticMemory {
         }
         self.state.pods.insert(uid.to_owned(), blocks(&total, &nodes));
         let mut counted = nothing(MemoryAllocation::Taken);
-        for container in init_of(pod).chain(regular_of(pod)) {
+        for container in pod.init_containers().chain(pod.regular_containers()) {
             if self.asked(pod, container)?.is_empty() {
                 counted.shared += 1;
             } else {
@@ -109,7 +109,7 @@ impl StaticMemory {
         Ok(counted)
     }
 
-    /// Who has how much of the pod's memory, and what the others share.
+    /// The containers' exclusive parts of the pod's memory, and the shared rest.
     fn partition<'a>(
         &self,
         pod: &'a Pod,
@@ -117,9 +117,9 @@ impl StaticMemory {
     ) -> Result<(BTreeMap<&'a str, Request>, Request), MemoryRefusal> {
         let mut own = BTreeMap::new();
         let mut pool = total.clone();
-        for container in init_of(pod) {
+        for container in pod.init_containers() {
             let asked = self.asked(pod, container)?;
-            match (asked.is_empty(), is_sidecar(container)) {
+            match (asked.is_empty(), container.is_sidecar()) {
                 (true, true) => {}
                 (true, false) => {
                     own.insert(container.name.as_str(), pool.clone());
@@ -132,7 +132,7 @@ impl StaticMemory {
                 }
             }
         }
-        for container in regular_of(pod) {
+        for container in pod.regular_containers() {
             let asked = self.asked(pod, container)?;
             if !asked.is_empty() {
                 subtract(&mut pool, &asked);
@@ -176,10 +176,6 @@ fn asked_for_pod(pod: &Pod) -> Result<Request, MemoryRefusal> {
         }
     }
     Ok(total)
-}
-
-fn regular_of(pod: &Pod) -> impl Iterator<Item = &Container> {
-    pod.spec.iter().flat_map(|spec| &spec.containers)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What `reservedMemory` keeps of each node for the system.
+//! `reservedMemory`: memory of each NUMA node that is reserved for the system.
 
 use super::{MemoryFault, NodeFacts, is_memory};
 use crate::resources::Amounts;
@@ -8,7 +8,7 @@ use units::{SpelledQuantity, strconv};
 /// `reservedMemory`: amounts by NUMA node.
 pub type NodeReservations = BTreeMap<i32, BTreeMap<String, SpelledQuantity>>;
 
-/// Bytes by node and resource, if they add up to what the node keeps from pods as a whole (upstream:
+/// Bytes by NUMA node and resource, if they add up to the node's whole reservation (upstream:
 /// `getSystemReservedMemory`).
 pub fn system_reserved(
     nodes: &[NodeFacts],
@@ -91,7 +91,7 @@ mod tests {
             fault.to_string(),
             r#"the total amount "512Mi" of type "memory" is not equal to the value "1Gi" determined by Node Allocatable feature"#
         );
-        // As much as is wanted, but Go sees no whole number in the second.
+        // The right amount, but Go sees no integer in the second.
         let fault = system_reserved(&nodes, &of_node, &reserve(&[(0, "512Mi"), (1, "0.5Gi")]));
         assert_eq!(
             fault.unwrap_err().to_string(),

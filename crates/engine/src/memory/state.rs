@@ -1,4 +1,4 @@
-//! Who holds how much memory of which NUMA nodes.
+//! The memory assignments.
 
 use super::NodeFacts;
 use serde::{Deserialize, Serialize};
@@ -8,19 +8,19 @@ use units::Quantity;
 /// One kind of memory of one node, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct MemoryTable {
-    /// All there is.
+    /// Total.
     #[serde(rename = "total", default)]
     pub total: u64,
-    /// Kept for the system.
+    /// Reserved for the system.
     #[serde(rename = "systemReserved", default)]
     pub system_reserved: u64,
-    /// What containers can have.
+    /// Allocatable to containers.
     #[serde(default)]
     pub allocatable: u64,
-    /// What containers have.
+    /// Allocated to containers.
     #[serde(default)]
     pub reserved: u64,
-    /// What is left.
+    /// Free.
     #[serde(default)]
     pub free: u64,
 }
@@ -56,14 +56,14 @@ pub struct Block {
     pub size: u64,
 }
 
-/// The nodes and everybody's blocks.
+/// The nodes and all assigned blocks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MemoryState {
     /// By node.
     pub machine: MachineMemory,
     /// By pod UID and container name.
     pub own: BTreeMap<String, BTreeMap<String, Vec<Block>>>,
-    /// Blocks of pods as a whole, by UID; their containers' are among them.
+    /// Blocks of pods as a whole, by UID; they include those of their containers.
     pub pods: BTreeMap<String, Vec<Block>>,
 }
 

@@ -6,18 +6,18 @@
 use super::hints::{Request, Reusable, best, breaks_group, feasible, satisfies};
 use super::state::{assign, release, untouched};
 use super::{Block, MemoryFault, MemoryState, NodeFacts, expected, is_memory};
-use crate::pod::is_sidecar;
 use crate::resources::{QosClass, Side, is_guaranteed_alone, pod_level_set, qos_class, side_of};
 use crate::topology::{Hint, NumaMask, ResourceHints};
 use api::core::v1::{Container, Pod};
+use api::pod::{ContainerExt, PodExt};
 use std::collections::BTreeMap;
 
-/// What the policy is made from.
+/// Settings of the policy.
 #[derive(Debug, Clone)]
 pub struct MemorySetup {
     /// The machine.
     pub nodes: Vec<NodeFacts>,
-    /// Bytes kept for the system, by node and resource.
+    /// Bytes reserved for the system, by node and resource.
     pub reserved: BTreeMap<u32, BTreeMap<String, u64>>,
     /// Gate PodLevelResources.
     pub pod_level_resources: bool,
@@ -55,7 +55,7 @@ pub enum MemoryRefusal {
          shared containers"
     )]
     NothingToShare(String),
-    /// The chosen nodes are used otherwise.
+    /// The chosen nodes are used alone or in another group.
     #[error("[memorymanager] preferred hint violates NUMA node allocation")]
     Violates,
 }
@@ -70,28 +70,28 @@ impl MemoryRefusal {
     }
 }
 
-/// What came of an allocation.
+/// The result of an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryAllocation {
-    /// The container takes part in nothing.
+    /// The container gets no memory of particular nodes.
     Shared,
-    /// It has had its memory before.
+    /// It already had its memory.
     Kept,
-    /// It has it now.
+    /// It was allocated memory.
     Taken,
 }
 
-/// The policy and what it has given out.
+/// The policy and its allocations.
 #[derive(Debug, Clone)]
 pub struct StaticMemory {
     pub(super) setup: MemorySetup,
     pub(super) state: MemoryState,
-    /// What init containers of the pod that was allocated for last leave.
+    /// Reusable memory of the init containers of the pod that was allocated for last.
     reusable: (String, Reusable),
 }
 
 impl StaticMemory {
-    /// The policy for a machine, with nothing given out.
+    /// The policy for a machine, without allocations.
     pub fn new(setup: MemorySetup) -> Result<Self, MemoryFault> {
         let reserved = setup.reserved.values().filter_map(|kinds| kinds.get("memory"));
         if reserved.copied().fold(0, u64::saturating_add) == 0 {
@@ -102,7 +102,7 @@ impl StaticMemory {
         Ok(Self { setup, state: MemoryState::default(), reusable: Default::default() })
     }
 
-    /// Goes on from what was remembered; an empty state is a new beginning.
+    /// Restores the state of a checkpoint; an empty state means a new start.
     pub fn restore(&mut self, state: MemoryState) -> Result<(), MemoryFault> {
         let fresh = untouched(&self.setup.nodes, &self.setup.reserved);
         if state.machine.is_empty() {
@@ -120,12 +120,12 @@ impl StaticMemory {
         Ok(())
     }
 
-    /// Who holds what.
+    /// The present assignments.
     pub fn state(&self) -> &MemoryState {
         &self.state
     }
 
-    /// What containers can have, one block per node and kind.
+    /// Allocatable memory, one block per node and kind.
     pub fn allocatable(&self) -> Vec<Block> {
         let mut blocks = Vec::new();
         for (id, node) in &self.state.machine {
@@ -140,13 +140,13 @@ impl StaticMemory {
         blocks
     }
 
-    /// Whether the policy has anything to do with a pod.
+    /// Whether the policy manages a pod.
     pub fn cares(&self, pod: &Pod) -> bool {
         qos_class(pod, self.setup.pod_level_resources) == QosClass::Guaranteed
             && (!pod_level_set(pod) || self.setup.pod_level_managers)
     }
 
-    /// Gives a container its memory.
+    /// Allocates a container's memory.
     pub fn allocate(
         &mut self,
         pod: &Pod,
@@ -156,7 +156,7 @@ impl StaticMemory {
         if !self.cares(pod) {
             return Ok(MemoryAllocation::Shared);
         }
-        let uid = uid_of(pod);
+        let uid = pod.uid_str();
         if let Some(blocks) = self.state.of(uid, &container.name).cloned() {
             self.note_reusable(pod, container, &blocks);
             return Ok(MemoryAllocation::Kept);
@@ -222,9 +222,10 @@ impl StaticMemory {
     }
 
     fn note_reusable(&mut self, pod: &Pod, container: &Container, blocks: &[Block]) {
-        let uid = uid_of(pod);
+        let uid = pod.uid_str();
         let mut reusable = self.reusable_of(uid);
-        let ends = init_of(pod).filter(|c| !is_sidecar(c)).any(|c| c.name == container.name);
+        let ends =
+            pod.init_containers().filter(|c| !c.is_sidecar()).any(|c| c.name == container.name);
         for block in blocks {
             let mask = NumaMask::of(block.nodes.iter().copied());
             if ends {
@@ -238,9 +239,9 @@ impl StaticMemory {
         self.reusable = (uid.to_owned(), reusable);
     }
 
-    /// Earlier init containers hand over what the container reuses.
+    /// Removes from earlier init containers the memory that the container reuses.
     fn shrink_init(&mut self, pod: &Pod, container: &Container, blocks: &[Block]) {
-        let uid = uid_of(pod);
+        let uid = pod.uid_str();
         let earlier: Vec<&str> = earlier_init(pod, container).collect();
         for block in blocks {
             let mut wanted = block.size;
@@ -263,9 +264,9 @@ impl StaticMemory {
         }
     }
 
-    /// A container starts: earlier init containers of its pod have ended. Tells whether anything changed.
+    /// A container starts: earlier init containers of its pod have ended. Returns whether anything changed.
     pub fn started(&mut self, pod: &Pod, container: &Container) -> bool {
-        let uid = uid_of(pod);
+        let uid = pod.uid_str();
         let mut changed = false;
         for name in earlier_init(pod, container) {
             changed |= self.remove(uid, name);
@@ -273,7 +274,7 @@ impl StaticMemory {
         changed
     }
 
-    /// Takes back what a container held; false if it held nothing.
+    /// Releases a container's memory; false if it had none.
     pub fn remove(&mut self, uid: &str, container: &str) -> bool {
         if self.state.pods.contains_key(uid) {
             // The pod's memory stays together until its last container is gone.
@@ -290,7 +291,7 @@ impl StaticMemory {
         true
     }
 
-    /// Takes back what pods held that do not stay. Tells whether anything changed.
+    /// Releases the memory of pods for which `stays` is false. Returns whether anything changed.
     pub fn keep_only(&mut self, stays: &dyn Fn(&str) -> bool) -> bool {
         let held = self.state.own.iter().flat_map(|(uid, containers)| {
             containers.keys().map(|container| (uid.clone(), container.clone()))
@@ -302,19 +303,19 @@ impl StaticMemory {
         !stale.is_empty()
     }
 
-    /// Where a container's memory could come from.
+    /// Topology hints for a container's memory.
     pub fn hints(&self, pod: &Pod, container: &Container) -> ResourceHints {
         let Some(request) = self.asked(pod, container).ok().filter(|_| self.cares(pod)) else {
             return ResourceHints::new();
         };
-        let uid = uid_of(pod);
+        let uid = pod.uid_str();
         match self.state.of(uid, &container.name) {
             Some(blocks) => held_hints(blocks, &request),
             None => feasible(&self.state.machine, &request, &self.reusable_of(uid)),
         }
     }
 
-    /// Where the memory of a pod as a whole could come from.
+    /// Topology hints for the memory of a pod as a whole.
     pub fn pod_hints(&self, pod: &Pod) -> ResourceHints {
         if !self.cares(pod) {
             return ResourceHints::new();
@@ -326,8 +327,9 @@ impl StaticMemory {
         if request.is_empty() {
             return ResourceHints::new();
         }
-        let uid = uid_of(pod);
-        let mut all = init_of(pod).chain(pod.spec.iter().flat_map(|spec| &spec.containers));
+        let uid = pod.uid_str();
+        let mut all =
+            pod.init_containers().chain(pod.spec.iter().flat_map(|spec| &spec.containers));
         match all.find_map(|container| self.state.of(uid, &container.name)) {
             Some(blocks) => held_hints(blocks, &request),
             None => feasible(&self.state.machine, &request, &self.reusable_of(uid)),
@@ -336,7 +338,7 @@ impl StaticMemory {
 }
 
 impl StaticMemory {
-    /// What a container asks for by itself.
+    /// A container's own requests.
     pub(super) fn asked(&self, pod: &Pod, container: &Container) -> Result<Request, MemoryRefusal> {
         if self.by_pod(pod) && !is_guaranteed_alone(container) {
             return Ok(Request::new());
@@ -345,7 +347,7 @@ impl StaticMemory {
     }
 }
 
-/// One preferred hint per block; nothing if the blocks are not what is asked for.
+/// One preferred hint per block; empty if the blocks differ from the request.
 pub(super) fn held_hints(blocks: &[Block], request: &Request) -> ResourceHints {
     let same = |block: &Block| request.get(&block.kind) == Some(&block.size);
     if blocks.len() != request.len() || !blocks.iter().all(same) {
@@ -367,13 +369,13 @@ fn asked(container: &Container) -> Result<Request, MemoryRefusal> {
         .collect()
 }
 
-/// Only kinds that a regular container asks for count.
+/// The pod's request, of the kinds that a regular container requests.
 fn asked_by_pod(pod: &Pod) -> Option<Request> {
     let (mut at_init, mut sidecars, mut regular) = (Request::new(), Request::new(), Request::new());
-    for container in init_of(pod) {
+    for container in pod.init_containers() {
         for (kind, bytes) in asked(container).ok()? {
             let beside = sidecars.entry(kind.clone()).or_default();
-            if is_sidecar(container) {
+            if container.is_sidecar() {
                 *beside = beside.saturating_add(bytes);
             } else {
                 let most = at_init.entry(kind).or_default();
@@ -396,18 +398,10 @@ fn asked_by_pod(pod: &Pod) -> Option<Request> {
     Some(regular.into_iter().map(whole).collect())
 }
 
-pub(super) fn uid_of(pod: &Pod) -> &str {
-    pod.metadata.uid.as_deref().unwrap_or_default()
-}
-
-pub(super) fn init_of(pod: &Pod) -> impl Iterator<Item = &Container> {
-    pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten())
-}
-
 /// Init containers that end before this container starts.
 fn earlier_init<'a>(pod: &'a Pod, container: &'a Container) -> impl Iterator<Item = &'a str> {
-    let before = init_of(pod).take_while(move |c| c.name != container.name);
-    before.filter(|c| !is_sidecar(c)).map(|c| c.name.as_str())
+    let before = pod.init_containers().take_while(move |c| c.name != container.name);
+    before.filter(|c| !c.is_sidecar()).map(|c| c.name.as_str())
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ pub(super) fn set(
     Ok(())
 }
 
-/// The address of a node that was told none.
+/// The address of a node without a configured one.
 fn choose(settings: &NodeSettings, facts: &AddressFacts) -> Result<IpAddr, String> {
     if let Some(ip) = parse_ip(&settings.hostname) {
         return Ok(ip);

@@ -1,4 +1,4 @@
-//! Conditions: three kinds of pressure, then Ready, then what operators opted in to.
+//! Conditions: three kinds of pressure, then Ready, then opt-in ones.
 
 use super::facts::{NodeFacts, NodeSettings};
 use super::{NodeUpdate, StatusEvent};
@@ -83,8 +83,8 @@ pub(super) fn set(
     }
 }
 
-/// Names the calls that the runtime has not answered. Their age is left out: the message changes with the calls
-/// only, and so does the node.
+/// Lists the calls that the runtime has not answered. Their age is left out, so that the node object changes only
+/// when the set of calls does.
 fn set_runtime_slow(status: &mut NodeStatus, calls: &[String], now: Timestamp) {
     let (value, reason, message) = match calls.is_empty() {
         true => ("False", "CallsAnswered", "the container runtime answers in time".to_owned()),

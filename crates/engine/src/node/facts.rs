@@ -1,4 +1,4 @@
-//! What the node's status is computed from.
+//! The inputs of the node's status.
 
 use super::reserve::Reservation;
 use api::core::v1::Taint;
@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use units::Quantity;
 
-/// What does not change while the process runs.
+/// Settings that do not change while the process runs.
+/// Many fields: one for each setting that shows in the node object.
 #[derive(Debug, Clone, Default)]
 pub struct NodeSettings {
     /// The node's name.
@@ -39,7 +40,7 @@ pub struct NodeSettings {
     pub max_images: i32,
     /// `localStorageCapacityIsolation`.
     pub local_storage_isolation: bool,
-    /// What is kept back from pods.
+    /// What is reserved from pods.
     pub reservation: Reservation,
     /// Whether swap capacity is reported.
     pub report_swap: bool,
@@ -84,7 +85,7 @@ pub struct MachineFacts {
 pub struct AddressFacts {
     /// Every address of a local interface.
     pub local: Vec<IpAddr>,
-    /// What a look-up of the node's name gave, in order.
+    /// The addresses that a DNS lookup of the node's name returned, in order.
     pub looked_up: Vec<IpAddr>,
     /// The address of the default route's interface in the preferred family, else the other.
     pub default_route: Option<IpAddr>,
@@ -114,7 +115,7 @@ pub struct RuntimeHandlerFacts {
     pub user_namespaces: bool,
 }
 
-/// What the runtime says of itself.
+/// The runtime's version and status.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RuntimeFacts {
     /// Its name, e.g. `containerd`.
@@ -157,7 +158,7 @@ pub struct Pressures {
     pub pid: bool,
 }
 
-/// What is known of the machine right now.
+/// The present state of the machine.
 #[derive(Debug, Clone, Default)]
 pub struct NodeFacts {
     /// The machine, if it could be read.
@@ -186,12 +187,12 @@ pub struct NodeFacts {
     pub soft_warning: Option<String>,
     /// Volumes in use; `None` until that is known.
     pub volumes_in_use: Option<Vec<String>>,
-    /// Calls that the runtime has not answered for long, by name; `None` leaves their condition alone, as upstream
-    /// which has no such thing.
+    /// Calls that the runtime has not answered for long, by name; `None` leaves their condition alone (upstream has
+    /// no such condition).
     pub slow_calls: Option<Vec<String>>,
 }
 
-/// What one computation leaves for the next.
+/// State carried from one computation to the next.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeMemory {
     /// `spec.unschedulable` as last seen.

@@ -1,4 +1,4 @@
-//! A node's first object, and what to put right on one that exists already.
+//! A node's first object, and corrections to one that exists already.
 
 use super::facts::{NodeFacts, NodeMemory, NodeSettings};
 use super::resources::{is_extended, is_huge_page, put};
@@ -89,7 +89,7 @@ pub fn existing_node_patch(
     let status = node.status.get_or_insert_default();
     let wanted = initial.status.clone().unwrap_or_default();
     default_resources(status, &wanted);
-    // Upstream looks whether the folder of plugins is empty; its own socket is there once the runtime was ready.
+    // Upstream checks whether the plugin folder is empty; its own socket is in it once the runtime was ready.
     if facts.devices.folder_was_empty && !facts.runtime.was_ready {
         zero_extended(status);
     }

@@ -1,4 +1,4 @@
-//! What is kept back from pods (upstream: `GetNodeAllocatableReservation`).
+//! What is reserved from pods (upstream: `GetNodeAllocatableReservation`).
 
 use std::collections::BTreeMap;
 use units::Quantity;
@@ -43,7 +43,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// What is kept back of a resource with this capacity.
+    /// The reservation of a resource with this capacity.
     pub fn of(&self, resource: &str, capacity: Quantity) -> Quantity {
         let given = |map: &BTreeMap<String, Quantity>| map.get(resource).copied();
         let eviction = match resource {

@@ -1,7 +1,7 @@
 //! A runtime's version as the node shows it (`kuberuntime: newRuntimeVersion`): a semantic version in
 //! its plain form, else the leading numbers; nothing if there are none.
 
-/// The text to show; `None` for what is no version at all.
+/// The text to show; `None` for a text that is not a version.
 pub(super) fn shown(text: &str) -> Option<String> {
     let text = text.trim_start();
     let text = text.strip_prefix('v').unwrap_or(text);

@@ -2,8 +2,8 @@
 //!
 //! Owns: one entry per container definition that was restarted, with the delay that its *next* restart must
 //! respect. Same arithmetic as upstream (`flowcontrol.Backoff`): doubling up to a maximum, counted from the end
-//! of the last run, forgotten when a run lasted longer than ten minutes, whatever the maximum. And the pause
-//! after a start that failed and left its instance there, which no delay covers because it never ran.
+//! of the last run, reset when a run lasted longer than ten minutes, whatever the maximum. Also owns the pause
+//! after a failed start that left its instance behind, which no delay covers because it never ran.
 //!
 //! Deliberately absent: jitter and a clock.
 
@@ -39,12 +39,12 @@ impl BackOffKey {
     }
 }
 
-/// A run that lasted longer was a good one: what came before it is forgotten (upstream sets it for
-/// containers alone, and does not derive it from the maximum).
+/// A run that lasted longer resets the back-off (upstream sets this for containers only, and does not derive it
+/// from the maximum).
 const GOOD_RUN: Duration = Duration::from_secs(600);
 
-/// Between a failed start and the next, where the runtime keeps what was made: the pause after any
-/// failed sync (upstream: `backOffPeriod`; what is merely made wakes nobody there).
+/// Pause between a failed start and the next, if the runtime keeps the created container: as after any failed
+/// sync (upstream: `backOffPeriod`; a container that is only created does not trigger a sync there).
 const FAILED_START_PAUSE: Duration = Duration::from_secs(10);
 
 /// First and largest delay.
@@ -89,16 +89,17 @@ impl BackOff {
         Self { curve, entries: BTreeMap::new(), failed: BTreeMap::new() }
     }
 
-    /// Notes that an instance was made and did not start.
+    /// Records that an instance was created and did not start.
     pub fn start_failed(&mut self, id: ContainerId, now: Timestamp) {
         self.failed.retain(|_, at| now < later(*at, FAILED_START_PAUSE));
         self.failed.insert(id, now);
     }
 
-    /// When an instance that did not start may be made anew, if not now.
+    /// When an instance that did not start may be created again, if not now.
     pub fn paused(&self, id: &ContainerId, now: Timestamp) -> Option<Timestamp> {
-        let until = later(*self.failed.get(id)?, FAILED_START_PAUSE);
-        (now < until).then_some(until)
+        let at = *self.failed.get(id)?;
+        let until = later(at, FAILED_START_PAUSE);
+        (at <= now && now < until).then_some(until)
     }
 
     /// If a container whose last run ended at `finished` must still wait: the whole delay and when it is over.
@@ -113,10 +114,11 @@ impl BackOff {
             return None;
         }
         let until = later(finished, entry.delay);
-        (now < until).then_some((entry.delay, until))
+        // An end in the future means that the clock was set back since: how long ago it was is unknown, so do not wait.
+        (finished <= now && now < until).then_some((entry.delay, until))
     }
 
-    /// Notes that the container is being started again after a run that ended at `finished`.
+    /// Records that the container is being started again after a run that ended at `finished`.
     pub fn advance(&mut self, key: &BackOffKey, finished: Timestamp, now: Timestamp) {
         let delay = match self.entries.get(key) {
             Some(entry) if !expired(finished, entry) => {
@@ -235,5 +237,16 @@ mod tests {
         let mut read = BackOff::default();
         read.restore(&back_off.save());
         assert_eq!(read, back_off);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_holds_nothing_up() {
+        let mut back_off = BackOff::default();
+        back_off.advance(&key(), at(10_000), at(10_000));
+        back_off.start_failed("c".into(), at(10_000));
+        assert!(back_off.waiting(&key(), at(10_001), at(10_001)).is_some());
+        assert_eq!(back_off.waiting(&key(), at(10_001), at(6_400)), None);
+        assert!(back_off.paused(&"c".into(), at(10_001)).is_some());
+        assert_eq!(back_off.paused(&"c".into(), at(6_400)), None);
     }
 }

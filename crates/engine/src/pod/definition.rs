@@ -1,8 +1,7 @@
-//! Whether a running container still is what its spec says.
+//! Whether a running container still matches its spec.
 //!
 //! Promises: the hash is the Go kubelet's (`units::container_hash`), and a container is never restarted because
-//! another version hashed it in another way: where the runtime remembers the image that was asked for, that image
-//! decides.
+//! another version hashed it differently: if the runtime reports the requested image, that image decides.
 
 use crate::runtime::ContainerView;
 use api::core::v1::Container;
@@ -13,7 +12,7 @@ pub fn container_hash(container: &Container) -> u64 {
     u64::from(units::container_hash(&container.name, image))
 }
 
-/// Whether the spec asks for another container than the one that runs.
+/// Whether the spec differs from the running container.
 pub fn definition_changed(container: &Container, view: &ContainerView) -> bool {
     if view.hash == container_hash(container) {
         return false;

@@ -2,8 +2,6 @@
 //!
 //! Read from last to first: completed init containers may have been removed, so the last one that the runtime
 //! knows decides how far initialisation came. Earlier plain ones are then done; earlier sidecars are kept running.
-
-use super::kill::is_sidecar;
 use super::plan::kill;
 use super::restart::{restarts_after_kill, should_be_restarted};
 use super::view::{ContainerKind, KillReason, PodPlan, PodView};
@@ -11,11 +9,12 @@ use super::{definition_changed, resize};
 use crate::probe::{ProbeKind, ProbeOutcome};
 use crate::runtime::{ContainerRunState, ContainerView};
 use api::core::v1::{Container, PodSpec};
+use api::pod::ContainerExt;
 
 /// How far initialisation is.
 #[derive(Debug, Default)]
 pub(super) struct InitVerdict {
-    /// Regular containers may be looked at.
+    /// Regular containers may start.
     pub(super) initialised: bool,
     /// An init container failed for good: the pod is over.
     pub(super) failed: bool,
@@ -27,7 +26,7 @@ pub(super) struct InitVerdict {
 enum Finding {
     /// Nothing to say.
     Nothing,
-    /// It is done (or a started sidecar): the next one's turn.
+    /// It is done (or a started sidecar): the next one may start.
     Passed,
     /// The pod is over.
     Failed,
@@ -40,18 +39,18 @@ pub(super) fn plan_init(view: &PodView<'_>, spec: &PodSpec, plan: &mut PodPlan) 
     if containers.is_empty() {
         return verdict;
     }
-    // Upstream also counts what is left of an earlier sandbox: an app container that was made and never started, an
-    // init container that could not be removed. After a crash or a reboot it passes over init containers by that.
+    // Upstream also counts containers of an earlier sandbox: an app container that was created and never started, an
+    // init container that could not be removed. After a crash or a reboot that makes it skip init containers.
     let here = |name: &str| view.runtime.active_containers().find(|c| c.name == name);
     let mut earlier_done = spec.containers.iter().any(|c| {
         view.runtime.newest(&c.name).is_some_and(ContainerView::is_running)
-            || here(&c.name).is_some_and(|c| c.state == ContainerRunState::Created)
+            || here(&c.name).is_some_and(|c| c.state.never_ran())
     });
     verdict.initialised = earlier_done;
 
     let last = containers.len().saturating_sub(1);
     for (index, container) in containers.iter().enumerate().rev() {
-        let sidecar = is_sidecar(container);
+        let sidecar = container.is_sidecar();
         let Some(newest) = here(&container.name) else {
             if earlier_done && sidecar {
                 verdict.start.push(index);
@@ -85,7 +84,7 @@ pub(super) fn plan_init(view: &PodView<'_>, spec: &PodSpec, plan: &mut PodPlan) 
     verdict
 }
 
-/// Whether an instance that has ended did so badly: one out of memory did, whatever its exit code.
+/// Whether an exited instance failed: one killed out of memory did, whatever its exit code.
 pub(super) fn has_failed(ended: &ContainerView) -> bool {
     ended.exit_code != 0 || ended.reason == "OOMKilled"
 }
@@ -104,7 +103,7 @@ struct Look<'a, 'b> {
 impl Look<'_, '_> {
     fn plain(&mut self) -> Finding {
         match self.newest.state {
-            ContainerRunState::Created => self.start.push(self.index),
+            ContainerRunState::Created | ContainerRunState::CutOff => self.start.push(self.index),
             ContainerRunState::Running => {
                 if self.view.gates.resize_init_containers {
                     self.resize(ContainerKind::Init);
@@ -137,7 +136,7 @@ impl Look<'_, '_> {
 
     fn sidecar(&mut self, last: usize, earlier_done: bool) -> Finding {
         match self.newest.state {
-            ContainerRunState::Created | ContainerRunState::Exited => {
+            ContainerRunState::Created | ContainerRunState::CutOff | ContainerRunState::Exited => {
                 self.start.push(self.index);
                 Finding::Nothing
             }

@@ -1,15 +1,16 @@
 //! Killing a pod or a container: grace, hook window and order.
 //!
-//! Owns: which grace a container gets, how the time spent on hooks and on waiting for a turn is taken from it, and
-//! whom a sidecar waits for. Upstream: `killContainer`, `terminationOrdering`.
+//! Owns: the grace period of a container, how the time spent on hooks and on waiting for other containers is
+//! deducted from it, and which containers a sidecar waits for. Upstream: `killContainer`, `terminationOrdering`.
 //!
 //! Promises: the budget never grows; the runtime always gets at least two seconds.
 
 use super::view::{ContainerKind, KillContainer, KillReason};
 use crate::image::keyring::aggregate;
 use crate::runtime::{ContainerView, RuntimePod};
-use api::core::v1::{Container, LifecycleHandler, Pod};
+use api::core::v1::{LifecycleHandler, Pod};
 use api::ids::SandboxId;
+use api::pod::ContainerExt;
 use std::time::Duration;
 
 /// The least time a container gets between the stop signal and the kill, in seconds.
@@ -18,13 +19,13 @@ pub const MINIMUM_GRACE_SECONDS: i64 = 2;
 /// How to kill one container.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StopContainer {
-    /// Whom, and the text of the `Killing` event.
+    /// The container, and the text of the `Killing` event.
     pub target: KillContainer,
-    /// Time for hook, turn and stop together.
+    /// Time for the hook, the wait for other containers and the stop together.
     pub budget: StopBudget,
     /// The hook to run first; `None` also when there is no time for it.
     pub pre_stop: Option<LifecycleHandler>,
-    /// Names that must have stopped before this one's turn comes (only when the whole pod is killed).
+    /// Names that must have stopped before this one is stopped (only when the whole pod is killed).
     pub after: Vec<String>,
 }
 
@@ -49,7 +50,7 @@ impl StopBudget {
         Self { seconds: seconds.max(0) }
     }
 
-    /// How long to wait for the preStop hook or for the turn; `None` when there is no time for it.
+    /// How long to wait for the preStop hook or for other containers; `None` when there is no time for it.
     pub fn window(self) -> Option<Duration> {
         let seconds = u64::try_from(self.seconds).ok().filter(|s| *s > 0)?;
         Some(Duration::from_secs(seconds))
@@ -116,7 +117,7 @@ pub fn plan_pod(pod: Option<&Pod>, runtime: &RuntimePod, grace_override: Option<
     KillPod { containers, sandboxes }
 }
 
-/// Plans the kill of one container of a known pod (no turn to wait for).
+/// Plans the kill of one container of a known pod (it waits for no other container).
 pub fn plan_container(
     pod: &Pod,
     target: &KillContainer,
@@ -140,8 +141,8 @@ pub fn plan_restored(view: &ContainerView, message: &str) -> StopContainer {
     stop_restored(view, target, None)
 }
 
-/// What went wrong when a pod was killed: `containers` by name, and the last of its sandboxes that did not stop
-/// (upstream: `PodSyncResult.Error`). Nothing if nothing did.
+/// The error of killing a pod: `containers` by name, and the last of its sandboxes that did not stop (upstream:
+/// `PodSyncResult.Error`). `None` if nothing failed.
 pub fn faults(uid: &str, containers: &[(String, String)], sandbox: Option<&str>) -> Option<String> {
     let fault = |action: &str, target: &str, text: &str| {
         let (target, text) = (units::strconv::quote(target), units::strconv::quote(text));
@@ -153,7 +154,7 @@ pub fn faults(uid: &str, containers: &[(String, String)], sandbox: Option<&str>)
     (!all.is_empty()).then(|| aggregate(&all))
 }
 
-/// Text of the `Killing` event when nothing else is said.
+/// Default text of the `Killing` event.
 pub fn default_message(name: &str) -> String {
     format!("Stopping container {name}")
 }
@@ -192,8 +193,8 @@ fn stop_restored(
     StopContainer { target, budget, pre_stop, after: Vec::new() }
 }
 
-/// A sidecar waits for all running regular containers and for the sidecar that comes next, if that one runs: whom
-/// a sidecar that is down would have waited for is nobody's concern (upstream: `newTerminationOrdering`).
+/// A sidecar waits for all running regular containers and for the sidecar that comes next, if that one runs: the
+/// waits of a stopped sidecar are not inherited (upstream: `newTerminationOrdering`).
 fn waits_for(pod: &Pod, name: &str, running: &[&ContainerView]) -> Vec<String> {
     if kind_of(pod, name) != Some(ContainerKind::Sidecar) {
         return Vec::new();
@@ -207,14 +208,9 @@ fn waits_for(pod: &Pod, name: &str, running: &[&ContainerView]) -> Vec<String> {
         .flatten()
         .skip_while(|c| c.name != name)
         .skip(1)
-        .find(|c| is_sidecar(c))
+        .find(|c| c.is_sidecar())
         .map(|c| c.name.as_str());
     regular.chain(next_sidecar).filter(|n| is_running(n)).map(str::to_owned).collect()
-}
-
-/// Whether an init container is a sidecar.
-pub(crate) fn is_sidecar(container: &Container) -> bool {
-    container.restart_policy.as_deref() == Some("Always")
 }
 
 /// Which list of the spec has this name.
@@ -224,7 +220,7 @@ pub(crate) fn kind_of(pod: &Pod, name: &str) -> Option<ContainerKind> {
         return Some(ContainerKind::Regular);
     }
     if let Some(init) = spec.init_containers.iter().flatten().find(|c| c.name == name) {
-        return Some(if is_sidecar(init) { ContainerKind::Sidecar } else { ContainerKind::Init });
+        return Some(if init.is_sidecar() { ContainerKind::Sidecar } else { ContainerKind::Init });
     }
     let ephemeral = spec.ephemeral_containers.iter().flatten().any(|c| c.name == name);
     ephemeral.then_some(ContainerKind::Ephemeral)

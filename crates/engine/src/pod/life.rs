@@ -3,7 +3,7 @@
 //! ```text
 //!   update(Create…)        ┌────────── terminal phase, deletion, kill ──────────┐
 //!        │                 │                                                    ▼
-//!        ▼   first turn  Syncing ───────────────────────────────────────▶ Terminating ──ok──▶ Terminated ──ok──▶ finished
+//!        ▼   first work  Syncing ───────────────────────────────────────▶ Terminating ──ok──▶ Terminated ──ok──▶ finished
 //!     waiting ─────────▶ (resync, back-off)                              (retry on error)    (retry on error)
 //! ```
 //!
@@ -20,30 +20,30 @@ mod orphans;
 #[cfg(test)]
 mod properties;
 mod record;
+mod static_names;
 #[cfg(test)]
 mod tests;
-mod turns;
 
 pub use orphans::{KnownPod, KnownPods};
 pub use record::{LifeState, Record};
 
-use super::is_static;
 use api::core::v1::{Pod, PodCondition};
 use api::ids::PodUid;
+use api::pod::PodExt;
 use jiff::Timestamp;
+use static_names::{NameClaim, StaticNames};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use turns::{StaticTurns, Turn};
 
 /// What an update is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UpdateKind {
-    /// The pod is new to us.
+    /// The pod is new.
     Create,
     /// Its configuration changed.
     Update,
-    /// Look again.
+    /// Sync it again.
     Sync,
     /// End it.
     Kill,
@@ -87,7 +87,7 @@ pub struct KillOptions {
     pub grace_seconds: Option<i64>,
     /// Status to show.
     pub status: Option<StatusOverride>,
-    /// Whom to tell.
+    /// The token to hand back when its containers have stopped.
     pub completion: Option<Completion>,
 }
 
@@ -111,12 +111,12 @@ pub enum Subject {
     Runtime(RunningPod),
 }
 
-/// A request to look at a pod.
+/// A request to sync or end a pod.
 #[derive(Debug, Clone)]
 pub struct PodUpdate {
     /// Why.
     pub kind: UpdateKind,
-    /// Whom.
+    /// The pod.
     pub subject: Subject,
     /// The mirror pod of a static pod, if known.
     pub mirror: Option<Arc<Pod>>,
@@ -185,8 +185,6 @@ pub struct Work {
     pub grace_seconds: Option<i64>,
     /// Status to set before the kill: the last one registered.
     pub status: Option<StatusOverride>,
-    /// Act only on a runtime view asked for after this moment (end of the previous call).
-    pub newer_than: Option<Timestamp>,
     /// This is the worker's first work.
     pub first: bool,
     /// When the cause was seen; absent for what follows from the call before.
@@ -194,7 +192,8 @@ pub struct Work {
 }
 
 impl Work {
-    /// What metrics call this work, by how it ended; nothing if no cause was seen (upstream: `PodWorkerDuration`).
+    /// The operation label of this work in metrics, by its outcome; `None` if no cause was seen (upstream:
+    /// `PodWorkerDuration`).
     pub fn operation(&self, outcome: &Outcome) -> Option<&'static str> {
         self.seen_at?;
         let over = self.call == Call::Terminated && matches!(outcome, Outcome::Done { .. });
@@ -207,7 +206,7 @@ impl Work {
 pub enum Step {
     /// Nothing is pending.
     Idle,
-    /// A static pod whose turn has not come: ask again after this long.
+    /// A static pod that may not start yet because of another one of its name: ask again after this long.
     NotYet(Duration),
     /// It must never start, or there is nothing left to do: end the worker, hand back these tokens.
     Never(Vec<Completion>),
@@ -239,7 +238,7 @@ pub enum Outcome {
 pub struct Completed {
     /// End the worker.
     pub done: bool,
-    /// Look again after this long (replaces an earlier appointment).
+    /// Sync again after this long (replaces an earlier timer).
     pub again_in: Option<Duration>,
     /// Wake it at once: something is pending.
     pub wake: bool,
@@ -273,7 +272,7 @@ impl Default for LifeConfig {
 pub struct Workers {
     config: LifeConfig,
     records: BTreeMap<PodUid, Record>,
-    turns: StaticTurns,
+    static_names: StaticNames,
     pods_synced: bool,
 }
 
@@ -283,12 +282,12 @@ impl Workers {
         Self { config, ..Self::default() }
     }
 
-    /// Takes in a request. `may_run`: the runtime view shows something alive of this pod, or cannot tell.
+    /// Accepts a request. `may_run`: the runtime view shows a running container or sandbox of this pod, or is unknown.
     pub fn update(&mut self, update: PodUpdate, may_run: bool, now: Timestamp) -> Accepted {
         let mut answer = Accepted::default();
         let PodUpdate { kind, subject, mirror, kill, seen_at } = update;
         let (uid, full_name, runtime_only) = match &subject {
-            Subject::Pod(pod) => (uid_of(pod), full_name(pod), false),
+            Subject::Pod(pod) => (pod.uid(), pod.full_name(), false),
             Subject::Runtime(pod) => {
                 if kind != UpdateKind::Kill {
                     answer.completed.extend(kill.and_then(|k| k.completion));
@@ -299,7 +298,7 @@ impl Workers {
         };
         let record = self.records.entry(uid.clone()).or_insert_with(|| {
             let ended = match &subject {
-                Subject::Pod(pod) => api_phase_is_terminal(pod) && !may_run,
+                Subject::Pod(pod) => pod.is_terminal() && !may_run,
                 Subject::Runtime(_) => false,
             };
             answer.spawn = true;
@@ -329,9 +328,9 @@ impl Workers {
         let mut became_terminating = false;
         if !record.termination_requested() {
             let deleted = runtime_only || pod.metadata.deletion_timestamp.is_some();
-            if deleted || api_phase_is_terminal(&pod) || kind == UpdateKind::Kill {
+            if deleted || pod.is_terminal() || kind == UpdateKind::Kill {
                 record.deleted |= deleted;
-                if !deleted && !api_phase_is_terminal(&pod) {
+                if !deleted && !pod.is_terminal() {
                     record.evicted |= kill.as_ref().is_some_and(|k| k.evict);
                 }
                 record.terminating_at = Some(now);
@@ -363,10 +362,10 @@ impl Workers {
         }
 
         if answer.spawn && runtime_only {
-            // It may be an earlier version of a static pod, from before our start.
-            self.turns.hold(record.full_name.clone(), uid);
-        } else if answer.spawn && is_static(&pod) {
-            self.turns.enqueue(record.full_name.clone(), uid);
+            // It may be an earlier version of a static pod, from before the agent's start.
+            self.static_names.hold(record.full_name.clone(), uid);
+        } else if answer.spawn && pod.is_static() {
+            self.static_names.enqueue(record.full_name.clone(), uid);
         }
         let earliest =
             record.pending.as_ref().and_then(|p| p.seen_at).into_iter().chain(seen_at).min();
@@ -383,7 +382,7 @@ impl Workers {
         answer
     }
 
-    /// What a woken worker does. `chance` in 0..1 spreads the wait of static pods.
+    /// What a woken worker does. `chance` in 0..1 adds jitter to the wait of static pods.
     pub fn next(&mut self, uid: &PodUid, chance: f64, now: Timestamp) -> Step {
         let Some(record) = self.records.get_mut(uid) else { return Step::Never(Vec::new()) };
         if record.finished {
@@ -391,7 +390,7 @@ impl Workers {
         }
         let Some(pending) = record.pending.take() else { return Step::Idle };
         let first = record.started_at.is_none();
-        if first && !pending.runtime_only && is_static(&pending.pod) {
+        if first && !pending.runtime_only && pending.pod.is_static() {
             let requested = record.termination_requested();
             let name = record.full_name.clone();
             let ended = |uid: &PodUid, records: &BTreeMap<PodUid, Record>| {
@@ -399,21 +398,21 @@ impl Workers {
             };
             let records = &self.records;
             let turn = if requested {
-                Turn::Never
+                NameClaim::Never
             } else {
-                self.turns.ask(&name, uid, |other| ended(other, records))
+                self.static_names.ask(&name, uid, |other| ended(other, records))
             };
             let Some(record) = self.records.get_mut(uid) else { return Step::Never(Vec::new()) };
             match turn {
-                Turn::Now => {}
-                Turn::Later => {
+                NameClaim::Now => {}
+                NameClaim::Later => {
                     record.pending = Some(pending);
                     return Step::NotYet(spread(self.config.back_off, chance));
                 }
-                Turn::Never => {
+                NameClaim::Never => {
                     record.finish(now);
                     let completions = std::mem::take(&mut record.completions);
-                    self.turns.release(&name, uid);
+                    self.static_names.release(&name, uid);
                     return Step::Never(completions);
                 }
             }
@@ -422,7 +421,7 @@ impl Workers {
         Step::Run(Box::new(record.begin(pending, first, now)))
     }
 
-    /// Takes in how a call ended. `chance` in 0..1 spreads the next appointment.
+    /// Records how a call ended. `chance` in 0..1 adds jitter to the next sync.
     pub fn complete(
         &mut self,
         uid: &PodUid,
@@ -436,14 +435,13 @@ impl Workers {
         let Some(record) = self.records.get_mut(uid) else {
             return Completed { done: true, ..answer };
         };
-        record.last_call_ended = Some(now);
         record.working = false;
         match (call, outcome) {
             (Call::Terminated, Outcome::Done { .. }) => {
                 record.finish(now);
                 answer.completed.append(&mut record.completions);
                 let name = record.full_name.clone();
-                self.turns.release(&name, uid);
+                self.static_names.release(&name, uid);
                 answer.done = true;
                 return answer;
             }
@@ -451,7 +449,7 @@ impl Workers {
                 answer.completed.append(&mut record.completions);
                 let name = record.full_name.clone();
                 self.records.remove(uid);
-                self.turns.release(&name, uid);
+                self.static_names.release(&name, uid);
                 answer.done = true;
                 return answer;
             }
@@ -459,7 +457,7 @@ impl Workers {
                 record.terminated_at = Some(now);
                 answer.completed.append(&mut record.completions);
                 record.requeue();
-                // The last of its containers is gone, of which upstream's runtime view tells meanwhile.
+                // The last of its containers is gone, which upstream learns from an event of its runtime view.
                 if let Some(pending) = &mut record.pending {
                     pending.seen_at.get_or_insert(now);
                 }
@@ -488,8 +486,8 @@ impl Workers {
         answer
     }
 
-    /// Asks a worker to repeat its last update, unless something newer is pending; says whether to wake it. The
-    /// cause is seen now.
+    /// Makes a worker repeat its last update, unless something newer is pending; returns whether to wake it. The
+    /// time of the cause is `now`.
     pub fn look_again(&mut self, uid: &PodUid, now: Timestamp) -> bool {
         let Some(record) = self.records.get_mut(uid).filter(|record| !record.finished) else {
             return false;
@@ -546,15 +544,15 @@ impl Workers {
         self.ask(uid, self.pods_synced, |r| r.terminated_at.is_some())
     }
 
-    /// Containers and logs of the pod may be removed. The Go kubelet removes those of an evicted pod while
-    /// others of it still end; a crash then would forget that they ever ran.
+    /// Containers and logs of the pod may be removed. The Go kubelet removes those of an evicted pod while others
+    /// of its containers still terminate; after a crash nothing would show that the removed ones ever ran.
     pub fn content_should_be_removed(&self, uid: &PodUid) -> bool {
         self.ask(uid, self.pods_synced, |r| (r.evicted || r.deleted) && r.terminated_at.is_some())
     }
 
     /// A static pod of this full name (`name_namespace`) is ending: its mirror must stay.
     pub fn static_is_terminating(&self, full_name: &str) -> bool {
-        self.turns
+        self.static_names
             .started(full_name)
             .and_then(|uid| self.records.get(uid))
             .is_some_and(|r| r.termination_requested() && r.terminated_at.is_none())
@@ -576,22 +574,4 @@ fn synthesise(running: &RunningPod) -> Pod {
     pod.metadata.namespace = Some(running.namespace.clone());
     pod.metadata.uid = Some(running.uid.to_string());
     pod
-}
-
-fn uid_of(pod: &Pod) -> PodUid {
-    PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default())
-}
-
-fn full_name(pod: &Pod) -> String {
-    let meta = &pod.metadata;
-    format!(
-        "{}_{}",
-        meta.name.as_deref().unwrap_or_default(),
-        meta.namespace.as_deref().unwrap_or_default()
-    )
-}
-
-fn api_phase_is_terminal(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
-    matches!(phase, Some("Failed" | "Succeeded"))
 }

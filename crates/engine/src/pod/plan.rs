@@ -1,29 +1,34 @@
-//! What must change for a pod to be as its spec says (upstream: `computePodActions`).
+//! What must change for a pod to match its spec (upstream: `computePodActions`).
 //!
-//! Order of thought: sandbox, restart-all, ephemeral containers, init containers and sidecars, regular containers,
+//! Order of decisions: sandbox, restart-all, ephemeral containers, init containers and sidecars, regular containers,
 //! resources. Later steps see what earlier ones decided through the [`PodPlan`] being built.
 
-use super::backoff::BackOffKey;
+use super::backoff::{BackOffKey, later};
 use super::init::{has_failed, plan_init};
-use super::kill::is_sidecar;
 use super::restart::{RestartRule, matching_rule, restarts_after_kill, should_be_restarted};
 use super::sandbox::{SandboxNeed, sandbox_need};
 use super::view::{
     ContainerKind, CreateSandbox, KillContainer, KillReason, OnFailure, PodPlan, PodView,
-    RemoveContainer, ResetContainer, ResizePlan, StartContainer, StartGate,
+    RemoveContainer, ResetContainer, ResizePlan, StartContainer, StartGate, UnstartedContainer,
 };
 use super::{definition_changed, resize};
 use crate::probe::{ProbeKind, ProbeOutcome};
 use crate::runtime::{ContainerRunState, ContainerView, RuntimePod};
 use api::core::v1::{Container, PodSpec};
+use api::pod::ContainerExt;
 use jiff::Timestamp;
+use std::time::Duration;
+
+/// Pause between the start of a container whose exit restarts all and the next such start: back-off does not apply
+/// to them, and upstream syncs once a second.
+const RESET_PAUSE: Duration = Duration::from_secs(1);
 
 /// Decides what must change.
 pub fn plan(view: &PodView<'_>, now: Timestamp) -> PodPlan {
     let Some(spec) = &view.pod.spec else { return PodPlan::default() };
     let need = sandbox_need(view.pod, view.runtime);
     let mut plan = if view.gates.restart_all_containers && view.restart_all {
-        reset_everything(view, spec, &need)
+        reset_everything(view, spec, &need, now)
     } else if need.create {
         with_new_sandbox(view, spec, &need)
     } else {
@@ -37,15 +42,22 @@ pub fn plan(view: &PodView<'_>, now: Timestamp) -> PodPlan {
             plan.resize = ResizePlan::default();
         }
     }
+    if !plan.kill_pod {
+        let leftovers = live_in_earlier_sandboxes(view, &plan);
+        plan.kill.extend(leftovers);
+    }
     if plan.reset.is_empty() {
         plan.remove = stale_init_instances(view, spec, plan.create_sandbox.is_some());
     }
     for start in &mut plan.start {
         start.gate = gate(view, spec, start, now);
         let newest = view.runtime.newest(&start.name);
-        let half_made = newest.filter(|c| c.state == ContainerRunState::Created);
-        start.half_made = half_made.map(|c| c.id.clone());
-        let pause = start.half_made.as_ref().and_then(|id| view.back_off.paused(id, now));
+        start.unstarted = newest.filter(|c| c.state.never_ran()).map(|c| UnstartedContainer {
+            id: c.id.clone(),
+            may_yet_run: c.state == ContainerRunState::Created,
+        });
+        let unstarted = start.unstarted.as_ref();
+        let pause = unstarted.and_then(|unstarted| view.back_off.paused(&unstarted.id, now));
         if let (StartGate::Now { .. }, Some(until)) = (&start.gate, pause) {
             start.gate = StartGate::Pause { until };
         }
@@ -53,17 +65,30 @@ pub fn plan(view: &PodView<'_>, now: Timestamp) -> PodPlan {
     plan
 }
 
-/// Restart-all: every instance goes, those whose exit asked for it last; nothing is started.
-fn reset_everything(view: &PodView<'_>, spec: &PodSpec, need: &SandboxNeed) -> PodPlan {
+/// Restart-all: every instance is removed, those whose exit triggered it last; nothing is started.
+fn reset_everything(
+    view: &PodView<'_>,
+    spec: &PodSpec,
+    need: &SandboxNeed,
+    now: Timestamp,
+) -> PodPlan {
     let regular = spec.containers.iter().map(|c| (ContainerKind::Regular, c));
     let init = spec.init_containers.iter().flatten().map(|c| (init_kind(c), c));
     let mut sources = Vec::new();
     let mut others = Vec::new();
+    let mut hold_until = None;
     for (kind, container) in regular.chain(init) {
         for instance in view.runtime.instances(&container.name) {
-            let exited = instance.state == ContainerRunState::Exited;
-            let asked = exited
+            let exited =
+                matches!(instance.state, ContainerRunState::Exited | ContainerRunState::CutOff);
+            let asked = instance.state == ContainerRunState::Exited
                 && matching_rule(container, instance.exit_code) == Some(RestartRule::RestartAll);
+            if asked {
+                let began = instance.started_at.unwrap_or(instance.created_at);
+                let until = later(began, RESET_PAUSE);
+                // If the clock was set back, do not wait.
+                hold_until = hold_until.max(Some(until).filter(|_| began <= now && now < until));
+            }
             let list = if asked { &mut sources } else { &mut others };
             list.push(ResetContainer {
                 id: instance.id.clone(),
@@ -72,6 +97,9 @@ fn reset_everything(view: &PodView<'_>, spec: &PodSpec, need: &SandboxNeed) -> P
                 kill: !exited,
             });
         }
+    }
+    if hold_until.is_some() && !need.create {
+        return PodPlan { hold_until, ..PodPlan::default() };
     }
     let reset = others.into_iter().chain(sources).collect();
     PodPlan {
@@ -83,14 +111,15 @@ fn reset_everything(view: &PodView<'_>, spec: &PodSpec, need: &SandboxNeed) -> P
     }
 }
 
-/// The sandbox is missing or unfit: everything is killed and, if something is to run, begins anew.
+/// The sandbox is missing or unfit: everything is killed and, if something is to run, started in a new sandbox.
 fn with_new_sandbox(view: &PodView<'_>, spec: &PodSpec, need: &SandboxNeed) -> PodPlan {
     let mut plan = PodPlan { kill_pod: true, ..PodPlan::default() };
     if view.pod.metadata.deletion_timestamp.is_some() {
         return plan;
     }
-    // Upstream has a pod that restarts nothing wait for ever when its sandbox died before all of it had run. What
-    // never ran is not restarted: it gets its turn, unless the pod is over by an init container.
+    // Upstream leaves a pod with restartPolicy Never waiting forever when its sandbox died before all containers had
+    // run. Starting a container that never ran is not a restart: it is started, unless an init container decides the
+    // pod's end.
     let only_once = need.attempt != 0 && spec.restart_policy.as_deref() == Some("Never");
     let had_its_turn = |c: &Container| only_once && has_run(c, view.runtime);
     if only_once && (init_decides(view, spec) || spec.containers.iter().all(had_its_turn)) {
@@ -115,11 +144,12 @@ fn with_new_sandbox(view: &PodView<'_>, spec: &PodSpec, need: &SandboxNeed) -> P
     plan
 }
 
-/// The sandbox stays: look at each container.
+/// The sandbox stays: decide about each container.
 fn in_sandbox(view: &PodView<'_>, spec: &PodSpec, need: &SandboxNeed) -> PodPlan {
     let mut plan = PodPlan { sandbox: need.current.clone(), ..PodPlan::default() };
     for (index, container) in spec.ephemeral_containers.iter().flatten().enumerate() {
-        if view.runtime.newest(&container.name).is_none() {
+        // Upstream leaves one alone that was created and never started.
+        if view.runtime.newest(&container.name).is_none_or(|newest| newest.state.never_ran()) {
             plan.start.push(start(ContainerKind::Ephemeral, index, &container.name));
         }
     }
@@ -247,12 +277,35 @@ pub(super) fn kill(
     KillContainer { id: view.id.clone(), name: view.name.clone(), kind, message, reason }
 }
 
+/// Init containers that are started again in this sandbox and still run in an earlier one that is no longer ready:
+/// two instances must not work on the same volumes.
+fn live_in_earlier_sandboxes(view: &PodView<'_>, plan: &PodPlan) -> Vec<KillContainer> {
+    let sandbox = view.runtime.active_sandbox().map(|s| &s.id);
+    let of_init = plan
+        .start
+        .iter()
+        .filter(|start| matches!(start.kind, ContainerKind::Init | ContainerKind::Sidecar));
+    of_init
+        .flat_map(|start| {
+            let live = [ContainerRunState::Running, ContainerRunState::Unknown];
+            let elsewhere = view
+                .runtime
+                .instances(&start.name)
+                .filter(move |c| live.contains(&c.state) && Some(&c.sandbox) != sandbox);
+            elsewhere.map(|c| {
+                let message = format!("Init container {} runs in an earlier sandbox", c.name);
+                kill(start.kind, c, message, KillReason::Other)
+            })
+        })
+        .collect()
+}
+
 fn new_sandbox(need: &SandboxNeed) -> CreateSandbox {
     CreateSandbox { attempt: need.attempt, replaces: need.current.clone() }
 }
 
 fn init_kind(container: &Container) -> ContainerKind {
-    if is_sidecar(container) { ContainerKind::Sidecar } else { ContainerKind::Init }
+    if container.is_sidecar() { ContainerKind::Sidecar } else { ContainerKind::Init }
 }
 
 fn start(kind: ContainerKind, index: usize, name: &str) -> StartContainer {
@@ -263,7 +316,7 @@ fn start(kind: ContainerKind, index: usize, name: &str) -> StartContainer {
         index,
         name: name.to_owned(),
         gate: StartGate::Now { previous: None },
-        half_made: None,
+        unstarted: None,
         on_failure,
     }
 }
@@ -295,16 +348,16 @@ fn succeeded(container: &Container, runtime: &RuntimePod) -> bool {
         .is_some_and(|c| c.state == ContainerRunState::Exited && c.exit_code == 0)
 }
 
-/// Whether an instance was started, not only made.
+/// Whether an instance was started, not only created.
 fn has_run(container: &Container, runtime: &RuntimePod) -> bool {
-    runtime.instances(&container.name).any(|c| c.state != ContainerRunState::Created)
+    runtime.instances(&container.name).any(|c| !c.state.never_ran())
 }
 
 /// Whether an init container has failed for good, or will when it is killed.
 fn init_decides(view: &PodView<'_>, spec: &PodSpec) -> bool {
-    spec.init_containers.iter().flatten().filter(|c| !is_sidecar(c)).any(|container| {
+    spec.init_containers.iter().flatten().filter(|c| !c.is_sidecar()).any(|container| {
         view.runtime.newest(&container.name).is_some_and(|newest| match newest.state {
-            ContainerRunState::Created => false,
+            ContainerRunState::Created | ContainerRunState::CutOff => false,
             ContainerRunState::Running => true,
             ContainerRunState::Exited => {
                 has_failed(newest)
@@ -321,7 +374,7 @@ fn any_regular_created(spec: &PodSpec, runtime: &RuntimePod) -> bool {
     })
 }
 
-/// Dead init instances that only cost disk: all of them before a new sandbox, else all but the newest of each name.
+/// Dead init instances that can be removed: all of them before a new sandbox, else all but the newest of each name.
 fn stale_init_instances(
     view: &PodView<'_>,
     spec: &PodSpec,
@@ -330,7 +383,8 @@ fn stale_init_instances(
     let mut stale = Vec::new();
     for container in spec.init_containers.iter().flatten() {
         let dead = view.runtime.instances(&container.name).filter(|c| {
-            new_sandbox || matches!(c.state, ContainerRunState::Exited | ContainerRunState::Unknown)
+            let ended = [ContainerRunState::Exited, ContainerRunState::Unknown];
+            new_sandbox || ended.contains(&c.state)
         });
         let keep = usize::from(!new_sandbox);
         stale.extend(
@@ -341,7 +395,7 @@ fn stale_init_instances(
     stale
 }
 
-/// Whether the container may start now or is held back after earlier ends.
+/// Whether the container may start now or is in back-off.
 fn gate(view: &PodView<'_>, spec: &PodSpec, start: &StartContainer, now: Timestamp) -> StartGate {
     let container = match start.kind {
         ContainerKind::Ephemeral => None,

@@ -1,6 +1,4 @@
 //! Which containers need other resources than were last applied, and how they get them.
-
-use super::kill::is_sidecar;
 use super::view::{
     Actuated, ContainerKind, ContainerUpdate, PodGates, PodView, ResizePlan, ResizeResource,
     ResourceAmounts,
@@ -8,13 +6,14 @@ use super::view::{
 use crate::runtime::{ContainerView, RuntimePod};
 use api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use api::machinery::api::resource::Quantity;
+use api::pod::ContainerExt;
 use std::collections::BTreeMap;
 
-/// Whether something that runs has other resources than it was granted (upstream: `IsPodResizeInProgress`). What
-/// does not run gets them when it starts, and an init container is not waited for.
+/// Whether a running container has other resources than it was allocated (upstream: `IsPodResizeInProgress`). A
+/// container that does not run gets them when it starts, and init containers are ignored.
 pub fn in_progress(pod: &Pod, runtime: &RuntimePod, actuated: &Actuated, gates: &PodGates) -> bool {
     let Some(spec) = &pod.spec else { return false };
-    let sidecars = spec.init_containers.iter().flatten().filter(|c| is_sidecar(c));
+    let sidecars = spec.init_containers.iter().flatten().filter(|c| c.is_sidecar());
     let differs = spec.containers.iter().chain(sidecars).any(|container| {
         let (desired, current) = amounts_of(actuated, gates, spec, container);
         let runs = runtime.newest(&container.name).is_some_and(ContainerView::is_running);
@@ -27,8 +26,8 @@ pub fn in_progress(pod: &Pod, runtime: &RuntimePod, actuated: &Actuated, gates: 
     gates.resize && (differs || pod_level)
 }
 
-/// Whether a running container must be restarted for its resources to take effect. Without a record of what was
-/// applied nothing is restarted: it is applied in place once more.
+/// Whether a running container must be restarted for its resources to take effect. Without a record of the applied
+/// resources nothing is restarted: they are applied in place again.
 pub(super) fn needs_restart(view: &PodView<'_>, spec: &PodSpec, container: &Container) -> bool {
     if !view.gates.resize || !view.actuated.containers.contains_key(&container.name) {
         return false;

@@ -92,7 +92,7 @@ pub fn should_be_restarted(
     let Some(newest) = newest else { return true };
     match newest.state {
         ContainerRunState::Running => false,
-        ContainerRunState::Unknown | ContainerRunState::Created => true,
+        ContainerRunState::Unknown | ContainerRunState::Created | ContainerRunState::CutOff => true,
         ContainerRunState::Exited => restartable(container, spec, newest.exit_code, gates),
     }
 }

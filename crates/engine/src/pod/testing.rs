@@ -12,6 +12,10 @@ use api::core::v1::{
 use api::ids::{ContainerId, PodUid, SandboxId};
 use jiff::Timestamp;
 
+/// containerd's error for a start whose caller went away before there was a process.
+pub(crate) const CUT: &str =
+    "failed to create containerd task: failed to create shim task: context canceled";
+
 pub(crate) fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(seconds).unwrap()
 }
@@ -92,7 +96,8 @@ fn container(word: &str) -> Container {
 
 /// A runtime pod from words: `ready` or `notready` adds a sandbox (older ones first), `host` a ready one in the
 /// host network, `noip` a ready one without an address; `a:running`, `a:exited0`, `a:exited3`, `a:created`,
-/// `a:unknown` and `a:oom` add an instance in the newest sandbox, later words being newer; `a:other` runs another image.
+/// `a:unknown`, `a:oom` and `a:cut` (a start that was cut off) add an instance in the newest sandbox, later words
+/// being newer; `a:other` runs another image.
 pub(crate) fn runtime(words: &str) -> RuntimePod {
     let mut runtime = RuntimePod::empty(PodUid::from("u"), "p", "ns", at(1_000));
     for (index, word) in words.split_whitespace().enumerate() {
@@ -134,6 +139,7 @@ fn instance(
         "running" | "other" => (ContainerRunState::Running, 0, ""),
         "unknown" => (ContainerRunState::Unknown, 0, ""),
         "oom" => (ContainerRunState::Exited, 0, "OOMKilled"),
+        "cut" => (ContainerRunState::Exited, 128, "StartError"),
         exited => {
             let code = exited.strip_prefix("exited").unwrap().parse().unwrap();
             (ContainerRunState::Exited, code, if code == 0 { "Completed" } else { "Error" })
@@ -142,7 +148,8 @@ fn instance(
     let spec = container(name);
     let other = state == "other";
     let exited = run_state == ContainerRunState::Exited;
-    let started = exited || run_state == ContainerRunState::Running;
+    let cut = state == "cut";
+    let started = exited && !cut || run_state == ContainerRunState::Running;
     ContainerView {
         id: ContainerId::from(format!("{name}-{index}")),
         sandbox,
@@ -154,7 +161,7 @@ fn instance(
         finished_at: exited.then_some(created_at),
         exit_code,
         reason: reason.to_owned(),
-        message: String::new(),
+        message: if cut { CUT.to_owned() } else { String::new() },
         image: format!("image-{name}"),
         user_image: None,
         image_id: format!("sha256:{name}"),

@@ -50,7 +50,7 @@ pub struct Actuated {
 pub struct PodView<'a> {
     /// The pod, with its allocated resources.
     pub pod: &'a Pod,
-    /// What the runtime has of it, asked for after our own last action ended.
+    /// The runtime's state of it, read after the agent's last action ended.
     pub runtime: &'a RuntimePod,
     /// Settled probe results.
     pub probes: &'a ProbeResults,
@@ -67,6 +67,8 @@ pub struct PodView<'a> {
 /// What must change. Walk it in field order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PodPlan {
+    /// Nothing is done before this time; all other fields are empty then.
+    pub hold_until: Option<Timestamp>,
     /// Container ids that CPU, memory and device placement should forget (no longer running).
     pub release: Vec<ContainerId>,
     /// Kill every running container and stop every sandbox (see [`super::kill::plan_pod`]).
@@ -101,13 +103,12 @@ impl PodPlan {
 
     /// When the earliest back-off ends, if something waits for one.
     pub fn wake_at(&self) -> Option<Timestamp> {
-        self.start
-            .iter()
-            .filter_map(|s| match &s.gate {
-                StartGate::BackOff { until, .. } | StartGate::Pause { until } => Some(*until),
-                StartGate::Now { .. } => None,
-            })
-            .min()
+        let held = self.hold_until.into_iter();
+        let starts = self.start.iter().filter_map(|s| match &s.gate {
+            StartGate::BackOff { until, .. } | StartGate::Pause { until } => Some(*until),
+            StartGate::Now { .. } => None,
+        });
+        held.chain(starts).min()
     }
 }
 
@@ -206,11 +207,21 @@ pub struct StartContainer {
     pub name: String,
     /// Whether it may start now.
     pub gate: StartGate,
-    /// An instance that was made but is not running: its maker may have died while it was being
-    /// started, and it may yet run. It must be gone before another is made.
-    pub half_made: Option<ContainerId>,
+    /// An instance that was created and has not run: the agent may have crashed while starting it. It is removed
+    /// before another is created.
+    pub unstarted: Option<UnstartedContainer>,
     /// What a failure (being in back-off is one) means for the rest of the list.
     pub on_failure: OnFailure,
+}
+
+/// An instance that was created and has not run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnstartedContainer {
+    /// Its id.
+    pub id: ContainerId,
+    /// A start of it may still be in progress: nothing is started while it exists. Otherwise the next instance
+    /// takes another attempt number if this one cannot be removed.
+    pub may_yet_run: bool,
 }
 
 /// Whether a container may start now.
@@ -234,7 +245,7 @@ pub enum StartGate {
         /// Key and end of the previous run.
         previous: (BackOffKey, Timestamp),
     },
-    /// Do not start it yet: the last start of its instance failed a moment ago.
+    /// Do not start it yet: the last start of its instance failed just now.
     Pause {
         /// When it may start.
         until: Timestamp,
@@ -242,8 +253,8 @@ pub enum StartGate {
 }
 
 impl StartGate {
-    /// The gate as it stands at a later moment of walking the plan: a kill or a pull that came before may have
-    /// taken as long as the container had to wait (upstream asks right before each start).
+    /// The gate re-evaluated while the plan is executed: an earlier kill or pull may have taken as long as the
+    /// container had to wait (upstream evaluates it right before each start).
     #[must_use]
     pub fn at(&self, now: Timestamp) -> Self {
         match self {
@@ -283,8 +294,8 @@ impl ResizePlan {
         self.memory.is_empty() && self.cpu.is_empty() && !self.pod && !self.pod_level
     }
 
-    /// Whether something changes for the pod or its containers as they are, not only for one that is about to start.
-    /// Once that is applied it is not planned again.
+    /// Whether something changes for the pod or its running containers, not only for one that is about to start.
+    /// Once applied, it is not planned again.
     pub fn changes_what_runs(&self) -> bool {
         !self.memory.is_empty() || !self.cpu.is_empty() || self.pod_level
     }

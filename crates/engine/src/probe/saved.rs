@@ -7,7 +7,7 @@ use super::{ProbeKind, ProbeOutcome, ProbeResults};
 use api::ids::ContainerId;
 use serde::{Deserialize, Serialize};
 
-/// Version of the form.
+/// Version of the format.
 const VERSION: u32 = 1;
 
 /// Everything that is saved.
@@ -34,7 +34,7 @@ struct SavedCounter {
 }
 
 impl SavedProbes {
-    /// What results and workers know now.
+    /// From the present results and workers.
     pub fn of<'a>(results: &ProbeResults, workers: impl Iterator<Item = &'a ProbeWorker>) -> Self {
         Self {
             version: VERSION,
@@ -62,7 +62,7 @@ impl SavedProbes {
         results
     }
 
-    /// Gives a new worker back what it had counted for this container.
+    /// Restores a new worker's counters for this container.
     pub fn resume(&self, worker: &mut ProbeWorker, id: &ContainerId) {
         if self.version != VERSION {
             return;

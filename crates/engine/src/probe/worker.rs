@@ -1,16 +1,17 @@
 //! One worker: a container's probe of one kind (upstream: `prober/worker.go`).
 
 use super::{ProbeKind, ProbeOutcome, ProbeResults};
-use crate::pod::{PodGates, is_sidecar, restartable};
-use crate::status::{bare_id, is_terminal};
+use crate::pod::{PodGates, restartable};
+use crate::status::bare_id;
 use api::core::v1::{Container, ContainerStatus, Pod, PodSpec, PodStatus, Probe};
 use api::ids::ContainerId;
+use api::pod::{ContainerExt, PodStatusExt};
 use jiff::Timestamp;
 use std::time::Duration;
 
 /// After a restart of the agent first probes are spread over at most this long.
 const SPREAD: Duration = Duration::from_secs(5);
-/// Containers started this long before the agent were there before it.
+/// Containers started this long before the agent count as older than the agent.
 const RESTART_GRACE: Duration = Duration::from_secs(10);
 
 /// Numbers of a probe with the API's defaults filled in.
@@ -56,7 +57,7 @@ pub fn probe_of(container: &Container, kind: ProbeKind) -> Option<&Probe> {
 
 /// Containers and kinds that need a worker: regular containers, then sidecars.
 pub fn wanted(spec: &PodSpec) -> Vec<(&Container, ProbeKind)> {
-    let sidecars = spec.init_containers.iter().flatten().filter(|c| is_sidecar(c));
+    let sidecars = spec.init_containers.iter().flatten().filter(|c| c.is_sidecar());
     let kinds = [ProbeKind::Startup, ProbeKind::Readiness, ProbeKind::Liveness];
     spec.containers
         .iter()
@@ -80,7 +81,7 @@ pub fn next_due(last_due: Timestamp, period: Duration, ended: Timestamp) -> Time
     crate::pod::backoff::later(last_due, period).max(ended)
 }
 
-/// What a worker looks at before a probe.
+/// The input of a worker's decision before a probe.
 #[derive(Debug, Clone, Copy)]
 pub struct WorkerView<'a> {
     /// The pod.
@@ -106,7 +107,7 @@ pub enum ResultChange {
     Set(ContainerId, ProbeOutcome),
 }
 
-/// What a worker does at its appointment.
+/// What a worker does when its probe is due.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Move {
     /// Nothing now.
@@ -117,7 +118,7 @@ pub enum Move {
     Probe(ContainerId),
 }
 
-/// What came out of an appointment.
+/// The result of a worker's step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
     /// Changes of results, in order.
@@ -126,14 +127,14 @@ pub struct Step {
     pub next: Move,
 }
 
-/// What a probe run said.
+/// The result of one probe run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Run {
     /// Alive, or alive with a warning.
     Success,
     /// Not alive.
     Failure,
-    /// It could not be carried out: the run counts for nothing.
+    /// It could not be carried out: the run is not counted.
     Error,
 }
 
@@ -175,13 +176,13 @@ impl ProbeWorker {
         self.id.as_ref()
     }
 
-    /// What it counted: container, whether the last run succeeded, how many alike in a row.
+    /// Its counters: container, whether the last run succeeded, how many equal results in a row.
     pub(super) fn counted(&self) -> Option<(ContainerId, bool, u32)> {
         let last = self.last?;
         Some((self.id.clone()?, last == Run::Success, self.in_a_row))
     }
 
-    /// Takes over what was counted before a restart of the agent.
+    /// Restores the counters from before a restart of the agent.
     pub(super) fn resume(&mut self, id: ContainerId, success: bool, in_a_row: u32, held: bool) {
         self.id = Some(id);
         self.last = Some(if success { Run::Success } else { Run::Failure });
@@ -189,7 +190,7 @@ impl ProbeWorker {
         self.on_hold = held;
     }
 
-    /// Decides what to do at an appointment.
+    /// Decides what to do when the probe is due.
     pub fn step(&mut self, view: &WorkerView<'_>, now: Timestamp) -> Step {
         let mut changes = Vec::new();
         let next = self.decide(view, now, &mut changes);
@@ -203,7 +204,7 @@ impl ProbeWorker {
         changes: &mut Vec<ResultChange>,
     ) -> Move {
         let Some(status) = view.status else { return Move::Wait };
-        if is_terminal(status.phase.as_deref()) {
+        if status.is_terminal() {
             return Move::Stop;
         }
         let lists = [&status.container_statuses, &status.init_container_statuses];
@@ -237,7 +238,7 @@ impl ProbeWorker {
         Move::Probe(id)
     }
 
-    /// A new instance: its result begins anew, unless it was there before the agent.
+    /// A new instance: its result is reset, unless it is older than the agent.
     fn watch(
         &mut self,
         view: &WorkerView<'_>,
@@ -253,7 +254,7 @@ impl ProbeWorker {
             return;
         }
         let sidecar =
-            container_of(view.pod, &self.container).is_some_and(|(c, init)| init && is_sidecar(c));
+            container_of(view.pod, &self.container).is_some_and(|(c, init)| init && c.is_sidecar());
         if self.kind == ProbeKind::Startup && sidecar && entry.started == Some(true) {
             changes.push(ResultChange::Set(id.clone(), ProbeOutcome::Success));
         }
@@ -268,8 +269,8 @@ impl ProbeWorker {
         changes.push(ResultChange::Set(id.clone(), initial));
     }
 
-    /// Whether the status shows what an earlier agent found out: nothing else makes an unjudged
-    /// container ready or started.
+    /// Whether the status shows a result of an earlier run of the agent: a container that was not probed
+    /// could not be ready or started otherwise.
     fn inherits(&self, entry: &ContainerStatus) -> bool {
         match self.kind {
             ProbeKind::Readiness => entry.ready,
@@ -294,6 +295,8 @@ impl ProbeWorker {
             Run::Success => (self.numbers.success_threshold, ProbeOutcome::Success),
             Run::Failure | Run::Error => (self.numbers.failure_threshold, ProbeOutcome::Failure),
         };
+        // Capped at the threshold, so that unchanged probe results do not change the saved state.
+        self.in_a_row = self.in_a_row.min(threshold);
         if self.in_a_row < threshold {
             return None;
         }
@@ -349,7 +352,7 @@ fn comes_back(view: &WorkerView<'_>, entry: &ContainerStatus) -> bool {
     else {
         return false;
     };
-    (init && is_sidecar(container)) || restartable(container, spec, ended.exit_code, view.gates)
+    (init && container.is_sidecar()) || restartable(container, spec, ended.exit_code, view.gates)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What pods and containers ask for, as the plain numbers that requests carry.
+//! Requests and limits of pods and containers, as the plain numbers that CRI requests carry.
 //!
 //! The sums are those of [`crate::resources`]; this is CPU and memory out of them, and the OOM score
 //! (upstream: `qos.GetContainerOOMScoreAdjust`).
@@ -7,8 +7,9 @@ use crate::admission::is_critical;
 use crate::resources::{self, Counting, QosClass, Side, is_pod_level_resource, qos_class, side_of};
 use api::core::v1::{Container, Pod};
 use api::machinery::api::resource::Quantity;
+use api::pod::ContainerExt;
 
-/// CPU (milli) and memory (bytes); `None` when nobody names the resource.
+/// CPU (milli) and memory (bytes); `None` when the resource is not set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Amounts {
     pub(super) cpu: Option<i64>,
@@ -34,7 +35,7 @@ pub(super) fn value(quantity: &Quantity) -> i64 {
     quantity.0.parse::<units::Quantity>().map_or(0, units::Quantity::value)
 }
 
-/// Whether a quantity is nothing.
+/// Whether a quantity is zero.
 pub(super) fn zero(quantity: &Quantity) -> bool {
     quantity.0.parse::<units::Quantity>().map_or(true, units::Quantity::is_zero)
 }
@@ -44,12 +45,12 @@ pub(super) fn quantity(text: &str) -> Quantity {
     Quantity(text.into())
 }
 
-/// What one container names.
+/// One container's amounts.
 pub(super) fn of_container(container: &Container, side: Side) -> Amounts {
     side_of(container.resources.as_ref(), side).into()
 }
 
-/// What `spec.resources` names.
+/// The amounts of `spec.resources`.
 pub(super) fn of_pod_level(pod: &Pod, side: Side) -> Amounts {
     side_of(pod.spec.as_ref().and_then(|s| s.resources.as_ref()), side).into()
 }
@@ -105,7 +106,7 @@ pub(super) fn oom_score_adj(
     let regular = spec.map_or(&empty, |s| &s.containers);
     let init = spec.and_then(|s| s.init_containers.as_ref()).unwrap_or(&empty);
     let request = |c: &Container| of_container(c, Side::Requests).memory.unwrap_or(0);
-    // What the pod as a whole asks for beyond its containers is shared out evenly.
+    // What the pod-level request exceeds its containers' requests by is divided evenly.
     let share = match of_pod_level(pod, Side::Requests).memory {
         Some(total) if pod_level && total != 0 => {
             let named = of_pod(pod, Side::Requests, false).memory.unwrap_or(0);
@@ -118,8 +119,7 @@ pub(super) fn oom_score_adj(
         1000 - memory.saturating_add(share).saturating_mul(1000) / memory_capacity.max(1)
     };
     let mut adjust = score(request(container));
-    let sidecar = container.restart_policy.as_deref() == Some("Always")
-        && init.iter().any(|c| c.name == container.name);
+    let sidecar = container.is_sidecar() && init.iter().any(|c| c.name == container.name);
     if sidecar {
         adjust = adjust.min(score(regular.iter().map(request).min().unwrap_or(0)));
     }

@@ -3,8 +3,9 @@
 //! Upstream: `pkg/kubelet/network/dns`. Option lists have no defined order upstream; ours keep
 //! the order of first appearance.
 
-use super::{RequestError, pod_text};
+use super::RequestError;
 use api::core::v1::{Pod, PodDNSConfigOption};
+use api::pod::PodExt;
 use proto::cri_v1::DnsConfig;
 use std::net::IpAddr;
 
@@ -90,7 +91,7 @@ pub struct DnsInput<'a> {
     pub node_ips: &'a [IpAddr],
 }
 
-/// What to tell about a configuration that could not be had as asked.
+/// Events about a configuration that could not be made as requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DnsWarning {
     /// Event `MissingClusterDNS`, on the node and on the pod.
@@ -104,7 +105,7 @@ pub enum DnsWarning {
     Limits(String),
 }
 
-/// The pod's resolver configuration, and what to tell about it.
+/// The pod's resolver configuration, and the events about it.
 pub fn pod_dns(input: &DnsInput<'_>, pod: &Pod) -> (DnsConfig, Vec<DnsWarning>) {
     let spec = pod.spec.as_ref();
     let host_network = spec.and_then(|s| s.host_network).unwrap_or(false);
@@ -124,7 +125,7 @@ pub fn pod_dns(input: &DnsInput<'_>, pod: &Pod) -> (DnsConfig, Vec<DnsWarning>) 
                         \"ClusterFirst\" policy. Falling back to \"Default\" policy.";
             warnings.push(DnsWarning::MissingClusterDns {
                 node: node.into(),
-                pod: format!("pod: {:?}. {node}", pod_text(pod)),
+                pod: format!("pod: {:?}. {node}", pod.display_name()),
             });
             host_dns(input, host)
         }
@@ -171,14 +172,14 @@ fn cluster_searches(domain: &str, host: Vec<String>, pod: &Pod) -> Vec<String> {
     if domain.is_empty() {
         return host;
     }
-    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let namespace = pod.namespace_str();
     let mut all =
         vec![format!("{namespace}.svc.{domain}"), format!("svc.{domain}"), domain.to_string()];
     all.extend(host);
     unique(all)
 }
 
-/// Cuts the list to what resolvers take; true when something had to go.
+/// Cuts the list to the resolvers' limits; true when something was dropped.
 fn fit_searches(searches: &mut Vec<String>) -> bool {
     let before = searches.len();
     searches.truncate(MAX_SEARCHES);

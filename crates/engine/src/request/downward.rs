@@ -15,7 +15,7 @@ use units::strconv::quote;
 
 const DEFAULTED: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
-/// What a pod may learn about its node.
+/// The node's values that the downward API exposes.
 #[derive(Debug, Clone, Copy)]
 pub struct NodeFacts<'a> {
     /// The node's addresses; the first one's family comes first in `status.podIPs`.
@@ -161,8 +161,8 @@ fn extract(
     Ok(divided.to_string())
 }
 
-/// An amount in units of a divisor, rounded up. Upstream divides in floating point, so that amounts beyond 2^53 lose their
-/// last digits, and one beyond all integers becomes the smallest (`convertResourceMemoryToString`).
+/// An amount in units of a divisor, rounded up. Upstream divides in floating point, so amounts above 2^53 lose their last
+/// digits, and one above the largest int64 becomes the smallest (`convertResourceMemoryToString`).
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -217,7 +217,7 @@ mod tests {
         field_value(&selector, &pod(), &ips, &node(&allocatable, &host_ips))
     }
 
-    /// The answers are those of the Go code.
+    /// Expected values come from the Go code.
     #[test]
     fn amounts_are_divided_as_floating_point_does_it() {
         assert_eq!(divide_up(1501, 1000), 2);

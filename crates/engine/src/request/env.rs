@@ -10,6 +10,7 @@ use super::env_file::EnvValues;
 use super::expand::{expand, unresolved};
 use super::services::service_env;
 use api::core::v1::{ConfigMap, Container, EnvVarSource, Pod, Secret, Service};
+use api::pod::PodExt;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -29,7 +30,7 @@ impl std::fmt::Debug for EnvVariable {
     }
 }
 
-/// How a look-up of a config map or secret ended badly.
+/// Why a config map or secret could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ObjectMiss {
     /// It does not exist; fine for optional references. Holds the API's text.
@@ -122,10 +123,10 @@ pub struct EnvInput<'a> {
 pub fn environment(input: &EnvInput<'_>) -> Result<Vec<EnvVariable>, RequestError> {
     let spec = input.pod.spec.as_ref();
     let links = spec.and_then(|s| s.enable_service_links).ok_or(RequestError::NoServiceLinks)?;
-    if input.services.is_none() && !is_static(input.pod) {
+    if input.services.is_none() && !input.pod.is_static() {
         return Err(RequestError::ServicesUnread);
     }
-    let namespace = input.pod.metadata.namespace.as_deref().unwrap_or_default();
+    let namespace = input.pod.namespace_str();
     let services = service_env(input.services.unwrap_or_default(), namespace, links);
     let mut own: BTreeMap<String, Vec<u8>> = BTreeMap::new();
     add_env_from(input, &mut own)?;
@@ -252,12 +253,6 @@ fn missing(kind: &'static str, key: &str, namespace: &str, name: &str) -> Reques
         namespace: namespace.into(),
         name: name.into(),
     }
-}
-
-fn is_static(pod: &Pod) -> bool {
-    let source =
-        pod.metadata.annotations.as_ref().and_then(|a| a.get("kubernetes.io/config.source"));
-    source.is_some_and(|s| s != "api")
 }
 
 #[cfg(test)]

@@ -30,35 +30,34 @@ pub enum EnvFileError {
     /// A line does not fit into the reader's buffer.
     #[error("line {0}: too long")]
     TooLong(usize),
-    /// A value that began at this line is larger than any runtime takes.
+    /// A value that began at this line is larger than any runtime accepts.
     #[error("line {0}: value too large")]
     TooLarge(usize),
-    /// It could not be opened, or read to the end of what was looked for.
+    /// It could not be opened, or not be read far enough.
     #[error("cannot be read")]
     Unreadable,
 }
 
-/// Longest line that upstream's scanner takes, in bytes.
+/// Longest line that upstream's scanner accepts, in bytes.
 pub const MAX_LINE: usize = 65_535;
-/// Upstream has no limit of its own; requests to the runtime have this one.
+/// Limit of a value. Upstream has none; this is the limit of gRPC messages to the runtime.
 const MAX_VALUE: usize = 16 << 20;
 
-/// What was found in a file.
+/// The variables found in a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EnvValues {
     values: BTreeMap<String, Vec<u8>>,
-    /// What ended the reading too early.
+    /// The error that ended the reading early.
     fault: Option<EnvFileError>,
 }
 
 impl EnvValues {
-    /// Nothing, because the file cannot be read.
+    /// The result for an unreadable file.
     pub fn unreadable() -> Self {
         Self { values: BTreeMap::new(), fault: Some(EnvFileError::Unreadable) }
     }
 
-    /// The value of `key`, empty when it is not there. What is wrong behind the first match does not
-    /// matter for it.
+    /// The value of `key`, empty when it is missing. An error after the first match does not matter.
     pub fn get(&self, key: &str) -> Result<&[u8], EnvFileError> {
         match (self.values.get(key), &self.fault) {
             (Some(value), _) => Ok(value),
@@ -68,7 +67,7 @@ impl EnvValues {
     }
 }
 
-/// Looks for variables in a file that is shown to it line by line: it may be of any size.
+/// Finds variables in a file of any size, which is fed line by line.
 #[derive(Debug)]
 pub struct EnvSearch {
     wanted: BTreeSet<String>,
@@ -87,13 +86,13 @@ struct Open {
 }
 
 impl EnvSearch {
-    /// Looks for these.
+    /// Finds these variables.
     pub fn new(wanted: BTreeSet<String>) -> Self {
         Self { wanted, number: 0, open: None, found: EnvValues::default() }
     }
 
-    /// Takes the next line, with or without its end; of one that is too long its beginning will do.
-    /// Breaks when nothing more is to be found.
+    /// Parses the next line, with or without its line ending; of one that is too long the beginning is enough.
+    /// Breaks when all variables are found or an error ends the parsing.
     pub fn line(&mut self, line: &[u8]) -> ControlFlow<()> {
         self.number += 1;
         if let Err(fault) = self.take(line) {
@@ -106,12 +105,12 @@ impl EnvSearch {
         }
     }
 
-    /// The reader cannot go on.
+    /// The file could not be read further.
     pub fn failed(&mut self) {
         self.found.fault.get_or_insert(EnvFileError::Unreadable);
     }
 
-    /// What was found; no more lines follow.
+    /// The result, after the last line.
     pub fn end(mut self) -> EnvValues {
         if let Some(open) = &self.open {
             self.found.fault.get_or_insert(EnvFileError::Unclosed(open.began));
@@ -146,7 +145,7 @@ impl EnvSearch {
         self.go_on(Open { name, began: number, text: Vec::new() }, rest)
     }
 
-    /// More of a value, up to its closing quote if that is here.
+    /// Continues a value, up to its closing quote if this line has it.
     fn go_on(&mut self, mut open: Open, rest: &[u8]) -> Result<(), EnvFileError> {
         let closed = split_at(rest, b'\'');
         let inside = closed.map_or(rest, |(inside, _)| inside);
@@ -172,7 +171,7 @@ impl EnvSearch {
     }
 }
 
-/// A line without its end, if it is not too long.
+/// A line without its line ending, if it is not too long.
 fn whole(line: &[u8], number: usize) -> Result<&[u8], EnvFileError> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     if line.len() > MAX_LINE {

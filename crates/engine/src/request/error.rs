@@ -60,7 +60,7 @@ pub enum RequestError {
     /// The services were not listed yet.
     #[error("services have not yet been read at least once, cannot construct envvars")]
     ServicesUnread,
-    /// A config map or secret could not be had; the text is the API's.
+    /// A config map or secret could not be read; the text is the API's.
     #[error("{0}")]
     Object(String),
     /// An object lacks a key.
@@ -101,7 +101,7 @@ pub enum RequestError {
     /// A `fieldRef` path that the downward API knows but a container cannot have.
     #[error("unsupported fieldPath: {0}")]
     FieldPath(String),
-    /// The key in a `fieldRef` path is no label or annotation key.
+    /// The key in a `fieldRef` path is not a label or annotation key.
     #[error("invalid key subscript in {path}: {faults}")]
     FieldKey {
         /// The path.
@@ -143,7 +143,7 @@ pub enum RequestError {
     /// A `subPath` is absolute.
     #[error("error SubPath `{0}` must not be an absolute path")]
     SubPathAbsolute(String),
-    /// A `subPath` climbs out.
+    /// A `subPath` contains `..`.
     #[error("unable to provision SubPath `{0}`: must not contain '..'")]
     SubPathBacksteps(String),
     /// A `subPath` was not made ready.
@@ -154,13 +154,13 @@ pub enum RequestError {
         /// The container.
         container: String,
     },
-    /// A variable put something into a command that is no text.
+    /// A variable expanded to bytes in a command that are not UTF-8.
     #[error("grpc: error while marshaling: string field contains invalid UTF-8")]
     NotText,
     /// `mountPropagation` has a value we do not know.
     #[error("invalid MountPropagation mode: {0:?}")]
     MountPropagation(String),
-    /// `recursiveReadOnly` cannot be had.
+    /// `recursiveReadOnly` is not possible.
     #[error("failed to resolve recursive read-only mode: {0}")]
     RecursiveReadOnly(String),
     /// The container must not run as root, but `runAsUser` says so.

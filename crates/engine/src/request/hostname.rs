@@ -1,10 +1,11 @@
-//! The name a pod has for itself, and for `/etc/hosts`.
+//! The host name of a pod, also for its `/etc/hosts`.
 //!
 //! Upstream: `Kubelet.GeneratePodHostNameAndDomain`, `util.GetNodenameForKernel`.
 
 use super::RequestError;
 use super::names::{label_faults, subdomain_faults};
 use api::core::v1::Pod;
+use api::pod::PodExt;
 
 const HOSTNAME_MAX: usize = 63;
 const FQDN_MAX: usize = 64;
@@ -18,12 +19,12 @@ pub struct PodHostname {
     pub domain: String,
 }
 
-/// Whether `spec.hostnameOverride` counts.
+/// Whether `spec.hostnameOverride` is honoured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostnameOverride {
     /// It replaces every other rule.
     Honoured,
-    /// It is not looked at.
+    /// It is ignored.
     Ignored,
 }
 
@@ -33,7 +34,7 @@ pub fn pod_hostname(
     cluster_domain: &str,
     hostname_override: HostnameOverride,
 ) -> Result<PodHostname, RequestError> {
-    let pod_name = pod.metadata.name.as_deref().unwrap_or_default();
+    let pod_name = pod.name_str();
     let spec = pod.spec.as_ref();
     let wanted = spec.and_then(|s| s.hostname_override.as_deref());
     if let (HostnameOverride::Honoured, Some(name)) = (hostname_override, wanted) {
@@ -67,7 +68,7 @@ pub fn pod_hostname(
                     faults: faults.join(";"),
                 });
             }
-            let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+            let namespace = pod.namespace_str();
             format!("{subdomain}.{namespace}.svc.{cluster_domain}")
         }
     };

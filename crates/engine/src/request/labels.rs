@@ -2,9 +2,8 @@
 //!
 //! Byte-compatible with the Go kubelet in both directions: either agent adopts what the other
 //! started. Upstream: `pkg/kubelet/kuberuntime/labels.go`.
-
-use super::pod_uid;
 use api::core::v1::{Container, ContainerPort, LifecycleHandler, Pod};
+use api::pod::PodExt;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -90,7 +89,7 @@ pub fn container_annotations(
     all
 }
 
-/// What a container's labels say about where it belongs.
+/// The pod and container that a container's labels name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ContainerIdentity {
     /// The pod's name.
@@ -104,7 +103,7 @@ pub struct ContainerIdentity {
 }
 
 impl ContainerIdentity {
-    /// Reads the labels of a sandbox or container; what is missing is empty.
+    /// Reads the labels of a sandbox or container; missing ones are empty.
     pub fn read(labels: &Map) -> Self {
         let text = |key: &str| labels.get(key).cloned().unwrap_or_default();
         Self {
@@ -116,7 +115,7 @@ impl ContainerIdentity {
     }
 }
 
-/// What a container's annotations remember of its spec.
+/// The parts of a container's spec that are stored in its annotations.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ContainerRecord {
     /// The hash; 0 when missing or unreadable, so that it differs from every real one.
@@ -160,7 +159,7 @@ fn identity(pod: &Pod) -> Map {
     [
         (POD_NAME.to_string(), meta.name.clone().unwrap_or_default()),
         (POD_NAMESPACE.to_string(), meta.namespace.clone().unwrap_or_default()),
-        (POD_UID.to_string(), pod_uid(pod).to_string()),
+        (POD_UID.to_string(), pod.uid_str().to_string()),
     ]
     .into()
 }

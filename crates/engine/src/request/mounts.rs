@@ -19,7 +19,7 @@ pub struct VolumeView {
     pub host_path: String,
     /// The volume itself is read-only.
     pub read_only: bool,
-    /// It is ours and wants an SELinux label.
+    /// The kubelet manages it and it needs an SELinux label.
     pub selinux_relabel: bool,
     /// It is a raw block device.
     pub block: bool,
@@ -106,7 +106,7 @@ pub(super) fn volume_mounts(
             (Some(_), _) => String::new(),
             (None, true) => volume.host_path.clone(),
             (None, false) => bound.get(&index).cloned().ok_or_else(|| {
-                // Only reached when the executor left a bind out.
+                // Only reached when the executor omitted a bind.
                 RequestError::SubPathUnbound {
                     volume: mount.name.clone(),
                     container: input.container.name.clone(),

@@ -1,16 +1,15 @@
-//! Places and names that pods have on disk, as text (CRI messages carry text).
-
-use super::pod_uid;
+//! Paths and file names of pods on disk, as text (CRI messages carry text).
 use api::core::v1::Pod;
+use api::pod::PodExt;
 
-/// Longest file name the kernel takes.
+/// Longest file name the kernel accepts.
 const FILE_NAME_MAX: usize = 255;
 
 /// `<logs>/<namespace>_<name>_<uid>`.
 pub fn pod_log_dir(logs: &str, pod: &Pod) -> String {
-    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    let name = pod.metadata.name.as_deref().unwrap_or_default();
-    format!("{logs}/{namespace}_{name}_{}", pod_uid(pod))
+    let namespace = pod.namespace_str();
+    let name = pod.name_str();
+    format!("{logs}/{namespace}_{name}_{}", pod.uid_str())
 }
 
 /// `<container>/<attempt>.log`, relative to the pod's log directory.
@@ -23,7 +22,7 @@ pub fn uid_of_log_dir(name: &str) -> &str {
     name.rsplit('_').next().unwrap_or(name)
 }
 
-/// Name of the link in `/var/log/containers`, cut so that the kernel takes it.
+/// Name of the link in `/var/log/containers`, cut to the kernel's limit.
 pub fn log_symlink_name(pod: &str, namespace: &str, container: &str, container_id: &str) -> String {
     const SUFFIX: &str = ".log";
     let mut name = format!("{pod}_{namespace}_{container}-{container_id}");
@@ -46,7 +45,7 @@ pub fn id_of_log_symlink(name: &str) -> Option<&str> {
 
 /// `<root>/pods/<uid>`.
 pub fn pod_dir(root: &str, pod: &Pod) -> String {
-    format!("{root}/pods/{}", pod_uid(pod))
+    format!("{root}/pods/{}", pod.uid_str())
 }
 
 /// Where the pod's hosts file is.

@@ -221,7 +221,7 @@ impl ResourceSettings {
             resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes;
             return;
         }
-        // Quantities, not bytes: half a byte differs from a whole one.
+        // Compared as quantities, not rounded to bytes: half a byte differs from a whole one.
         let memory = |side| {
             let own = side_of(container.resources.as_ref(), side);
             own.get("memory").copied().unwrap_or(units::Quantity::ZERO)

@@ -6,8 +6,9 @@ use super::hostname::{kernel_hostname, pod_hostname};
 use super::paths::pod_log_dir;
 use super::resources::CpuQuota;
 use super::security::{UserNamespaceRange, namespaces, sandbox_context};
-use super::{RequestError, RequestSettings, labels, pod_uid};
+use super::{RequestError, RequestSettings, labels};
 use api::core::v1::{Container, Pod};
+use api::pod::PodExt;
 use proto::cri_v1::{
     DnsConfig, LinuxPodSandboxConfig, PodSandboxConfig, PodSandboxMetadata, PortMapping, Protocol,
     RunPodSandboxRequest,
@@ -54,7 +55,7 @@ pub fn sandbox_config(
         metadata: Some(PodSandboxMetadata {
             name: meta.name.clone().unwrap_or_default(),
             namespace: meta.namespace.clone().unwrap_or_default(),
-            uid: pod_uid(pod).into(),
+            uid: pod.uid_str().into(),
             attempt,
         }),
         hostname,

@@ -3,11 +3,13 @@
 //! Upstream: `pkg/securitycontext`, `determineEffectiveSecurityContext`, `verifyRunAsNonRoot`,
 //! `NamespacesForPod`, `apparmor.GetProfile`.
 
-use super::{RequestError, pod_text};
+use super::RequestError;
 use api::core::v1::{
     AppArmorProfile, Container, Pod, PodSecurityContext, SELinuxOptions, SeccompProfile,
     SecurityContext,
 };
+pub use api::image::ImageUser;
+use api::pod::PodExt;
 use proto::cri_v1::{
     Capability, IdMapping, Int64Value, LinuxContainerSecurityContext, LinuxSandboxSecurityContext,
     NamespaceMode, NamespaceOption, SeLinuxOption, SecurityProfile, SupplementalGroupsPolicy,
@@ -54,15 +56,6 @@ pub struct SecuritySettings {
     pub thermal_throttle_paths: Vec<String>,
 }
 
-/// The user an image names.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ImageUser {
-    /// By number; an image without a user counts as 0.
-    Uid(i64),
-    /// By name.
-    Name(String),
-}
-
 /// The user of an image as its status says.
 pub fn image_user(image: Option<&proto::cri_v1::Image>) -> ImageUser {
     match image {
@@ -102,7 +95,7 @@ pub fn namespaces(pod: &Pod, userns: Option<UserNamespaceRange>) -> NamespaceOpt
     }
 }
 
-/// Groups of the pod's volumes that it does not have by its own wish, each once.
+/// Groups of the pod's volumes that its spec does not already list, each once.
 pub fn groups_of_volumes(pod: &Pod, of_volumes: impl Iterator<Item = i64>) -> Vec<i64> {
     let context = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
     let own = context.and_then(|c| c.supplemental_groups.as_deref()).unwrap_or_default();
@@ -202,7 +195,7 @@ pub fn verify_non_root(
     if effective.run_as_non_root != Some(true) {
         return Ok(());
     }
-    let (pod, container) = (pod_text(pod), container.name.clone());
+    let (pod, container) = (pod.display_name(), container.name.clone());
     match (effective.run_as_user, user) {
         (Some(0), _) => Err(RequestError::RunAsUserIsRoot { pod, container }),
         (Some(_), _) => Ok(()),

@@ -33,7 +33,7 @@ pub fn set_defaults(pod: &mut Pod) {
     default_pod_requests(pod);
 }
 
-/// The account has an older name, which gives way and then says the same.
+/// The deprecated `serviceAccount` field: `serviceAccountName` takes precedence and is copied to it.
 fn default_account(spec: &mut PodSpec) {
     let given = |name: &Option<String>| name.clone().filter(|name| !name.is_empty());
     let account = given(&spec.service_account_name).or_else(|| given(&spec.service_account));
@@ -200,7 +200,7 @@ fn default_projection(projection: &mut VolumeProjection) {
     }
 }
 
-/// Pod-level limits of huge pages: the containers' sums, where the pod has resources of its own but none of these.
+/// Pod-level limits of huge pages: the containers' sums, if the pod has pod-level resources but none of these.
 fn default_huge_page_limits(pod: &mut Pod) {
     let sums = of_containers(pod, Side::Limits);
     let Some(own) = pod.spec.as_mut().and_then(|s| s.resources.as_mut()) else { return };

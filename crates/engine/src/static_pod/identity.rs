@@ -1,13 +1,13 @@
-//! Who a static pod is: the UID that the Go kubelet gives the same manifest in the same place, so that each of the two
-//! keeps what the other started.
+//! The UID of a static pod: the one that the Go kubelet gives the same manifest from the same origin, so that each of
+//! the two adopts what the other started.
 //!
 //! It is the 128-bit FNV-1a hash of a dump of the Go object (upstream: `applyDefaults`, `DeepHashObject`): every field
 //! of the API's internal types by name, type and value, after defaults. `go_types.tsv` lists those types as of v1.36:
 //! an unindented line names a struct; below it are its fields with Go type, shape (`=`: as the type says; `*`: may be
 //! nil; `[]`: list; `map:`: map), and the key in JSON (`.`: the same object; `-`: never set).
 //!
-//! Left out: a manifest with times of its own, whose dump has Go's table of time zones; requests of the pod itself that
-//! the defaults add up, of which Go keeps no text.
+//! Not reproduced: a manifest that contains timestamps, whose dump has Go's table of time zones; pod-level requests
+//! that the defaults add up, of which Go caches no text.
 
 use super::StaticOrigin;
 use api::core::v1::Pod;
@@ -65,7 +65,7 @@ fn dump(pod: &Pod) -> String {
     text
 }
 
-/// What the internal types have elsewhere than the API.
+/// Moves the fields that the internal types have elsewhere than the API.
 fn to_internal(spec: &mut Value) {
     let named =
         spec.get("serviceAccountName").and_then(Value::as_str).is_some_and(|name| !name.is_empty());

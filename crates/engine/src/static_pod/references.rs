@@ -2,7 +2,7 @@
 
 use api::core::v1::{EnvFromSource, EnvVar, Pod, PodSpec, Volume, VolumeProjection};
 
-/// What the pod refers to, in upstream's words.
+/// The API object that the pod refers to, in upstream's words.
 pub fn api_reference(pod: &Pod) -> Option<&'static str> {
     let spec = pod.spec.as_ref()?;
     if spec.service_account_name.as_deref().is_some_and(|name| !name.is_empty()) {
@@ -20,7 +20,7 @@ pub fn api_reference(pod: &Pod) -> Option<&'static str> {
     spec.volumes.iter().flatten().find_map(of_volume)
 }
 
-/// What even a static pod that may refer to the API may not have, in upstream's words.
+/// What a static pod may not use even where API references are allowed, in upstream's words.
 pub(super) fn never_allowed(pod: &Pod) -> Option<&'static str> {
     let spec = pod.spec.as_ref()?;
     let projected = spec.volumes.iter().flatten().filter_map(|v| v.projected.as_ref());

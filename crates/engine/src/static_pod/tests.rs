@@ -250,7 +250,7 @@ fn what_an_api_server_would_refuse_is_refused() {
 fn running_static() -> Pod {
     let mut pod = prepared(&simple()).unwrap();
     let annotations = pod.metadata.annotations.as_mut().unwrap();
-    annotations.insert(crate::pod::SOURCE_ANNOTATION.to_owned(), "file".to_owned());
+    annotations.insert(api::pod::SOURCE_ANNOTATION.to_owned(), "file".to_owned());
     pod
 }
 

@@ -1,4 +1,4 @@
-//! What an API server would refuse about a pod (upstream: `ValidatePodCreate`).
+//! The API server's validation of a pod (upstream: `ValidatePodCreate`).
 //!
 //! Owns: the rules for every field that a pod of a file or URL can carry, and their wording, which is upstream's.
 //! Which rules hold depends on gates; they come in as [`Rules`].
@@ -28,7 +28,7 @@ use faults::{At, Faults};
 /// Rules that feature gates switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
-    /// `spec.resources` is looked at (`PodLevelResources`).
+    /// `spec.resources` is validated (`PodLevelResources`).
     pub pod_level_resources: bool,
     /// Containers may have restart policies and rules (`ContainerRestartRules`).
     pub restart_rules: bool,

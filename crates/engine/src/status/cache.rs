@@ -1,16 +1,17 @@
-//! What the status cache takes over (upstream: `updateStatusInternal`, `TerminatePod`).
+//! What the status cache accepts (upstream: `updateStatusInternal`, `TerminatePod`).
 //!
-//! Promises: an illegal step back of a container is refused as a whole; times are whole seconds; equal statuses do
-//! not count as new versions.
+//! Promises: an update with an illegal container state transition is rejected as a whole; times are whole seconds;
+//! equal statuses do not count as new versions.
 
 use super::conditions::{find, is_ours};
 use super::containers::{NOT_LOCATED, terminated};
-use super::{CONTAINER_STATUS_UNKNOWN, StatusGates, is_terminal};
-use crate::pod::{is_sidecar, is_static, restartable, restarts_all};
+use super::{CONTAINER_STATUS_UNKNOWN, StatusGates};
+use crate::pod::{restartable, restarts_all};
 use api::core::v1::{
     Container, ContainerState, ContainerStatus, Pod, PodCondition, PodSpec, PodStatus,
 };
 use api::machinery::apis::meta::v1::Time;
+use api::pod::{ContainerExt, PodExt, PodStatusExt};
 use jiff::Timestamp;
 use std::sync::Arc;
 
@@ -40,7 +41,7 @@ pub struct Cached {
     pub since: Timestamp,
 }
 
-/// How a status is offered to the cache.
+/// Options of an update of the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Offer {
     /// A new version even when nothing changed.
@@ -82,7 +83,7 @@ pub struct NewlyTerminated {
     pub reason: String,
 }
 
-/// What becomes of an offered status.
+/// The result of an update.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Taken {
     /// It is the cache's new content.
@@ -92,20 +93,20 @@ pub enum Taken {
         /// Containers that ended with it.
         terminated: Vec<NewlyTerminated>,
     },
-    /// Nothing of ours changed.
+    /// No field that the kubelet owns changed.
     Same {
         /// Containers that ended with it.
         terminated: Vec<NewlyTerminated>,
     },
-    /// A container would come back from the dead: the whole update is dropped.
+    /// A terminated container would be running again: the whole update is dropped.
     Illegal {
         /// Why.
         message: String,
     },
 }
 
-/// Offers a status. `before` is the cache's content; `fallback` is used when there is none: the mirror pod's status,
-/// else the API's.
+/// Updates the cache with a status. `before` is the cache's content; `fallback` is used when there is none: the mirror
+/// pod's status, else the API's.
 pub fn take(
     pod: &Pod,
     before: Option<&Cached>,
@@ -116,7 +117,7 @@ pub fn take(
     now: Timestamp,
 ) -> Taken {
     let old = before.map_or(fallback, |c| c.status.as_ref());
-    let finished = offer.finished || (!is_static(pod) && before.is_some_and(|c| c.finished));
+    let finished = offer.finished || (!pod.is_static() && before.is_some_and(|c| c.finished));
     if let Err(message) = check_transitions(pod, old, &status, gates) {
         return Taken::Illegal { message };
     }
@@ -142,13 +143,13 @@ pub fn take(
     Taken::Changed { cached, terminated }
 }
 
-/// The last status of a pod: what never ended counts as failed, the phase becomes final.
+/// The last status of a pod: containers without an exit count as failed, the phase becomes terminal.
 pub fn final_status(pod: &Pod, old: &PodStatus) -> PodStatus {
     let mut status = old.clone();
     let lost = || Some(terminated(137, CONTAINER_STATUS_UNKNOWN, NOT_LOCATED));
     let ended =
         |entry: &ContainerStatus| entry.state.as_ref().is_some_and(|s| s.terminated.is_some());
-    // Who began is known here first; whether all init containers are done counts as the API server knows it.
+    // Whether a container started is taken from the cached status; whether initialisation is complete, from the API's.
     let began = || old.container_statuses.iter().flatten().any(has_started);
     if was_initialised(pod) || began() {
         for entry in status.container_statuses.iter_mut().flatten().filter(|e| !ended(e)) {
@@ -161,7 +162,7 @@ pub fn final_status(pod: &Pod, old: &PodStatus) -> PodStatus {
     for entry in init.take(started).filter(|e| !ended(e)) {
         entry.state = lost();
     }
-    if !is_static(pod) && !is_terminal(status.phase.as_deref()) {
+    if !pod.is_static() && !status.is_terminal() {
         status.phase = Some("Failed".to_owned());
     }
     status
@@ -185,7 +186,7 @@ fn was_initialised(pod: &Pod) -> bool {
         return false;
     };
     let Some(container) = init.iter().find(|c| c.name == last.name) else { return false };
-    if is_sidecar(container) {
+    if container.is_sidecar() {
         return super::is_running(last) && last.started == Some(true);
     }
     let success = |state: &Option<ContainerState>| {
@@ -245,7 +246,7 @@ fn may_leave_terminated(
     }
     container.is_some_and(|c| {
         let in_init = spec.init_containers.iter().flatten().any(|i| i.name == c.name);
-        (in_init && is_sidecar(c)) || restartable(c, spec, code, &gates.pod)
+        (in_init && c.is_sidecar()) || restartable(c, spec, code, &gates.pod)
     })
 }
 
@@ -267,7 +268,7 @@ pub(super) fn set_transition_time(
     };
 }
 
-/// Brings a status into the form in which it is stored and compared.
+/// Normalises a status for storing and comparing.
 pub fn normalise(pod: &Pod, status: &mut PodStatus) {
     let spec = pod.spec.as_ref();
     let count = |n: Option<usize>| n.unwrap_or_default();
@@ -315,8 +316,8 @@ fn normalise_state(state: &mut ContainerState, bytes: usize) {
     }
 }
 
-/// Cuts a text to this many bytes. A byte that is no text is one although it reads as a letter, and so is each byte
-/// of a letter that is cut through.
+/// Cuts a text to this many bytes. An invalid byte counts as one although its replacement character is longer, and so
+/// does each byte of a character that is cut through.
 fn cut(text: &mut String, bytes: usize) {
     let mut used: usize = 0;
     for (at, letter) in text.char_indices() {
@@ -336,7 +337,7 @@ fn whole_seconds(time: &mut Option<Time>) {
     }
 }
 
-/// Whether two statuses agree in everything that is ours.
+/// Whether two statuses agree in everything that the kubelet owns.
 pub fn equal(a: &PodStatus, b: &PodStatus) -> bool {
     let ours = |status: &PodStatus| -> Vec<(String, String, Option<String>, Option<String>)> {
         let mut list: Vec<_> = status

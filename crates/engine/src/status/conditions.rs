@@ -1,9 +1,10 @@
 //! Conditions (upstream: `status/generate.go`).
 
 use super::{StatusView, is_running, terminated_code};
-use crate::pod::{RestartRule, is_sidecar, matching_rule, restarts_all, sandbox_need};
+use crate::pod::{RestartRule, matching_rule, restarts_all, sandbox_need};
 use crate::runtime::ContainerRunState;
 use api::core::v1::{Container, ContainerStatus, PodCondition, PodSpec, PodStatus};
+use api::pod::ContainerExt;
 
 pub(super) const ALL_RESTARTING: &str = "AllContainersRestarting";
 pub(super) const DISRUPTION_TARGET: &str = "DisruptionTarget";
@@ -18,12 +19,12 @@ const OWNED: [&str; 8] = [
     ALL_RESTARTING,
 ];
 
-/// Whether a condition type is ours alone to write.
+/// Whether only the kubelet writes this condition type.
 pub fn is_owned(condition: &str) -> bool {
     OWNED.contains(&condition)
 }
 
-/// Whether a condition type is ours, alone or shared.
+/// Whether the kubelet writes this condition type, alone or with others.
 pub(super) fn is_ours(condition: &str) -> bool {
     is_owned(condition) || condition == DISRUPTION_TARGET
 }
@@ -79,7 +80,7 @@ pub(super) fn all(
     list
 }
 
-/// What a condition says.
+/// The content of a condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
     /// True or False.
@@ -150,7 +151,7 @@ impl<'a> Entries<'a> {
         self.list.iter().copied().find(|e| e.name == name)
     }
 
-    /// Names of containers without an entry, and of those whose entry does not satisfy.
+    /// Names of containers without an entry, and of those whose entry does not satisfy the condition.
     fn split<'c>(
         &self,
         containers: impl Iterator<Item = &'c Container>,
@@ -173,7 +174,7 @@ fn containers_ready(spec: &PodSpec, entries: &Entries<'_>, phase: &str) -> Verdi
     if entries.list.is_empty() {
         return Verdict::no("UnknownContainerStatuses", String::new());
     }
-    let sidecars = spec.init_containers.iter().flatten().filter(|c| is_sidecar(c));
+    let sidecars = spec.init_containers.iter().flatten().filter(|c| c.is_sidecar());
     let (unknown, unready) =
         entries.split(sidecars.chain(&spec.containers), |_, entry| entry.ready);
     match phase {
@@ -192,7 +193,7 @@ fn initialised(spec: &PodSpec, entries: &Entries<'_>, phase: &str, was: bool) ->
         return Verdict::no("UnknownContainerStatuses", String::new());
     }
     let (unknown, incomplete) = entries.split(init.iter(), |container, entry| {
-        if is_sidecar(container) { entry.started == Some(true) } else { entry.ready }
+        if container.is_sidecar() { entry.started == Some(true) } else { entry.ready }
     });
     if phase == "Succeeded" && unknown.is_empty() {
         return Verdict { holds: true, reason: Some("PodCompleted"), message: String::new() };

@@ -1,10 +1,10 @@
 //! One entry per container (upstream: `convertToAPIContainerStatuses`).
 //!
-//! Built in steps, later ones overriding earlier ones: default, what the old entry says, what the runtime lost, what
-//! the runtime has, what could not be started.
+//! Built in steps, later ones overriding earlier ones: default, the old entry, instances that the runtime lost,
+//! instances that the runtime has, start errors.
 
 use super::{CONTAINER_STATUS_UNKNOWN, RESTARTING_ALL, StatusView, resources};
-use crate::pod::{is_sidecar, should_be_restarted};
+use crate::pod::should_be_restarted;
 use crate::runtime::{ContainerRunState, ContainerView};
 use api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
@@ -12,12 +12,13 @@ use api::core::v1::{
     VolumeMount, VolumeMountStatus,
 };
 use api::machinery::apis::meta::v1::Time;
+use api::pod::ContainerExt;
 use jiff::Timestamp;
 
 const LOST: &str = "The container could not be located when the pod was deleted.  The container used to be Running";
 const REMOVED: &str = "The container is removed because RestartAllContainers in place";
 const INIT_DONE: &str = "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally";
-/// Message of a container whose end nobody saw.
+/// Message of a container whose exit was not observed.
 pub(super) const NOT_LOCATED: &str =
     "The container could not be located when the pod was terminated";
 
@@ -115,7 +116,7 @@ impl Builder<'_> {
                 return entry;
             }
             let waiting = entry.state.as_ref().is_some_and(|s| s.waiting.is_some());
-            if newest.is_none() && self.regular_created && !is_sidecar(container) && waiting {
+            if newest.is_none() && self.regular_created && !container.is_sidecar() && waiting {
                 entry.state = Some(terminated(0, "Completed", INIT_DONE));
                 return entry;
             }
@@ -124,7 +125,7 @@ impl Builder<'_> {
         entry
     }
 
-    /// The runtime knows no instance: default, old values, and what must have happened meanwhile.
+    /// The runtime has no instance: default, old values, and what must have happened meanwhile.
     fn without_instance(
         &self,
         container: &Container,
@@ -174,8 +175,8 @@ impl Builder<'_> {
     ) -> ContainerStatus {
         let gates = self.view.gates;
         let state = self.state(newest, old);
-        // One that has not started yet may never do so; its successor gets its number then.
-        let not_yet = i32::from(newest.state == ContainerRunState::Created);
+        // One that has not started yet may never start; the next one gets its number then.
+        let not_yet = i32::from(newest.state.never_ran());
         let mut entry = ContainerStatus {
             name: newest.name.clone(),
             container_id: Some(self.full_id(newest)),
@@ -215,7 +216,7 @@ impl Builder<'_> {
         entry
     }
 
-    /// What an entry keeps from the old one besides its volume mounts.
+    /// Copies the fields that are kept from the old entry, besides volume mounts.
     fn carry(&self, old: &ContainerStatus, newest: &ContainerView, entry: &mut ContainerStatus) {
         let gates = self.view.gates;
         let old_state = old.state.clone().unwrap_or_default();
@@ -273,11 +274,13 @@ impl Builder<'_> {
                 let reason = if all { RESTARTING_ALL } else { CONTAINER_STATUS_UNKNOWN };
                 terminated(137, reason, NOT_LOCATED)
             }
-            ContainerRunState::Created | ContainerRunState::Unknown => waiting(None, None),
+            ContainerRunState::Created | ContainerRunState::CutOff | ContainerRunState::Unknown => {
+                waiting(None, None)
+            }
         }
     }
 
-    /// A container that is to be started and could not be shows why.
+    /// Shows the error of a container that could not be started as its waiting reason.
     fn overlay_start_error(
         &self,
         container: &Container,

@@ -1,10 +1,9 @@
-//! Our status combined with what the API has at the moment of writing (upstream: `mergePodStatus`).
+//! The kubelet's status merged with the API's at the time of writing (upstream: `mergePodStatus`).
 
 use super::cache::{Cached, equal, normalise, set_transition_time};
 use super::conditions::{DISRUPTION_TARGET, find, is_owned, replace_or_push};
-use super::is_terminal;
-use crate::pod::is_mirror;
 use api::core::v1::{Pod, PodCondition, PodStatus};
+use api::pod::{PodExt, PodStatusExt};
 use jiff::Timestamp;
 
 /// The status to write. While containers could still run a terminal phase is held back.
@@ -16,7 +15,7 @@ pub fn merge(
     now: Timestamp,
 ) -> PodStatus {
     let mut new = ours.clone();
-    let ends = !is_terminal(api.phase.as_deref()) && is_terminal(new.phase.as_deref());
+    let ends = !api.is_terminal() && new.is_terminal();
     let mut conditions: Vec<PodCondition> =
         api.conditions.iter().flatten().filter(|c| !is_owned(&c.type_)).cloned().collect();
     conditions.extend(new.conditions.iter().flatten().filter(|c| is_owned(&c.type_)).cloned());
@@ -36,7 +35,7 @@ pub fn merge(
         new.reason.clone_from(&api.reason);
         new.message.clone_from(&api.message);
     }
-    if is_terminal(new.phase.as_deref()) {
+    if new.is_terminal() {
         force_unready(pod, &mut new, now);
     }
     new
@@ -64,17 +63,17 @@ fn force_unready(pod: &Pod, status: &mut PodStatus, now: Timestamp) {
     }
 }
 
-/// Whether the API's copy, as watched, lacks something of ours.
+/// Whether the API's copy, as watched, differs in something that the kubelet owns.
 pub fn differs(pod: &Pod, api: &PodStatus, ours: &PodStatus) -> bool {
     let mut seen = api.clone();
     normalise(pod, &mut seen);
     !equal(&seen, ours)
 }
 
-/// Whether the pod may be deleted from the API: asked for, final there, and nothing of it left here.
+/// Whether the pod may be deleted from the API: deletion requested, phase terminal there, and nothing of it left here.
 pub fn may_be_deleted(api_pod: &Pod, cached: &Cached) -> bool {
     api_pod.metadata.deletion_timestamp.is_some()
-        && !is_mirror(api_pod)
-        && is_terminal(api_pod.status.as_ref().and_then(|s| s.phase.as_deref()))
+        && !api_pod.is_mirror()
+        && api_pod.is_terminal()
         && cached.finished
 }

@@ -1,8 +1,9 @@
 //! The phase (upstream: `getPhase`).
 
 use super::{RESTARTING_ALL, StatusView, is_empty_state};
-use crate::pod::{is_sidecar, is_static, restartable};
+use crate::pod::restartable;
 use api::core::v1::{Container, ContainerStateTerminated, ContainerStatus, PodSpec, PodStatus};
+use api::pod::{ContainerExt, PodExt};
 
 #[derive(Default)]
 struct Count {
@@ -17,7 +18,7 @@ struct Count {
     succeeded: usize,
 }
 
-/// What one entry says.
+/// The state of one container, as far as the phase depends on it.
 enum Seen<'a> {
     Nothing,
     Running { started: bool },
@@ -26,7 +27,7 @@ enum Seen<'a> {
     Waiting,
 }
 
-/// The phase that containers and policies give.
+/// The phase that follows from containers and restart policies.
 pub(super) fn of(view: &StatusView<'_>, spec: &PodSpec, status: &PodStatus) -> &'static str {
     let entries = [&status.container_statuses, &status.init_container_statuses];
     let find = |name: &str| -> Option<&ContainerStatus> {
@@ -41,7 +42,7 @@ pub(super) fn of(view: &StatusView<'_>, spec: &PodSpec, status: &PodStatus) -> &
     let mut count = Count::default();
     for container in spec.init_containers.iter().flatten() {
         let entry = find(&container.name);
-        if is_sidecar(container) {
+        if container.is_sidecar() {
             count_sidecar(&mut count, entry);
             continue;
         }
@@ -74,7 +75,7 @@ pub(super) fn of(view: &StatusView<'_>, spec: &PodSpec, status: &PodStatus) -> &
         .runtime
         .active_containers()
         .any(|c| spec.containers.iter().any(|own| own.name == c.name));
-    let ends = view.terminal && !is_static(view.pod);
+    let ends = view.terminal && !view.pod.is_static();
     decide(&count, initialised, ends)
 }
 

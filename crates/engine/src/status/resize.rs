@@ -1,4 +1,4 @@
-//! Resize conditions of a pod, kept beside its status (spec: `PodResizePending`, `PodResizeInProgress`).
+//! Resize conditions of a pod, kept separately from its status (spec: `PodResizePending`, `PodResizeInProgress`).
 
 use api::core::v1::{PodCondition, PodStatus};
 use api::machinery::apis::meta::v1::Time;
@@ -34,7 +34,7 @@ pub struct ResizeConditions {
 }
 
 impl ResizeConditions {
-    /// Taken from the API's conditions after our start.
+    /// From the API's conditions, after a start of the agent.
     pub fn from_status(status: &PodStatus, now: Timestamp) -> Self {
         let take = |type_: &str| {
             let found = status.conditions.iter().flatten().find(|c| c.type_ == type_)?;

@@ -11,7 +11,7 @@ use crate::runtime::{ContainerRunState, ContainerView};
 use api::core::v1::{Container, ContainerStatus, PodSpec, PodStatus, ResourceRequirements};
 use units::{Format, Quantity};
 
-/// What a pod's cgroup says, as the API would write it; `None` where unlimited.
+/// The values of a pod's cgroup in the API's units; `None` where unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PodCgroupAmounts {
     /// From CPU shares or weight.
@@ -98,7 +98,7 @@ pub(super) fn pod_level(
     ResourceRequirements { claims, ..requirements(limits, requests) }
 }
 
-/// What the pod's cgroup must say if nobody read it: what was last applied.
+/// The expected values of the pod's cgroup if it was not read: those last applied.
 fn applied_to_cgroup(view: &StatusView<'_>) -> PodCgroupAmounts {
     let applied = PodAllocation {
         containers: view.actuated.containers.clone(),
@@ -154,7 +154,7 @@ fn take(list: &mut Amounts, old: &Amounts, name: &str, actual: Option<Quantity>)
     }
 }
 
-/// The same for CPU, where values too small for the kernel keep the allocated amount.
+/// [`take`] for CPU, where values too small for the kernel keep the allocated amount.
 fn take_cpu(list: &mut Amounts, old: &Amounts, actual: Option<Quantity>, smallest: i64) {
     if let Some(value) = actual {
         let allocated = list.get("cpu").map_or(0, |q| q.milli_value());

@@ -47,7 +47,7 @@ impl Numa {
         if count > 0.0 { sum / count } else { 0.0 }
     }
 
-    /// The better of two masks when nearness counts.
+    /// The better of two masks by distance.
     fn closest(&self, one: NumaMask, other: NumaMask) -> NumaMask {
         if one.count() != other.count() {
             return narrowest(one, other);
@@ -74,7 +74,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The policy for a machine; options of `none` are not looked at.
+    /// The policy for a machine; options are ignored for `none`.
     pub fn new(
         kind: PolicyKind,
         numa: Numa,
@@ -104,7 +104,7 @@ impl Policy {
         self.kind
     }
 
-    /// The hint that fits all providers best, and whether the policy takes it.
+    /// The best merged hint of all providers, and whether the policy admits it.
     pub fn merge(&self, providers: &[ResourceHints]) -> (Hint, bool) {
         if self.kind == PolicyKind::None {
             return (Hint::default(), true);
@@ -152,7 +152,7 @@ impl Policy {
         if best == current.mask { current } else { candidate }
     }
 
-    /// Which of the two stays; `need` is the width that unpreferred candidates should come close to.
+    /// The better of two candidates; `need` is the width that unpreferred candidates should be close to.
     fn better(
         &self,
         current: Option<Candidate>,
@@ -213,8 +213,8 @@ impl Partial {
     }
 }
 
-/// What comes of every choice of one hint per resource. The comparison is a total order, so that equal results need
-/// to be looked at once only and there are never more of them than twice the number of masks.
+/// The results of every combination of one hint per resource. The comparison is a total order, so equal results are
+/// kept only once, and there are at most twice as many as masks.
 fn combinations(hints: &[Vec<Hint>]) -> BTreeSet<Partial> {
     let mut reached = BTreeSet::from([Partial { mask: None, preferred: true }]);
     for own in hints {
@@ -242,7 +242,7 @@ fn flatten(providers: &[ResourceHints]) -> Vec<Vec<Hint>> {
     all
 }
 
-/// The largest of the smallest widths that the resources can do with.
+/// The largest, over all resources, of the smallest width that satisfies the resource.
 fn widest_need(hints: &[Vec<Hint>]) -> u32 {
     let narrowest =
         |own: &Vec<Hint>| own.iter().filter_map(|h| h.affinity.map(NumaMask::count)).min();

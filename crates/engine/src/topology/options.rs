@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use units::strconv;
 
-/// How many NUMA nodes are taken without being asked.
+/// The default limit of NUMA nodes.
 const DEFAULT_MAX_NODES: i64 = 8;
 
 /// Parsed options.

@@ -1,9 +1,8 @@
-//! Whether a state file of CPUs or memory can be given up without taking anything from anybody.
+//! Whether a state file of CPUs or memory can be discarded without losing an assignment.
 
 use serde_json::Value;
 
-/// Whether a text is a state file by which no container and no pod has anything of its own. What cannot be
-/// read may hold something.
+/// Whether a text is a state file without assignments of containers or pods. An unreadable one may have some.
 pub fn holds_nothing(text: &str) -> bool {
     let Ok(Value::Object(file)) = serde_json::from_str(text) else { return false };
     let empty = |key: &str| match file.get(key) {

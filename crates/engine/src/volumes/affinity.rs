@@ -3,8 +3,8 @@
 use api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume};
 use std::collections::BTreeMap;
 
-/// Compares the volume's required node affinity with the node's labels; no affinity fits everywhere. A
-/// node's name is not looked at: what asks for one fits nowhere (`kubelet: CheckNodeAffinity`).
+/// Compares the volume's required node affinity with the node's labels; no affinity fits everywhere. The
+/// node's name is not compared: a term with `matchFields` fits nowhere (`kubelet: CheckNodeAffinity`).
 pub fn volume_fits_node(volume: &PersistentVolume, labels: &BTreeMap<String, String>) -> bool {
     let required = volume
         .spec

@@ -14,7 +14,7 @@ struct Entry {
     until: Duration,
 }
 
-/// Waits per operation key. Times are since an arbitrary start.
+/// Back-off per operation key. Times are durations since an arbitrary start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Backoffs {
     entries: BTreeMap<OpKey, Entry>,
@@ -22,7 +22,7 @@ pub struct Backoffs {
 
 impl Backoffs {
     /// Until when `operation` may not run on `key`; `None` if it may run now. Another kind of
-    /// operation than the one that failed is not held back.
+    /// operation than the one that failed is not blocked.
     pub fn blocked_until(
         &self,
         key: &OpKey,
@@ -38,7 +38,7 @@ impl Backoffs {
         self.entries.get(key).map(|entry| entry.until)
     }
 
-    /// Notes a failure; returns how long the operation must wait.
+    /// Records a failure; returns how long the operation must wait.
     pub fn failed(&mut self, key: OpKey, operation: &'static str, now: Duration) -> Duration {
         let wait = match self.entries.get(&key) {
             Some(entry) if entry.operation == operation => (entry.wait * 2).min(MAXIMUM),
@@ -48,12 +48,12 @@ impl Backoffs {
         wait
     }
 
-    /// Notes a success: the next failure starts anew.
+    /// Records a success: resets the back-off.
     pub fn succeeded(&mut self, key: &OpKey) {
         self.entries.remove(key);
     }
 
-    /// Drops waits of volumes that are no longer of interest.
+    /// Drops entries of volumes that are no longer relevant.
     pub fn retain(&mut self, keep: impl Fn(&OpKey) -> bool) {
         self.entries.retain(|key, _| keep(key));
     }

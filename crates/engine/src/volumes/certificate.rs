@@ -4,7 +4,7 @@
 //! ```text
 //!  Initial ──▶ Waiting ──▶ Fresh ⇄ Refreshing
 //!                 │                    │
-//!                 └──▶ Denied, Failed ◀┘        both are for good
+//!                 └──▶ Denied, Failed ◀┘        both are final
 //! ```
 
 use super::trust::certificates;
@@ -12,11 +12,11 @@ use api::certificates::v1beta1::PodCertificateRequest;
 use jiff::{SignedDuration, Timestamp};
 use units::strconv::quote;
 
-/// A request that is not seen for so long must have been deleted.
+/// A request that is not found for this long counts as deleted.
 const ABANDON: SignedDuration = SignedDuration::from_mins(10);
-/// A certificate so long after its time for refresh is overdue.
+/// A certificate is overdue this long after its refresh time.
 const OVERDUE: SignedDuration = SignedDuration::from_mins(10);
-/// Everything that many nodes would do at once is spread over this.
+/// Jitter, so that not all nodes refresh at once.
 const SPREAD_SECONDS: u64 = 300;
 
 /// A private key in PEM; it is never shown.
@@ -29,19 +29,19 @@ impl std::fmt::Debug for KeyPem {
     }
 }
 
-/// A request under way.
+/// A pending request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requested {
     /// The key it is for.
     pub key: KeyPem,
     /// Its name.
     pub name: String,
-    /// From then on it counts as deleted unless it is seen.
+    /// When it counts as deleted unless it is found.
     pub abandon_at: Timestamp,
 }
 
 impl Requested {
-    /// A request the API server has taken.
+    /// A request that the API server has accepted.
     pub fn new(key: KeyPem, request: &PodCertificateRequest, now: Timestamp) -> Self {
         let name = request.metadata.name.clone().unwrap_or_default();
         let created = request.metadata.creation_timestamp.as_ref().map_or(now, |t| t.0);
@@ -55,7 +55,7 @@ impl Requested {
 pub struct Issued {
     /// Its key.
     pub key: KeyPem,
-    /// It and those above it, as PEM.
+    /// The certificate and its chain, as PEM.
     pub chain: String,
     refresh_at: Timestamp,
     not_after: Timestamp,
@@ -63,42 +63,42 @@ pub struct Issued {
     expired_told: bool,
 }
 
-/// Where the certificate of one source is.
+/// The state of the certificate of one source.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum PodCertificate {
-    /// Nothing was asked yet.
+    /// Nothing was requested yet.
     #[default]
     Initial,
-    /// The first request is under way.
+    /// The first request is pending.
     Waiting(Requested),
     /// The signer refused.
     Denied {
-        /// Why, in one word.
+        /// The condition's reason.
         reason: String,
-        /// Why.
+        /// The condition's message.
         message: String,
     },
-    /// The signer could not.
+    /// The signer failed.
     Failed {
         /// Why, in one word.
         reason: String,
         /// Why.
         message: String,
     },
-    /// There is one.
+    /// Issued.
     Fresh(Issued),
-    /// There is one, and a request for the next is under way.
+    /// Issued, and a request for the next one is pending.
     Refreshing(Issued, Requested),
 }
 
-/// What is to be done about it.
+/// The next step for a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CertificateStep {
     /// Nothing now.
     Rest,
     /// Make a key and request a certificate for it.
     Request,
-    /// Look at the request of this name.
+    /// Read the request of this name.
     Look(String),
 }
 
@@ -147,7 +147,7 @@ impl PodCertificate {
         }
     }
 
-    /// What is to be done now.
+    /// The next step.
     pub fn step(&self, now: Timestamp) -> CertificateStep {
         match self {
             Self::Initial => CertificateStep::Request,
@@ -181,7 +181,7 @@ impl PodCertificate {
         };
     }
 
-    /// The request was read; an event tells of a refusal.
+    /// The request was read; returns an event if it was refused.
     pub fn seen(&mut self, request: &PodCertificateRequest) -> Option<CertificateEvent> {
         let status = request.status.as_ref()?;
         for condition in status.conditions.iter().flatten() {
@@ -224,7 +224,7 @@ impl PodCertificate {
         None
     }
 
-    /// What the pod must be told about a certificate that was not renewed in time, each once.
+    /// Events about a certificate that was not renewed in time, each returned once.
     pub fn overdue(&mut self, now: Timestamp) -> Vec<CertificateEvent> {
         let (Self::Fresh(issued) | Self::Refreshing(issued, _)) = self else { return Vec::new() };
         let mut events = Vec::new();
@@ -242,7 +242,7 @@ impl PodCertificate {
     }
 }
 
-/// Upstream gives the reason where the format belongs, and the text as an argument too many.
+/// Upstream passes the reason as the format string, and the text as an extra argument.
 fn refusal(
     kind: &'static str,
     how: &str,
@@ -264,7 +264,7 @@ fn after(time: Timestamp, wait: SignedDuration) -> Timestamp {
     time.checked_add(wait).unwrap_or(Timestamp::MAX)
 }
 
-/// A wait of up to five minutes, taken from a name that the API server made up.
+/// A jitter of up to five minutes, derived from the generated name of the request.
 fn spread(name: &str) -> SignedDuration {
     let seconds = units::hash::fnv1a_64(name.as_bytes()) % SPREAD_SECONDS;
     SignedDuration::from_secs(i64::try_from(seconds).unwrap_or_default())

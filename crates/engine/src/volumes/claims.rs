@@ -2,6 +2,7 @@
 
 use super::usage::VolumeUse;
 use api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use api::pod::PodExt;
 
 /// Why a claim cannot be used (yet). Display is what the pod's error set shows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -9,13 +10,13 @@ pub enum ClaimError {
     /// The claim is being deleted and nothing protects it.
     #[error("PVC is being deleted")]
     Deleting,
-    /// No volume was found for it yet.
+    /// It is not bound to a volume yet.
     #[error("PVC is not bound")]
     NotBound,
-    /// Bound, but to nothing.
+    /// Bound, but without a volume name.
     #[error("PVC has empty pvc.Spec.VolumeName")]
     NoVolumeName,
-    /// The volume does not know about a claim.
+    /// The volume has no claim reference.
     #[error(
         "found PV object {0} but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim"
     )]
@@ -32,7 +33,7 @@ pub enum ClaimError {
         /// The claim's UID.
         wanted: String,
     },
-    /// An ephemeral volume's claim was made by somebody else.
+    /// An ephemeral volume's claim is not owned by the pod.
     #[error("PVC {namespace}/{claim} was not created for pod {namespace}/{pod} (pod is not owner)")]
     NotOwner {
         /// Namespace of both.
@@ -54,10 +55,10 @@ const PROTECTION: &str = "kubernetes.io/pvc-protection";
 
 /// The name of the claim behind an ephemeral volume.
 pub fn ephemeral_claim_name(pod: &Pod, volume: &str) -> String {
-    format!("{}-{volume}", pod.metadata.name.as_deref().unwrap_or_default())
+    format!("{}-{volume}", pod.name_str())
 }
 
-/// Checks the claim; `owner` is set for an ephemeral volume. Gives the bound volume's name.
+/// Checks the claim; `owner` is set for an ephemeral volume. Returns the bound volume's name.
 pub fn check_claim<'a>(
     claim: &'a PersistentVolumeClaim,
     owner: Option<&Pod>,
@@ -77,7 +78,7 @@ pub fn check_claim<'a>(
         .filter(|name| !name.is_empty())
         .ok_or(ClaimError::NoVolumeName)?;
     if let Some(pod) = owner {
-        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let uid = pod.uid_str();
         let owned = claim
             .metadata
             .owner_references

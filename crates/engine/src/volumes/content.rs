@@ -40,7 +40,7 @@ pub enum SourceError {
     /// A config map has no such key.
     #[error("configmap references non-existent config key: {0}")]
     ConfigKey(String),
-    /// The API server sets a default; its absence is a broken pod.
+    /// No `defaultMode`; the API server always sets one.
     #[error("no defaultMode used, not even the default value for it")]
     NoDefaultMode,
     /// No such field.
@@ -93,7 +93,7 @@ pub fn insert_file(payload: &mut Payload, path: &str, bytes: Vec<u8>, mode: i32)
     payload.insert(path.to_owned(), file);
 }
 
-/// Checks every path and gives them in their shortest form.
+/// Checks every path and returns them cleaned.
 pub fn check_payload(payload: Payload) -> Result<Payload, ContentError> {
     payload.into_iter().map(|(path, file)| Ok((check_path(&path)?, file))).collect()
 }
@@ -190,7 +190,7 @@ fn select(
     Ok(payload)
 }
 
-/// Files from the pod's own fields; all errors are told at once.
+/// Files from the pod's own fields; the error lists all failures.
 pub fn downward_files(
     pod: &Pod,
     items: Option<&[DownwardAPIVolumeFile]>,

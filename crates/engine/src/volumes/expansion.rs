@@ -1,4 +1,4 @@
-//! Whether a volume must grow on this node, and what to tell the claim (upstream: `NodeExpander`).
+//! Whether a volume must be expanded on this node, and the claim's status patches (upstream: `NodeExpander`).
 
 use api::core::v1::PersistentVolumeClaim;
 use serde_json::{Value, json};
@@ -14,12 +14,12 @@ const NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
 const RESIZE_CONDITIONS: [&str; 4] =
     ["FileSystemResizePending", "Resizing", "ControllerResizeError", "NodeResizeError"];
 
-/// When it is looked whether a volume must grow.
+/// When it is checked whether a volume must be expanded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Occasion {
-    /// It was mounted just now.
+    /// Right after it was mounted.
     Mount,
-    /// It is in use, smaller than it should be.
+    /// While it is in use and smaller than its desired size.
     InUse,
 }
 
@@ -37,14 +37,14 @@ pub enum Expansion {
     Expand {
         /// To this size in bytes.
         size: i64,
-        /// The same as the claim is told.
+        /// The size as the claim's status shows it.
         amount: String,
-        /// The resizer speaks the recovery protocol: the claim follows our progress.
+        /// The resizer uses the recovery protocol: the claim's status tracks the progress on the node.
         follows: bool,
-        /// The claim already has the size (another node did it), so a driver that cannot expand
-        /// on the node has nothing to do.
+        /// The claim's status already has the size (another node expanded it), so a driver without node
+        /// expansion has nothing to do.
         already_told: bool,
-        /// Somebody asks for another size by now.
+        /// The claim requests another size by now.
         overtaken: bool,
     },
 }
@@ -64,8 +64,8 @@ pub fn claim_size(claim: &PersistentVolumeClaim) -> Option<i64> {
     storage(claim.status.as_ref()?.capacity.as_ref())
 }
 
-/// Decides, given the persistent volume's capacity; `None` without one. What is in use here and has not grown
-/// here is asked to grow although its claim may have the size, where nobody says that this is done elsewhere.
+/// Decides, given the persistent volume's capacity; `None` without one. A volume that is in use here and was not
+/// expanded here is expanded although its claim may have the size, unless the claim's status tracks the expansion.
 pub fn expansion(
     claim: &PersistentVolumeClaim,
     capacity: Option<&Amounts>,
@@ -108,7 +108,7 @@ pub fn expansion(
     Some(Expansion::Wait)
 }
 
-/// Says that this node is at it.
+/// The patch for an expansion in progress on this node.
 pub fn in_progress_patch(claim: &PersistentVolumeClaim) -> Value {
     json!({
         "metadata": {"resourceVersion": claim.metadata.resource_version},
@@ -116,7 +116,7 @@ pub fn in_progress_patch(claim: &PersistentVolumeClaim) -> Value {
     })
 }
 
-/// Says that the volume has its new size.
+/// The patch for a finished expansion.
 pub fn finished_patch(claim: &PersistentVolumeClaim, amount: &str) -> Value {
     let removed: Vec<Value> = claim
         .status
@@ -135,8 +135,8 @@ pub fn finished_patch(claim: &PersistentVolumeClaim, amount: &str) -> Value {
     json!({"metadata": {"resourceVersion": claim.metadata.resource_version}, "status": status})
 }
 
-/// Says what went wrong, unless it is said that something did; `infeasible` stops further tries until
-/// the user changes the claim.
+/// The patch for a failed expansion, unless the status already shows a failure; `infeasible` stops further attempts
+/// until the user changes the claim.
 pub fn failed_patch(
     claim: &PersistentVolumeClaim,
     error: &str,

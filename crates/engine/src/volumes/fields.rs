@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use units::Quantity;
 
-/// What the node has to give, where a container sets no limit.
+/// The node's allocatable resources, used where a container sets no limit.
 pub type AllocatableResources = BTreeMap<String, ApiQuantity>;
 
 /// The value of a `fieldRef` (upstream: `ExtractFieldPathAsString`).

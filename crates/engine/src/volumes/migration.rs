@@ -1,7 +1,7 @@
-//! Volumes of cloud providers that have moved to CSI drivers: what the driver is asked for.
+//! In-tree volumes of cloud providers, translated to CSI volumes.
 //!
-//! The in-tree code is gone, so a volume that a pod or a persistent volume still names in the old way
-//! becomes a CSI volume (upstream: `csi-translation-lib`). Topology terms stay as they are written.
+//! The in-tree code is gone, so a pod's or persistent volume's in-tree source becomes a CSI source (upstream:
+//! `csi-translation-lib`). Topology terms are not translated.
 
 use api::core::v1::{
     CSIPersistentVolumeSource, PersistentVolume, PersistentVolumeSpec, SecretReference, Volume,
@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 const ONCE: &str = "ReadWriteOnce";
 const MANY: &str = "ReadWriteMany";
 
-/// A source under its new name.
+/// A translated source.
 struct Moved {
     driver: &'static str,
     handle: String,
-    /// How a pod's own volume is called from now on; it names the staging folder.
+    /// The name of an inline volume's persistent volume; it names the staging folder.
     name: String,
     fs_type: Option<String>,
     read_only: Option<bool>,
@@ -71,7 +71,7 @@ fn ebs(id: &str, partition: Option<i32>) -> Moved {
     Moved::new("ebs.csi.aws.com", id).with("partition", partition.unwrap_or_default().to_string())
 }
 
-/// A disk in a zone, in several zones of a region (`a__b`), or nobody knows where.
+/// A disk in a zone, in several zones of a region (`a__b`), or in an unspecified zone.
 fn gce(name: &str, partition: Option<i32>, zone: Option<&str>) -> Moved {
     let place = match zone {
         None => "zones/UNSPECIFIED".to_owned(),
@@ -124,7 +124,7 @@ fn vsphere(path: &str, policy: Option<&String>) -> Moved {
     }
 }
 
-/// A pod's own volume of a cloud provider as a persistent volume of its CSI driver.
+/// An inline volume of a cloud provider as a persistent volume of its CSI driver.
 pub fn migrated_inline(volume: &Volume, namespace: &str) -> Option<PersistentVolume> {
     let moved = if let Some(s) = &volume.aws_elastic_block_store {
         ebs(&s.volume_id, s.partition).formatted(s.fs_type.as_ref(), s.read_only)
@@ -160,7 +160,7 @@ pub fn migrated_inline(volume: &Volume, namespace: &str) -> Option<PersistentVol
     Some(persistent)
 }
 
-/// A persistent volume of a cloud provider as one of its CSI driver; `None` if it is none.
+/// A persistent volume of a cloud provider as one of its CSI driver; `None` for other volumes.
 pub fn migrated_persistent(volume: &PersistentVolume) -> Option<PersistentVolume> {
     let spec = volume.spec.as_ref()?;
     let label = |key: &str| volume.metadata.labels.as_ref()?.get(key).map(String::as_str);

@@ -1,4 +1,4 @@
-//! What must be done to bring the actual world to the desired one.
+//! The operations that bring the actual state to the desired one.
 
 use super::backoff::Backoffs;
 use super::world::{Actual, ActualVolume, Desired, DeviceState, MountState, OpKey, Want};
@@ -9,12 +9,12 @@ use std::time::Duration;
 /// One operation.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
-    /// Ask whether the controller has attached the volume; without one, attach it.
+    /// Verify that the controller has attached the volume; without a controller, attach it.
     VerifyAttached {
         /// The volume.
         volume: VolumeName,
     },
-    /// Mount (device first, if it has one), or look at its content again.
+    /// Mount (device first, if it has one), or refresh its content.
     Mount {
         /// The volume.
         volume: VolumeName,
@@ -40,7 +40,7 @@ pub enum Action {
         /// The volume.
         volume: VolumeName,
     },
-    /// Nothing of it is left: drop it from the books.
+    /// Nothing of it is left: drop it from the actual state.
     Forget {
         /// The volume.
         volume: VolumeName,
@@ -72,7 +72,7 @@ impl Action {
         }
     }
 
-    /// What it excludes. A mount of a volume with a device mount holds the whole volume.
+    /// The key of mutual exclusion. A mount of a volume with a device mount locks the whole volume.
     pub fn key(&self, device_mountable: bool) -> OpKey {
         match self {
             Self::Mount { volume, pod } if !device_mountable => {
@@ -84,19 +84,19 @@ impl Action {
     }
 }
 
-/// Everything the plan looks at.
+/// The input of the plan.
 #[derive(Debug)]
 pub struct PlanView<'a> {
-    /// What should be.
+    /// The desired state.
     pub desired: &'a Desired,
-    /// What is.
+    /// The actual state.
     pub actual: &'a Actual,
-    /// Operations under way.
+    /// Running operations.
     pub pending: &'a BTreeSet<OpKey>,
-    /// Waits of failed operations.
+    /// Back-off of failed operations.
     pub backoffs: &'a Backoffs,
-    /// Whether anything may be unmounted: every pod has been seen once, and what was found on
-    /// disk has been checked.
+    /// Whether anything may be unmounted: every pod has been resolved once, and volumes found on disk
+    /// have been checked.
     pub may_unmount: bool,
     /// Whether a controller attaches volumes; if not, the node does it.
     pub controller_attaches: bool,
@@ -104,16 +104,16 @@ pub struct PlanView<'a> {
     pub reported_attached: &'a BTreeSet<VolumeName>,
 }
 
-/// What to start now, and when to look again if nothing else happens.
+/// What to start now, and when to plan again if nothing else happens.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Operations to start; none conflicts with another or with a pending one.
     pub actions: Vec<Action>,
-    /// The next moment at which a wait ends.
+    /// When the next back-off ends.
     pub wake_at: Option<Duration>,
 }
 
-/// Compares the worlds.
+/// Compares the desired with the actual state.
 pub fn plan(view: &PlanView<'_>, now: Duration) -> Plan {
     let mut out = Planner { view, now, taken: BTreeSet::new(), plan: Plan::default() };
     if view.may_unmount {
@@ -403,7 +403,7 @@ mod tests {
         assert_eq!(actual.volumes["v"].label, "one");
         wanted.pods.extend(labelled("q", "two").pods);
         assert_eq!(actions(&wanted, &actual, true), []);
-        // Even if the first one's wish changes, it keeps what it has.
+        // Even if the first pod's desired label changes, it keeps its mount.
         wanted.pods.extend(labelled("p", "three").pods);
         assert_eq!(actions(&wanted, &actual, true), []);
         wanted.pods.remove("p");

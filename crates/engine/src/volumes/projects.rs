@@ -1,4 +1,4 @@
-//! Folders counted by project quotas, and the host's files that say which project is whose:
+//! Folders tracked by project quotas, and the host's files that assign projects:
 //! `/etc/projects` (`<id>:<folder>`) and `/etc/projid` (`<name>:<id>`).
 //!
 //! Upstream's symbols for comparison: `fsquota.AssignQuota`, `addDirToProject`,
@@ -15,9 +15,9 @@ use units::Quantity;
 /// The number of a project; zero is none.
 pub type ProjectId = u32;
 
-/// The first number that is given away.
+/// The first number that is assigned.
 const FIRST: ProjectId = 1_048_577;
-/// So many numbers that only the filesystem knows are passed over before the search is given up.
+/// The search gives up after this many numbers that are in use on the filesystem but not in the files.
 pub const MOST_USED: usize = 128;
 
 /// A filesystem with quotas of projects.
@@ -30,7 +30,7 @@ pub enum QuotaFilesystem {
 }
 
 impl QuotaFilesystem {
-    /// By its magic number, if it counts projects now.
+    /// By its magic number, if project quota accounting is on.
     pub fn of(magic: u64, accounting: bool) -> Option<Self> {
         match magic {
             0x5846_5342 if accounting => Some(Self::Xfs),
@@ -39,8 +39,8 @@ impl QuotaFilesystem {
         }
     }
 
-    /// The limit in bytes that a volume of this size is given. It is there to be counted and never to be
-    /// hit: who uses more is evicted, as without a quota. Zero is none.
+    /// The quota limit in bytes for a volume of this size. It only enables accounting and is never reached: a pod
+    /// that uses more is evicted, as without a quota. Zero is none.
     pub fn limit(self, size: i64) -> u64 {
         const LARGEST: u64 = i64::MAX.unsigned_abs();
         match self {
@@ -51,8 +51,8 @@ impl QuotaFilesystem {
     }
 }
 
-/// The size for which this pod's volume is to be counted by a quota (`0`: without a limit); `None` if it is
-/// not to be. Only a pod in a user namespace cannot change the project of its files.
+/// The size for the quota of this pod's volume (`0`: without a limit); `None` if it gets none. Only a pod in a user
+/// namespace cannot change the project of its files.
 pub fn quota_size(pod: &Pod, spec: &VolumeSpec) -> Option<i64> {
     if pod.spec.as_ref()?.host_users != Some(false) {
         return None;
@@ -77,7 +77,7 @@ pub fn quota_size(pod: &Pod, spec: &VolumeSpec) -> Option<i64> {
 /// Why a folder's project cannot be taken out of the files. Display is upstream's text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProjectsError {
-    /// Another project than ours.
+    /// It is in another project.
     #[error("attempting to remove quota ID {asked} from path {dir}, but expecting ID {listed}")]
     Another {
         /// The folder.
@@ -95,10 +95,10 @@ pub enum ProjectsError {
     Unlisted(String),
 }
 
-/// One line: whose it is, and how it stood there.
+/// One line: its project, its content and the original text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Line {
-    /// Zero for what is not understood.
+    /// Zero for a line that cannot be parsed.
     id: ProjectId,
     /// A folder or a name.
     data: Vec<u8>,
@@ -177,7 +177,7 @@ fn text(lines: &[Line]) -> Vec<u8> {
     lines.iter().flat_map(|line| line.text.iter().copied().chain([b'\n'])).collect()
 }
 
-/// Takes a line apart: whose it is, and what else it says.
+/// Parses a line: the project, and the folder or name.
 type Reader = fn(&[u8]) -> Option<(ProjectId, &[u8])>;
 
 /// Lines as Go's scanner has them: the last need not end, and a carriage return goes with the line's end.
@@ -200,7 +200,7 @@ fn folder(line: &[u8]) -> Option<(ProjectId, &[u8])> {
     Some((number(line.get(..colon)?)?, line.get(colon + 1..)?))
 }
 
-/// `<name>:<id>`; what begins with `#` is a remark.
+/// `<name>:<id>`; a line that begins with `#` is a comment.
 fn name(line: &[u8]) -> Option<(ProjectId, &[u8])> {
     if line.first()? == &b'#' {
         return None;

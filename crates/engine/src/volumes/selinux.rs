@@ -1,7 +1,7 @@
-//! The SELinux label with which a volume is mounted, so that nobody has to relabel its files one by one.
+//! The SELinux label with which a volume is mounted, so that its files need not be relabelled one by one.
 //!
-//! A pod that leaves the level to the runtime gets no such mount (upstream draws a level of its own, which is
-//! not the one that the runtime draws for the processes).
+//! A pod that leaves the level to the runtime gets no such mount (upstream chooses a random level, which is
+//! not the one that the runtime chooses for the processes).
 
 use super::spec::VolumeSpec;
 use super::world::DesiredVolume;
@@ -19,7 +19,7 @@ pub struct Labelling {
 }
 
 impl Labelling {
-    /// From the policy's file of contexts of containers; `None` if it does not know them.
+    /// From the policy's file of container contexts; `None` if it has none.
     pub fn read(contexts: &str, every_mode: bool) -> Option<Self> {
         setting(contexts, "process")?;
         let file = setting(contexts, "file")?;
@@ -212,7 +212,7 @@ mod tests {
         let modes = &spec(&["ReadWriteOncePod"]);
         let unable = volume_label(&labelling(false), &own, "v", modes, false).unwrap();
         assert_eq!(unable, VolumeLabel::default());
-        // The runtime draws the level: nobody knows it before.
+        // The runtime chooses the level: it is not known before.
         let typed = pod(json!({"seLinuxOptions": {"type": "spc_t"}}), &[None]);
         assert_eq!(label(&typed, &["ReadWriteOncePod"], false).mount, "");
         assert_eq!(label(&pod(json!({}), &[None]), &["ReadWriteOncePod"], false).mount, "");

@@ -1,7 +1,7 @@
-//! A thousand pods' worth of set-up and tear-down with failures and crashes at every step.
+//! Set-up and tear-down of a thousand pods with failures and crashes at every step.
 //!
-//! The simulated disk knows only effects. A crash forgets everything else; what is found on disk
-//! afterwards is all that the next life has.
+//! The simulated disk stores only the effects of operations. A crash loses everything else; the next run has
+//! only what is found on disk.
 
 use super::*;
 use api::ids::{PodUid, VolumeName};
@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A small generator: the run is a function of its seed.
-struct Chance(u64);
+/// A small random number generator: the run is a function of its seed.
+struct Rng(u64);
 
-impl Chance {
+impl Rng {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -38,7 +38,7 @@ struct World {
     actual: Actual,
     backoffs: Backoffs,
     now: Duration,
-    chance: Chance,
+    rng: Rng,
 }
 
 impl World {
@@ -50,7 +50,7 @@ impl World {
             actual: Actual::default(),
             backoffs: Backoffs::default(),
             now: Duration::ZERO,
-            chance: Chance(seed | 1),
+            rng: Rng(seed | 1),
         }
     }
 
@@ -125,15 +125,15 @@ impl World {
         }
         for action in plan.actions {
             self.actual.begin(&action, &self.desired);
-            if faults && self.chance.one_in(40) {
+            if faults && self.rng.one_in(40) {
                 // Crash before, or after, the effect.
-                if self.chance.one_in(2) {
+                if self.rng.one_in(2) {
                     self.effect(&action);
                 }
                 self.crash();
                 return count;
             }
-            let (outcome, device) = if faults && self.chance.one_in(8) {
+            let (outcome, device) = if faults && self.rng.one_in(8) {
                 self.fault(&action)
             } else {
                 (Outcome::Done, self.effect(&action))
@@ -156,9 +156,9 @@ impl World {
     }
 
     fn fault(&mut self, action: &Action) -> (Outcome, Option<DeviceState>) {
-        match self.chance.next() % 3 {
+        match self.rng.next() % 3 {
             0 => {
-                // By its contract a final error leaves nothing behind of what was not there.
+                // By contract, a final error leaves nothing behind that did not exist before.
                 if let Action::Mount { volume, pod } = action {
                     let keeps = self
                         .actual
@@ -207,7 +207,7 @@ impl World {
         None
     }
 
-    /// What is on disk is in the books.
+    /// Everything on disk is in the actual state.
     fn check(&self) {
         for (volume, pod) in &self.disk.mounts {
             assert!(self.actual.mount(volume, pod).is_some(), "{volume} of {pod} leaked");
@@ -240,8 +240,8 @@ fn no_leak_and_no_double_mount_over_many_pods_failures_and_crashes() {
             for _ in 0..3 {
                 world.step(true);
             }
-            if world.chance.one_in(2) {
-                let victim = world.chance.next() % (number + 1);
+            if world.rng.one_in(2) {
+                let victim = world.rng.next() % (number + 1);
                 world.desired.pods.remove(format!("pod{victim}").as_str());
             }
         }

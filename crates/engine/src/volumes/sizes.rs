@@ -1,7 +1,8 @@
 //! Sizes of memory-backed volumes.
 
-use api::core::v1::{Container, Pod, ResourceRequirements};
+use api::core::v1::{Pod, ResourceRequirements};
 use api::machinery::api::resource::Quantity as ApiQuantity;
+use api::pod::ContainerExt;
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 use units::Quantity;
@@ -15,10 +16,6 @@ fn bytes(list: Option<&Resources>, name: &str) -> Option<i64> {
 
 fn limit(resources: Option<&ResourceRequirements>) -> Option<i64> {
     bytes(resources.and_then(|r| r.limits.as_ref()), "memory")
-}
-
-fn is_sidecar(container: &Container) -> bool {
-    container.restart_policy.as_deref() == Some("Always")
 }
 
 /// The pod's memory limit as its cgroup has it; `None` if it has none.
@@ -36,7 +33,7 @@ pub fn pod_memory_limit(pod: &Pod) -> Option<i64> {
     let mut init_peak: i64 = 0;
     for container in spec.init_containers.iter().flatten() {
         let own = limit(container.resources.as_ref())?;
-        if is_sidecar(container) {
+        if container.is_sidecar() {
             sidecars = sidecars.saturating_add(own);
             init_peak = init_peak.max(sidecars);
         } else {
@@ -57,7 +54,7 @@ pub fn memory_volume_size(pod: &Pod, allocatable: i64, size_limit: Option<&ApiQu
         .fold(allocatable, |size, limit| if size == 0 { limit } else { size.min(limit) })
 }
 
-/// Why a huge-page volume cannot be had. Display is upstream's text.
+/// Why a huge-page volume cannot be made. Display is upstream's text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HugePageError {
     /// Nothing requests huge pages of this size.

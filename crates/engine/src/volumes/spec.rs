@@ -169,7 +169,7 @@ pub struct VolumeSpec {
     pub source: SpecSource,
     /// `persistentVolumeClaim.readOnly`.
     pub read_only: bool,
-    /// It is written in the old way of a cloud provider.
+    /// It was translated from an in-tree source of a cloud provider.
     pub migrated: bool,
 }
 

@@ -35,7 +35,7 @@ impl TrustQuery<'_> {
 }
 
 /// All certificates of the wanted bundles, each once; `None` if no bundle matches. The order is
-/// turned by `seed`, so that nobody comes to depend on it.
+/// rotated by `seed`, so that users do not rely on it.
 pub fn trust_anchors(
     bundles: &[Arc<ClusterTrustBundle>],
     query: &TrustQuery<'_>,

@@ -1,4 +1,5 @@
-//! The desired and the actual world of volumes, and how outcomes of operations change the latter.
+//! The desired and the actual state of volumes (upstream: `desired_state_of_world`, `actual_state_of_world`), and how
+//! outcomes of operations change the latter.
 
 use super::plan::Action;
 use super::selinux::VolumeLabel;
@@ -21,11 +22,11 @@ pub enum Want {
 pub struct DesiredVolume {
     /// What it is.
     pub spec: Arc<VolumeSpec>,
-    /// The pod's names for it (one claim may be named twice).
+    /// Its names in the pod spec (one claim may be used twice).
     pub names: BTreeSet<String>,
     /// Whether a controller must attach it first.
     pub attachable: bool,
-    /// Whether its content is looked at again while the pod runs.
+    /// Whether its content is refreshed while the pod runs.
     pub refresh: bool,
     /// The size it should have, if it can grow.
     pub size: Option<i64>,
@@ -38,7 +39,7 @@ pub struct DesiredVolume {
 pub struct DesiredPod {
     /// What is to happen.
     pub want: Want,
-    /// Whether every volume of the pod could be found out; if not, nothing of it is unmounted.
+    /// Whether every volume of the pod was resolved; if not, none of its volumes is unmounted.
     pub resolved: bool,
     /// Its volumes.
     pub volumes: BTreeMap<VolumeName, DesiredVolume>,
@@ -52,19 +53,19 @@ pub struct Desired {
 }
 
 impl Desired {
-    /// Whether this pod still has a right to this volume.
+    /// Whether this pod still desires this volume.
     pub fn wants(&self, volume: &VolumeName, pod: &PodUid) -> bool {
         self.pods
             .get(pod)
             .is_some_and(|p| p.want == Want::Keep || !p.resolved || p.volumes.contains_key(volume))
     }
 
-    /// Whether any pod still has a right to this volume.
+    /// Whether any pod still desires this volume.
     pub fn wants_volume(&self, volume: &VolumeName) -> bool {
         self.pods.values().any(|p| p.volumes.contains_key(volume))
     }
 
-    /// Whether some pod has a right to this volume, but none under this label.
+    /// Whether some pod desires this volume, but none with this label.
     pub(super) fn wants_relabelled(&self, volume: &VolumeName, label: &str) -> bool {
         let mut wanted = self.pods.values().filter_map(|p| p.volumes.get(volume)).peekable();
         wanted.peek().is_some() && wanted.all(|v| v.label.mount != label)
@@ -101,7 +102,7 @@ pub struct PodMount {
     pub state: MountState,
     /// Found on disk and not set up again since.
     pub reconstructed: bool,
-    /// Its content must be looked at again.
+    /// Its content must be refreshed.
     pub remount: bool,
 }
 
@@ -112,7 +113,7 @@ pub struct ActualVolume {
     pub spec: Arc<VolumeSpec>,
     /// Whether a controller attaches it.
     pub attachable: bool,
-    /// Whether it is attached, as far as we verified.
+    /// Whether it is attached, as last verified.
     pub attached: bool,
     /// The device path that the attacher reported.
     pub device_path: String,
@@ -144,7 +145,7 @@ impl ActualVolume {
         }
     }
 
-    /// The label with which a mount for this wish is made: that of the device mount, if there is one.
+    /// The label for a mount of the desired volume: that of the device mount, if there is one.
     pub fn label_for<'a>(&'a self, wanted: &'a DesiredVolume) -> &'a str {
         match self.device {
             DeviceState::NotMounted => &wanted.label.mount,
@@ -152,8 +153,8 @@ impl ActualVolume {
         }
     }
 
-    /// Whether a pod that has not got the volume yet must wait until it is unmounted from those that use
-    /// it under another label. What a pod has is never taken from it for its label.
+    /// Whether a pod that does not have the volume yet must wait until it is unmounted from those that use it with
+    /// another label. A pod's existing mount is never removed for its label.
     pub fn labelled_otherwise(&self, pod: &PodUid, wanted: &DesiredVolume) -> bool {
         !self.pods.contains_key(pod) && self.label_for(wanted) != wanted.label.mount
     }
@@ -239,7 +240,7 @@ impl Actual {
         );
     }
 
-    /// An operation begins: what it will leave behind must be known from now on.
+    /// An operation begins: records what it may leave behind.
     pub fn begin(&mut self, action: &Action, desired: &Desired) {
         let (volume, pod) = match action {
             Action::Mount { volume, pod } => (volume, Some(pod)),
@@ -298,7 +299,7 @@ impl Actual {
                 }
             },
             Action::UnmountDevice { .. } => {
-                // With nothing mounted it was detached.
+                // With no device mount left, it was detached.
                 let detached = entry.device == DeviceState::NotMounted && entry.attachable;
                 entry.attached &= !(detached && *outcome == Outcome::Done);
                 entry.device = match outcome {
@@ -315,7 +316,7 @@ impl Actual {
         }
     }
 
-    /// Marks the content of a pod's volumes for another look; `which` chooses among them.
+    /// Marks a pod's volumes for a refresh of their content; `which` chooses among them.
     pub fn request_remount(
         &mut self,
         pod: &PodUid,
@@ -348,7 +349,7 @@ fn finish_mount(entry: &mut ActualVolume, pod: &PodUid, outcome: &Outcome) {
     let spec = Arc::clone(&entry.spec);
     match (outcome, entry.pods.get_mut(pod)) {
         (Outcome::Done, _) => {
-            // A wish for another look that came in meanwhile stays.
+            // A refresh that was requested meanwhile stays pending.
             let remount = entry.pods.get(pod).is_some_and(|m| m.remount);
             let mount =
                 PodMount { spec, state: MountState::Mounted, reconstructed: false, remount };

@@ -1,4 +1,4 @@
-//! From files on disk to a connection with an identity: kubeconfig, bootstrap, rotation.
+//! Sets up the authenticated connection from the files on disk: kubeconfig, bootstrap, rotation.
 
 use super::key::{self, Names, Subject};
 use super::request::{self, Request, RequestError};
@@ -16,12 +16,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How long a one-time bootstrap waits for a healthy server.
-const SERVER_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a one-time bootstrap waits for a healthy API server.
+const SERVER_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a one-time bootstrap waits for its certificate.
-const CERTIFICATE_PATIENCE: Duration = Duration::from_secs(3600);
+const CERTIFICATE_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Settings of the client's identity.
+/// Settings of the client certificate.
 #[derive(Debug, Clone)]
 pub struct ClientCertConfig {
     /// This node's name.
@@ -36,7 +36,7 @@ pub struct ClientCertConfig {
     pub rotate: bool,
 }
 
-/// Why there is no connection.
+/// Why the connection cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum EstablishError {
     /// The kubeconfig cannot be used.
@@ -56,7 +56,7 @@ pub enum EstablishError {
     Request(#[from] RequestError),
 }
 
-/// A connection, and what keeps its certificate fresh.
+/// A connection, and the task that rotates its certificate.
 #[derive(Debug)]
 pub struct Established {
     /// The connection.
@@ -67,8 +67,8 @@ pub struct Established {
     pub rotation: Option<Rotation>,
 }
 
-/// Makes the connection that the settings describe. With rotation nothing is waited for: the first
-/// certificate may arrive later.
+/// Sets up the connection that the settings describe. With rotation it does not wait for a
+/// certificate: the first one may arrive later.
 pub async fn establish(
     config: &ClientCertConfig,
     connection: &ConnectionConfig,
@@ -131,8 +131,9 @@ fn load(path: &Path) -> Result<Kubeconfig, KubeconfigError> {
     Kubeconfig::read(path)
 }
 
-/// Whether the kubeconfig has client certificates none of which is over. Its key matters only where
-/// it is inline: files may change until they are needed (upstream: `isClientConfigStillValid`).
+/// Whether the kubeconfig has client certificates none of which has expired. The key is checked
+/// only where it is inline: files may change until they are needed (upstream:
+/// `isClientConfigStillValid`).
 fn is_valid(path: &Path, clock: &dyn Clock) -> bool {
     let read = load(path).and_then(|file| Ok((file.client_pair()?, file.has_pair_of_files())));
     let (pair, files) = match read {
@@ -170,7 +171,7 @@ fn is_valid(path: &Path, clock: &dyn Clock) -> bool {
     }
 }
 
-/// Installs the stored certificate, else the kubeconfig's; whether to rotate at once.
+/// Installs the stored certificate, else the kubeconfig's; returns whether to rotate at once.
 fn seed(
     identity: &ClientIdentity,
     store: &CertStore,
@@ -196,8 +197,8 @@ fn seed(
     Ok(false)
 }
 
-/// With a certificate its connection is used; without one the credentials that came first, read
-/// anew from the bootstrap kubeconfig where there is one.
+/// With a certificate, its connection is used; without one, the original credentials, read again
+/// from the bootstrap kubeconfig if there is one.
 #[derive(Debug)]
 struct Credentials {
     connection: Connection,
@@ -219,8 +220,9 @@ impl Asking for Credentials {
     }
 }
 
-/// One certificate with the bootstrap credentials, then the kubeconfig (upstream:
-/// `bootstrap.LoadClientCert`). The key is kept on disk, so that a restart goes on where it was.
+/// Obtains one certificate with the bootstrap credentials, then uses the kubeconfig (upstream:
+/// `bootstrap.LoadClientCert`). The key is stored on disk, so that after a restart the same request
+/// continues.
 async fn bootstrap_once(
     config: &ClientCertConfig,
     bootstrap: &Path,
@@ -236,7 +238,7 @@ async fn bootstrap_once(
             tokio::time::sleep(Duration::from_secs(2)).await;
         }
     };
-    if tokio::time::timeout(SERVER_PATIENCE, healthy).await.is_err() {
+    if tokio::time::timeout(SERVER_TIMEOUT, healthy).await.is_err() {
         tracing::warn!("API server is not healthy yet, requesting a certificate anyway");
     }
     let subject = Subject::node(&config.node_name);
@@ -247,7 +249,7 @@ async fn bootstrap_once(
         signer: request::CLIENT_SIGNER,
         usages: &request::CLIENT_USAGES,
         pem,
-        patience: CERTIFICATE_PATIENCE,
+        patience: CERTIFICATE_TIMEOUT,
     };
     let certificate = request::obtain(made.writes(), request).await?;
     let store = CertStore::new(&config.cert_dir, "kubelet-client");

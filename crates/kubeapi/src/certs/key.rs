@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use x509_parser::extensions::GeneralName;
 
-/// Whom a certificate is for.
+/// The subject of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Subject {
     /// `CN`.
@@ -20,7 +20,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// The node called `name`.
+    /// The subject of the node called `name`.
     pub fn node(name: &str) -> Self {
         Self {
             common_name: format!("system:node:{name}"),
@@ -29,7 +29,7 @@ impl Subject {
     }
 }
 
-/// Under which names a server is reached.
+/// The names under which a server is reached.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Names {
     /// DNS names.
@@ -57,7 +57,7 @@ fn params(subject: &Subject, names: &Names) -> Result<CertificateParams, rcgen::
     for dns in &names.dns {
         params.subject_alt_names.push(SanType::DnsName(dns.as_str().try_into()?));
     }
-    // In the order of their text, as upstream has them.
+    // Sorted by their text, as upstream does.
     let mut ips: Vec<IpAddr> = names.ips.iter().copied().collect();
     ips.sort_by_key(ToString::to_string);
     params.subject_alt_names.extend(ips.into_iter().map(SanType::IpAddress));
@@ -70,8 +70,8 @@ fn params(subject: &Subject, names: &Names) -> Result<CertificateParams, rcgen::
     Ok(params)
 }
 
-/// The name of a one-time request, the same for the same key, so that a restart finds its request
-/// again (upstream: `digestedName`).
+/// The name of a one-time request. It depends only on key, subject and usages, so that a restart
+/// finds its request again (upstream: `digestedName`).
 pub(super) fn digest_name(key: &KeyPair, subject: &Subject, usages: &[&str]) -> String {
     let encode = |bytes: &[u8]| base64::prelude::BASE64_URL_SAFE_NO_PAD.encode(bytes);
     let mut hash = Sha512_256::new();
@@ -90,7 +90,7 @@ pub(super) fn digest_name(key: &KeyPair, subject: &Subject, usages: &[&str]) -> 
     format!("node-csr-{}", encode(&hash.finalize()))
 }
 
-/// Whether the certificate serves this subject under (at least) these names.
+/// Whether the certificate is for this subject and covers (at least) these names.
 pub(super) fn satisfies(pair: &IdentityPair, subject: &Subject, names: &Names) -> bool {
     let Some(leaf) = pair.chain().first() else { return false };
     let Ok((_, leaf)) = x509_parser::parse_x509_certificate(leaf) else { return false };

@@ -1,4 +1,4 @@
-//! One certificate signing request: sent, then waited for.
+//! Sends one certificate signing request and waits for the certificate.
 
 use crate::connection::Lane;
 use crate::error::{ApiError, Refusal};
@@ -21,10 +21,10 @@ pub(super) const SERVING_USAGES: [&str; 2] = ["digital signature", "server auth"
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    /// The key or the request could not be made.
+    /// The key or the request could not be created.
     #[error("certificate request could not be made: {0}")]
     Make(String),
-    /// The API server did not take the request.
+    /// The API server did not accept the request.
     #[error("cannot create certificate signing request")]
     Send(#[source] ApiError),
     /// It was denied or failed.
@@ -37,18 +37,18 @@ pub enum RequestError {
         /// The message given.
         message: String,
     },
-    /// Nobody signed it in time.
+    /// It was not signed in time.
     #[error("certificate signing request {0:?} was not signed in time")]
     TimedOut(String),
-    /// The certificate could not be kept.
+    /// The certificate could not be stored.
     #[error("certificate could not be stored")]
     Store(#[from] super::StoreError),
-    /// There are no credentials to ask with.
+    /// There are no credentials for the request.
     #[error("no usable credentials")]
     NoCredentials(#[from] crate::connection::ConnectionError),
 }
 
-/// What to ask for.
+/// A certificate signing request.
 #[derive(Debug, Clone)]
 pub(super) struct Request {
     /// A fixed name, or a generated one.
@@ -109,7 +109,7 @@ async fn submit(
     };
     match lane.ask(api.create(&PostParams::default(), &object)).await {
         Ok(stored) => Ok(stored.metadata.name.unwrap_or_default()),
-        // The same key asked before: that request will do.
+        // An earlier request with the same key exists: it is used.
         Err(err) if err.refusal() == Some(Refusal::AlreadyExists) => match &request.name {
             Some(name) => Ok(name.clone()),
             None => Err(RequestError::Send(err)),
@@ -118,7 +118,7 @@ async fn submit(
     }
 }
 
-/// The certificate, or why there will be none; `None` while undecided.
+/// The certificate, or the error if it was denied or failed; `None` while undecided.
 fn verdict(csr: &CertificateSigningRequest) -> Option<Result<Vec<u8>, RequestError>> {
     let status = csr.status.as_ref()?;
     for condition in status.conditions.iter().flatten() {

@@ -1,4 +1,4 @@
-//! Keeps one certificate fresh (upstream: `certificate.Manager`).
+//! Rotates one certificate (upstream: `certificate.Manager`).
 
 use super::key::{self, Names, Subject};
 use super::request::{self, Request, RequestError};
@@ -21,52 +21,52 @@ use tokio_util::sync::CancellationToken;
 use units::strconv::parse_ip;
 
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
-/// Between two rotations, however short-lived the certificates are.
+/// Minimal pause between two rotations, however short-lived the certificates are.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(32);
-/// How often it is looked whether there is a client certificate at all…
-const LOOK: Duration = Duration::from_secs(10);
-/// …and how long a node does without one. Who starts it again may have other credentials.
-const WITHOUT: Duration = Duration::from_secs(5 * 60);
-/// Wall time may jump: a far deadline is looked at this often.
+/// How often the presence of a client certificate is checked…
+const CHECK_PERIOD: Duration = Duration::from_secs(10);
+/// …and how long the node runs without one. After a restart it may have other credentials.
+const MAX_WITHOUT_CERTIFICATE: Duration = Duration::from_secs(5 * 60);
+/// Wall time may jump: a far deadline is checked this often.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
-/// What is known of a rotating certificate, for metrics and the debug page.
+/// State of a rotating certificate, for metrics and the debug endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CertificateState {
-    /// The life of the certificate in use.
+    /// The validity period of the certificate in use.
     pub validity: Option<(Timestamp, Timestamp)>,
-    /// When the next one will be asked for.
+    /// When the next one will be requested.
     pub rotate_at: Option<Timestamp>,
     /// The last failure, until the next success.
     pub last_error: Option<String>,
 }
 
-/// A lane to ask for certificates with: what fits the credentials of the moment.
+/// Provides a lane to request certificates with, using the current credentials.
 #[async_trait]
 pub(super) trait Asking: Send + Sync + std::fmt::Debug {
     async fn lane(&self, has_certificate: bool) -> Result<Lane, RequestError>;
 }
 
-/// Keeps a certificate fresh until cancelled.
+/// Rotates a certificate until cancelled.
 #[derive(Debug)]
 pub struct Rotation {
     pub(super) asking: Box<dyn Asking>,
     pub(super) signer: &'static str,
     pub(super) usages: &'static [&'static str],
     pub(super) subject: Subject,
-    /// `None` while there is nothing to ask for.
+    /// `None` while no certificate should be requested.
     pub(super) names: watch::Receiver<Option<Names>>,
     pub(super) store: CertStore,
     pub(super) identity: Arc<ClientIdentity>,
-    /// Dialled anew with each certificate.
+    /// Redialled after each rotation.
     pub(super) connection: Option<Connection>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) state: watch::Sender<CertificateState>,
-    /// Ask at once, however fresh the certificate is.
+    /// Request a certificate at once, however fresh the present one is.
     pub(super) force: bool,
-    /// Whether the server took part when it was last asked.
+    /// Whether the server responded to the last request.
     pub(super) responsive: Arc<AtomicBool>,
     pub(super) metrics: Option<CertificateMetrics>,
     /// Where the names come from; `None` if they never change.
@@ -82,12 +82,12 @@ pub(super) struct NodeNames {
 }
 
 impl Rotation {
-    /// For metrics.
+    /// The state, for metrics.
     pub fn state(&self) -> watch::Receiver<CertificateState> {
         self.state.subscribe()
     }
 
-    /// Counts into a registry.
+    /// Registers metrics.
     #[must_use]
     pub fn with_metrics(mut self, registry: &Registry) -> Self {
         let kind = match self.signer {
@@ -100,7 +100,8 @@ impl Rotation {
         self
     }
 
-    /// Runs until cancelled; a client's also ends when it has had no certificate for too long.
+    /// Runs until cancelled; for a client certificate it also ends when there has been none for too
+    /// long.
     pub async fn run(mut self, cancel: CancellationToken) {
         let following = self.node.take().map(NodeNames::follow);
         let following = async {
@@ -124,9 +125,10 @@ impl Rotation {
             () = cancel.cancelled() => {}
             // The process ends with it.
             () = lost => {}
-            // Dropped only at the end of the process; a pending request is made anew.
+            // Dropped only at the end of the process; a pending request is repeated after the
+            // restart.
             () = self.rounds() => {}
-            // Ends only with the node's view.
+            // Ends only with the node's watch.
             () = following => {}
         }
     }
@@ -139,7 +141,7 @@ impl Rotation {
                 let Some(names) = self.names.borrow_and_update().clone() else { break };
                 let mut wanted = self.names.clone();
                 let outcome = tokio::select! {
-                    // Dropped when other names are wanted: nobody would use that certificate.
+                    // Dropped when the names change: that certificate would not be used.
                     outcome = self.rotate(&names) => outcome,
                     // Cancel-safe: only a wake-up, the names are read above.
                     () = changed(&mut wanted) => continue,
@@ -163,7 +165,7 @@ impl Rotation {
         }
     }
 
-    /// Returns when a certificate should be asked for.
+    /// Returns when a certificate should be requested.
     async fn wait_until_due(&mut self) {
         loop {
             let due = self.due();
@@ -186,7 +188,8 @@ impl Rotation {
         }
     }
 
-    /// When to ask; `None` while there is nothing to ask for. Stays the same for one certificate.
+    /// When to request; `None` while no certificate should be requested. Stays the same for one
+    /// certificate.
     fn due(&mut self) -> Option<Timestamp> {
         let names = self.names.borrow_and_update().clone()?;
         let now = self.clock.now();
@@ -215,7 +218,7 @@ impl Rotation {
             signer: self.signer,
             usages: self.usages,
             pem,
-            // Once the old certificate is over, only other credentials can ask.
+            // Once the old certificate has expired, only other credentials can send requests.
             patience: old.clone().filter(|_| usable).map_or(PATIENCE, |pair| {
                 let left = Duration::try_from(pair.not_after.duration_since(now));
                 left.unwrap_or_default().min(PATIENCE)
@@ -246,7 +249,7 @@ impl Rotation {
 
     fn failed(&self, err: &RequestError) {
         if let RequestError::Send(error) = err {
-            // These come from a server that works (upstream: `updateServerError`).
+            // These responses come from a server that works (upstream: `updateServerError`).
             let refusals = [Refusal::Unauthorized, Refusal::NotFound, Refusal::Forbidden];
             let answered = error.refusal().is_some_and(|refusal| refusals.contains(&refusal));
             self.responsive.store(answered, Ordering::Relaxed);
@@ -266,8 +269,8 @@ async fn changed<T>(receiver: &mut watch::Receiver<T>) {
     }
 }
 
-/// Returns when there has been no good certificate for too long although the server answers (upstream:
-/// `addCertRotation`).
+/// Returns when there has been no valid certificate for too long although the server responds
+/// (upstream: `addCertRotation`).
 async fn until_lost(
     identity: Arc<ClientIdentity>,
     clock: Arc<dyn Clock>,
@@ -275,13 +278,13 @@ async fn until_lost(
 ) {
     let mut last = (Instant::now(), clock.now());
     loop {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(CHECK_PERIOD).await;
         let now = clock.now();
         if identity.current().is_some_and(|pair| now <= pair.not_after) {
             last = (Instant::now(), now);
             continue;
         }
-        if last.0.elapsed() <= WITHOUT {
+        if last.0.elapsed() <= MAX_WITHOUT_CERTIFICATE {
             continue;
         }
         let exits = responsive.load(Ordering::Relaxed);
@@ -302,12 +305,13 @@ async fn until_lost(
     }
 }
 
-/// How long a certificate is still good; one that is over counts as none, as upstream has it.
+/// The seconds until a certificate expires; `None` if it has expired, as upstream treats it as
+/// absent.
 fn seconds_left(pair: &IdentityPair, now: Timestamp) -> Option<i64> {
     (now <= pair.not_after).then(|| pair.not_after.as_second() - now.as_second())
 }
 
-/// 70 % to 90 % of the certificate's life.
+/// 70 % to 90 % of the certificate's validity period.
 fn deadline(pair: &IdentityPair, fraction: f64) -> Timestamp {
     let (begin, end) = (pair.not_before.as_second(), pair.not_after.as_second());
     #[expect(
@@ -326,9 +330,9 @@ pub struct ServingConfig {
     pub node_name: String,
     /// `--cert-dir`.
     pub cert_dir: PathBuf,
-    /// `tlsCertFile` and `tlsPrivateKeyFile`: what is served until there is something better.
+    /// `tlsCertFile` and `tlsPrivateKeyFile`: served until the first certificate is signed.
     pub first: Option<(PathBuf, PathBuf)>,
-    /// Gate `AllowDNSOnlyNodeCSR`: a node without an address asks too.
+    /// Gate `AllowDNSOnlyNodeCSR`: a node without addresses requests a certificate too.
     pub allow_dns_only: bool,
 }
 
@@ -342,8 +346,8 @@ impl Asking for OverConnection {
     }
 }
 
-/// The serving certificate (`serverTLSBootstrap`): asked for once the node has addresses, and
-/// again when they change. The identity is for the HTTPS server; it is empty until then.
+/// The serving certificate (`serverTLSBootstrap`): requested once the node has addresses, and again
+/// when they change. The identity is for the HTTPS server; it is empty until then.
 pub fn serving(
     connection: &Connection,
     config: ServingConfig,
@@ -351,7 +355,7 @@ pub fn serving(
     clock: Arc<dyn Clock>,
 ) -> (Arc<ClientIdentity>, Rotation) {
     let store = serving_store(&config);
-    let identity = kept_serving(&store, &*clock);
+    let identity = stored_serving(&store, &*clock);
     let (out, names) = watch::channel(None);
     let rotation = Rotation {
         asking: Box::new(OverConnection(connection.clone())),
@@ -372,13 +376,13 @@ pub fn serving(
     (identity, rotation)
 }
 
-/// The serving certificate of a node that has nobody to ask: what was kept, as long as it lasts.
+/// The serving certificate of a node without an API server: the stored one, as long as it is valid.
 pub fn serving_alone(
     config: &ServingConfig,
     clock: Arc<dyn Clock>,
     registry: &Registry,
 ) -> Arc<ClientIdentity> {
-    let identity = kept_serving(&serving_store(config), &*clock);
+    let identity = stored_serving(&serving_store(config), &*clock);
     let shown = Arc::clone(&identity);
     let left = move || seconds_left(&*shown.current()?, clock.now());
     CertificateMetrics::new(registry, CertificateKind::Server, left);
@@ -389,8 +393,8 @@ fn serving_store(config: &ServingConfig) -> CertStore {
     CertStore::new(&config.cert_dir, "kubelet-server").beginning_with(config.first.clone())
 }
 
-/// One that is over serves nobody.
-fn kept_serving(store: &CertStore, clock: &dyn Clock) -> Arc<ClientIdentity> {
+/// The stored certificate, unless it has expired.
+fn stored_serving(store: &CertStore, clock: &dyn Clock) -> Arc<ClientIdentity> {
     let identity = Arc::new(ClientIdentity::default());
     match store.current() {
         Ok(pair) => pair
@@ -406,7 +410,7 @@ fn kept_serving(store: &CertStore, clock: &dyn Clock) -> Arc<ClientIdentity> {
 }
 
 impl NodeNames {
-    /// Keeps the wanted names at the node's addresses; ends with the node's view.
+    /// Updates the requested names with the node's addresses; ends with the node's watch.
     async fn follow(mut self) {
         loop {
             let wanted = self.node.borrow_and_update().node.as_deref().map(names_of);
@@ -476,7 +480,7 @@ mod tests {
         responsive.store(true, Ordering::Relaxed);
         let since = Instant::now();
         lost.await;
-        assert!(since.elapsed() <= LOOK);
+        assert!(since.elapsed() <= CHECK_PERIOD);
     }
 
     #[test]

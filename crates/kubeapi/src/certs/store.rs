@@ -1,4 +1,4 @@
-//! Certificates on disk, in upstream's places: `<prefix>-<time>.pem` holds certificate and key,
+//! Certificates on disk, at upstream's paths: `<prefix>-<time>.pem` holds certificate and key,
 //! `<prefix>-current.pem` is a symbolic link to the newest.
 
 use crate::connection::{IdentityError, IdentityPair};
@@ -7,13 +7,13 @@ use jiff::tz::TimeZone;
 use std::path::{Path, PathBuf};
 use sys::fs::FsError;
 
-/// Why a stored certificate cannot be used or kept.
+/// Why a stored certificate cannot be used, or a new one not stored.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// A file operation failed.
     #[error("certificate file")]
     File(#[from] FsError),
-    /// Somebody's file is where the link should be.
+    /// There is a regular file where the link should be.
     #[error("expected {0:?} to be a symlink but it is a file")]
     NotALink(PathBuf),
     /// The content is not a certificate with its key.
@@ -27,12 +27,12 @@ pub enum StoreError {
     },
 }
 
-/// Where one kind of certificate is kept.
+/// Where one kind of certificate is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertStore {
     folder: PathBuf,
     prefix: &'static str,
-    /// A certificate and its key elsewhere, to begin with.
+    /// Certificate and key files that are used initially.
     first: Option<(PathBuf, PathBuf)>,
 }
 
@@ -42,7 +42,7 @@ impl CertStore {
         Self { folder: folder.into(), prefix, first: None }
     }
 
-    /// The same, where these files are good until the first certificate is kept.
+    /// The same store, with these files used until the first certificate is stored.
     #[must_use]
     pub fn beginning_with(self, first: Option<(PathBuf, PathBuf)>) -> Self {
         Self { first, ..self }
@@ -57,8 +57,8 @@ impl CertStore {
         self.folder.join(format!("{}-updated.pem", self.prefix))
     }
 
-    /// Finishes a rotation that was cut off: upstream removes the old link before it renames the
-    /// new one, so a node that stopped between the two has only the new one.
+    /// Completes an interrupted rotation: upstream removes the old link before it renames the new
+    /// one, so a node that stopped between the two has only the new one.
     fn recover(&self) -> Result<(), StoreError> {
         let (current, updated) = (self.current_path(), self.updated_path());
         if !sys::fs::try_exists(&current)? && is_link(&updated)? {
@@ -67,7 +67,7 @@ impl CertStore {
         Ok(())
     }
 
-    /// The newest certificate: behind the link, in the files to begin with, or as a `<prefix>.crt` and
+    /// The newest certificate: from the link, from the initial files, or from a `<prefix>.crt` and
     /// `.key` pair.
     pub fn current(&self) -> Result<Option<IdentityPair>, StoreError> {
         self.recover()?;
@@ -75,8 +75,10 @@ impl CertStore {
         if let Some(pem) = read(&current)? {
             return parse(&current, &pem, &pem).map(Some);
         }
-        let kept = |end: &str| self.folder.join(format!("{}.{end}", self.prefix));
-        for (path, key) in self.first.clone().into_iter().chain([(kept("crt"), kept("key"))]) {
+        let pair_file = |end: &str| self.folder.join(format!("{}.{end}", self.prefix));
+        for (path, key) in
+            self.first.clone().into_iter().chain([(pair_file("crt"), pair_file("key"))])
+        {
             if let (Some(certificate), Some(key)) = (read(&path)?, read(&key)?) {
                 return parse(&path, &certificate, &key).map(Some);
             }
@@ -84,14 +86,14 @@ impl CertStore {
         Ok(None)
     }
 
-    /// Keeps a new certificate and makes it the current one.
+    /// Stores a new certificate and makes it the current one.
     pub fn update(
         &self,
         certificate: &[u8],
         key: &[u8],
         now: Timestamp,
     ) -> Result<IdentityPair, StoreError> {
-        // By the clock on this machine's wall, as upstream names them.
+        // In local time, as upstream names them.
         let time = now.to_zoned(TimeZone::system()).strftime("%Y-%m-%d-%H-%M-%S");
         let path = self.folder.join(format!("{}-{time}.pem", self.prefix));
         let pair = parse(&path, certificate, key)?;
@@ -106,7 +108,8 @@ impl CertStore {
         Ok(pair)
     }
 
-    /// Swaps the link in one step; a file in its place is somebody's own and stays.
+    /// Replaces the link atomically; a regular file in its place belongs to somebody else and
+    /// stays.
     fn point_at(&self, target: &Path) -> Result<(), StoreError> {
         let (current, updated) = (self.current_path(), self.updated_path());
         is_link(&current)?;
@@ -114,7 +117,7 @@ impl CertStore {
             sys::fs::remove_file(&updated)?;
         }
         let failed = |source| FsError { operation: "link", path: updated.clone(), source };
-        // A relative folder is relative to this process, not to the link.
+        // A relative directory is relative to this process, not to the link.
         let target = std::path::absolute(target).map_err(failed)?;
         std::os::unix::fs::symlink(target, &updated).map_err(failed)?;
         Ok(sys::fs::rename(&updated, &current)?)
@@ -205,8 +208,8 @@ mod tests {
         sys::fs::write(&key, &first.1).unwrap();
         let begun = IdentityPair::from_pem(first.0.as_bytes(), first.1.as_bytes()).unwrap();
         assert_eq!(store.current().unwrap().unwrap().chain(), begun.chain());
-        let kept = store.update(next.0.as_bytes(), next.1.as_bytes(), Timestamp::UNIX_EPOCH);
-        assert_eq!(store.current().unwrap().unwrap().chain(), kept.unwrap().chain());
+        let updated = store.update(next.0.as_bytes(), next.1.as_bytes(), Timestamp::UNIX_EPOCH);
+        assert_eq!(store.current().unwrap().unwrap().chain(), updated.unwrap().chain());
         remove(&folder);
     }
 
@@ -215,10 +218,10 @@ mod tests {
         let folder = folder("cut-off-store");
         let store = CertStore::new(&folder, "kubelet-client");
         let (certificate, key) = pair();
-        let kept = store.update(certificate.as_bytes(), key.as_bytes(), Timestamp::UNIX_EPOCH);
+        let stored = store.update(certificate.as_bytes(), key.as_bytes(), Timestamp::UNIX_EPOCH);
         let updated = folder.join("kubelet-client-updated.pem");
         sys::fs::rename(store.current_path(), &updated).unwrap();
-        assert_eq!(store.current().unwrap().unwrap().chain(), kept.unwrap().chain());
+        assert_eq!(store.current().unwrap().unwrap().chain(), stored.unwrap().chain());
         assert!(store.current_path().is_symlink() && !updated.is_symlink());
         remove(&folder);
     }

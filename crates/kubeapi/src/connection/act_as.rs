@@ -1,11 +1,11 @@
-//! Acting for somebody else: `as` and its kin of a kubeconfig, as headers (client-go:
+//! Impersonation: `as` and the related fields of a kubeconfig, as headers (client-go:
 //! `impersonatingRoundTripper`).
 
 use super::ConnectionError;
 use super::kubeconfig::ActAs;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-/// The headers that every request bears.
+/// The headers that are added to every request.
 pub(crate) fn headers(act_as: &ActAs) -> Result<HeaderMap, ConnectionError> {
     let mut headers = HeaderMap::new();
     let mut add = |name: &str, value: &str, what: &str| {
@@ -31,7 +31,7 @@ pub(crate) fn headers(act_as: &ActAs) -> Result<HeaderMap, ConnectionError> {
     Ok(headers)
 }
 
-/// What no header may be called is percent-encoded, and so is the sign of that.
+/// Percent-encodes the characters that are invalid in a header name, and the percent sign.
 fn escaped(key: &str) -> String {
     let mut text = String::new();
     for byte in key.bytes() {
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn names_that_no_header_may_have_are_escaped() {
-        // As client-go writes them; the rest of the header is not told apart by case.
+        // As client-go writes them; header names are case-insensitive otherwise.
         assert_eq!(escaped("example.com/a b%c=d"), "example.com%2Fa%20b%25c%3Dd");
         assert_eq!(escaped("a-_.~!é"), "a-_.~!%C3%A9");
     }

@@ -22,26 +22,26 @@ pub(crate) enum Bearer {
     Exec(Box<ExecPlugin>),
 }
 
-/// A token that is in a file, read anew from time to time.
+/// A token in a file, which is read again periodically.
 #[derive(Debug)]
 pub(crate) struct TokenFile {
     path: PathBuf,
-    /// What the kubeconfig has beside the file, for as long as that cannot be read.
+    /// The kubeconfig's own token, used while the file cannot be read.
     given: Option<HeaderValue>,
     known: Mutex<Option<Known>>,
 }
 
-/// What the file had to say.
+/// The last content of the file.
 #[derive(Debug, Clone)]
 struct Known {
-    /// `None` if the server would not have it.
+    /// `None` if the server rejected the token.
     read: Option<Instant>,
     value: HeaderValue,
 }
 
 impl Bearer {
-    /// Nothing is read or run before the first request. Whoever has credentials asks no program for
-    /// others (client-go: `exec.UpdateTransportConfig`).
+    /// Nothing is read or run before the first request. With other credentials present, the exec
+    /// plugin is not used (client-go: `exec.UpdateTransportConfig`).
     pub(crate) fn new(kubeconfig: &Kubeconfig, identity: Arc<ClientIdentity>) -> Self {
         let given = kubeconfig.token.as_ref().and_then(|token| bearer_value(token.expose()));
         if let Some(path) = &kubeconfig.token_file {
@@ -72,7 +72,7 @@ impl Bearer {
         }
     }
 
-    /// The server did not accept the credentials: ask for new ones at the next request.
+    /// The server rejected the credentials: the next request obtains new ones.
     pub(crate) fn rejected(&self) {
         match self {
             Self::None | Self::Fixed(_) => {}
@@ -83,7 +83,7 @@ impl Bearer {
 }
 
 impl TokenFile {
-    /// The file's token; while it cannot be read the last one, else the kubeconfig's own.
+    /// The file's token; while it cannot be read, the last one read, else the kubeconfig's own.
     async fn header(&self) -> Result<HeaderValue, BoxError> {
         let known = self.known.lock().ok().and_then(|known| known.clone());
         let fresh = |known: &&Known| known.read.is_some_and(|at| at.elapsed() < TOKEN_FILE_PERIOD);

@@ -1,4 +1,4 @@
-//! Opening the TCP connection: directly, or through the proxy of the kubeconfig or environment.
+//! Opens the TCP connection: directly, or through the proxy of the kubeconfig or environment.
 
 use super::ConnectionError;
 use futures::FutureExt;
@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tower::{BoxError, Service};
 
-/// Unacknowledged data for this long ends the connection.
+/// A connection with unacknowledged data for this long is closed.
 const SILENCE: Duration = Duration::from_secs(20);
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -25,17 +25,16 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 pub(crate) enum Dial {
     Direct(HttpConnector),
     Tunnel(Box<Tunnel<HttpConnector>>),
-    /// The proxy is spoken to over TLS.
+    /// A tunnel through a proxy that is reached over TLS.
     SecureTunnel(Box<Tunnel<HttpsConnector<HttpConnector>>>),
     Socks(Box<SocksV5<HttpConnector>>),
-    /// A proxy that is asked for everything by its whole URL, as proxies are for a server that is
-    /// spoken to in the clear.
+    /// A proxy that forwards plain HTTP: each request names the complete URL.
     Forward(HttpConnector, Uri),
     /// Such a proxy over TLS.
     SecureForward(Box<HttpsConnector<HttpConnector>>, Uri),
 }
 
-/// The proxy on the way to a server: the kubeconfig's, or the environment's.
+/// The proxy for a server: the kubeconfig's, or the environment's.
 fn intercept(server: &Uri, proxy: Option<&str>) -> Option<Intercept> {
     let proxy = proxy.filter(|p| !p.is_empty()).map(str::to_owned);
     let proxy = proxy.or_else(|| from_environment(server))?;
@@ -47,15 +46,15 @@ fn is_forwarded(server: &Uri, intercept: &Intercept) -> bool {
         && matches!(intercept.uri().scheme_str(), Some("http" | "https"))
 }
 
-/// Who we are to a proxy that forwards requests, for each of them to say.
+/// The `Proxy-Authorization` header, which each request through a forwarding proxy needs.
 pub(crate) fn proxy_authorization(server: &Uri, proxy: Option<&str>) -> Option<HeaderValue> {
     let intercept = intercept(server, proxy).filter(|found| is_forwarded(server, found))?;
     intercept.basic_auth().cloned()
 }
 
 impl Dial {
-    /// `proxy` is the kubeconfig's `proxy-url`; without it the environment decides. `secure` speaks
-    /// TLS to a proxy.
+    /// `proxy` is the kubeconfig's `proxy-url`; without it the environment decides. `secure`
+    /// performs the TLS handshake with a proxy.
     pub(crate) fn new(
         server: &Uri,
         proxy: Option<&str>,
@@ -97,7 +96,7 @@ impl Dial {
     }
 }
 
-/// The proxy that the environment names for a server, as it was given.
+/// The proxy that the environment names for a server, unchanged.
 fn from_environment(server: &Uri) -> Option<String> {
     let host = server.host()?.trim_start_matches('[').trim_end_matches(']');
     let port = server.port_u16().map(|port| port.to_string());
@@ -150,7 +149,7 @@ fn plain<E: Into<BoxError>>(opened: Result<TokioIo<TcpStream>, E>) -> Result<Way
     opened.map(|stream| Way::through(MaybeHttpsStream::Http(stream))).map_err(E::into)
 }
 
-/// A connection, and whether it ends at somebody who is to pass requests on.
+/// A connection, and whether its peer is a forwarding proxy.
 #[derive(Debug)]
 pub(crate) struct Way {
     stream: MaybeHttpsStream<TokioIo<TcpStream>>,

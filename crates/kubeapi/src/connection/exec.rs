@@ -1,8 +1,8 @@
 //! Credentials from an exec plugin (`client.authentication.k8s.io`).
 //!
-//! Promises: the plugin runs for the first request, when its credential has expired, and after a 401;
-//! never interactively. What it says on its standard error goes to ours. While it fails, requests do,
-//! and the next one tries again. A client certificate it returns goes to the shared identity.
+//! Promises: the plugin runs for the first request, when its credential has expired, and after a
+//! 401; never interactively. Its stderr is inherited. While it fails, requests fail, and the next
+//! request runs it again. A client certificate it returns is installed in the shared identity.
 
 use super::bearer::bearer_value;
 use super::identity::ClientIdentity;
@@ -17,10 +17,10 @@ use tokio::io::AsyncReadExt;
 use tower::BoxError;
 
 const PLUGIN_DEADLINE: Duration = Duration::from_secs(60);
-/// More output than this is not a credential.
+/// Longer output is rejected.
 const OUTPUT_LIMIT: u64 = 1 << 20;
 
-/// Why a plugin gave no credential; the words are client-go's.
+/// Why a plugin returned no credential; the texts are client-go's.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ExecError {
     #[error("exec plugin cannot support interactive mode: standard input is not a terminal")]
@@ -47,7 +47,7 @@ pub(crate) enum ExecError {
     Pair(String),
 }
 
-/// What the plugin is told.
+/// The `ExecCredential` passed to the plugin.
 #[derive(Debug, Serialize)]
 struct Info<'a> {
     kind: &'static str,
@@ -114,7 +114,7 @@ pub(crate) struct ExecPlugin {
     running: tokio::sync::Semaphore,
 }
 
-/// What the plugin is told, in the form in which client-go does.
+/// The `ExecCredential` for the plugin, as client-go encodes it.
 fn info(settings: &ExecSettings, kubeconfig: &Kubeconfig) -> String {
     let cluster = settings.provide_cluster_info.then(|| ClusterInfo {
         server: &kubeconfig.server,
@@ -233,13 +233,13 @@ impl ExecPlugin {
             .map_err(failed)?;
         match status.success() {
             true => Ok(output),
-            // Without a code a signal ended it.
+            // Without an exit code it was ended by a signal.
             false => Err(ExecError::Failed { command, code: status.code().unwrap_or(-1) }),
         }
     }
 }
 
-/// What the plugin answered, if that is what it was asked for.
+/// The plugin's credential, if it has the requested API version.
 fn read(output: &[u8], wanted: &str) -> Result<CredentialStatus, ExecError> {
     let bad = |why: String| ExecError::Output(why);
     let value = units::yaml::read_either(output).map_err(|e| bad(e.to_string()))?;
@@ -278,28 +278,28 @@ contexts: [{{name: c, context: {{cluster: c, user: u}}}}]
         Kubeconfig::parse(&text, Path::new("/")).unwrap()
     }
 
-    // As a plugin under the Go kubelet sees it.
+    // As a plugin of the Go kubelet receives it.
     #[test]
     fn a_plugin_is_told_what_client_go_tells() {
-        let told = |cluster: &str, exec: &str| {
+        let passed = |cluster: &str, exec: &str| {
             let kubeconfig = kubeconfig(cluster, exec);
             info(kubeconfig.exec.as_ref().unwrap(), &kubeconfig)
         };
         let head = r#"{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1""#;
-        assert_eq!(told("", ""), format!("{head},\"spec\":{{\"interactive\":false}}}}\n"));
+        assert_eq!(passed("", ""), format!("{head},\"spec\":{{\"interactive\":false}}}}\n"));
         let cluster = r#"{"server":"https://a","config":null}"#;
         assert_eq!(
-            told("", "provideClusterInfo: true"),
+            passed("", "provideClusterInfo: true"),
             format!("{head},\"spec\":{{\"cluster\":{cluster},\"interactive\":false}}}}\n")
         );
         let more = "insecure-skip-tls-verify: true, proxy-url: 'http://p', tls-server-name: name, \
                     disable-compression: true, extensions: [{name: \
                     client.authentication.k8s.io/exec, extension: {a: [1]}}]";
-        let told = told(more, "provideClusterInfo: true");
+        let passed = passed(more, "provideClusterInfo: true");
         let cluster = "{\"server\":\"https://a\",\"tls-server-name\":\"name\",\
                        \"insecure-skip-tls-verify\":true,\"proxy-url\":\"http://p\",\
                        \"disable-compression\":true,\"config\":{\"a\":[1]}}";
-        assert!(told.contains(cluster), "{told}");
+        assert!(passed.contains(cluster), "{passed}");
     }
 
     #[test]

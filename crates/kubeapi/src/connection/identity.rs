@@ -1,4 +1,5 @@
-//! The client certificate that new connections present; swapped while they are open.
+//! The client certificate that new connections present; it can be replaced while connections are
+//! open.
 
 use arc_swap::ArcSwapOption;
 use jiff::Timestamp;
@@ -13,10 +14,10 @@ pub enum IdentityError {
     /// No certificate in the PEM data.
     #[error("no certificate in the PEM data")]
     NoCertificate,
-    /// The certificate cannot be read.
+    /// The certificate cannot be parsed.
     #[error("certificate cannot be read: {0}")]
     BadCertificate(String),
-    /// The key cannot be read.
+    /// The key cannot be parsed.
     #[error("private key cannot be read: {0}")]
     BadKey(String),
 }
@@ -30,7 +31,7 @@ pub struct IdentityPair {
 }
 
 impl IdentityPair {
-    /// Reads a PEM certificate chain and a PEM key (which may be the same text).
+    /// Parses a PEM certificate chain and a PEM key (which may be the same text).
     pub fn from_pem(certificate: &[u8], key: &[u8]) -> Result<Self, IdentityError> {
         let chain = units::pem::certificates(certificate).into_iter();
         let chain: Vec<CertificateDer<'static>> = chain.map(Into::into).collect();
@@ -46,12 +47,12 @@ impl IdentityPair {
         Ok(Self { certified: Arc::new(certified), not_before, not_after })
     }
 
-    /// The end of the certificate's life.
+    /// When the certificate expires.
     pub fn not_after(&self) -> Timestamp {
         self.not_after
     }
 
-    /// The begin of the certificate's life.
+    /// When the certificate becomes valid.
     pub fn not_before(&self) -> Timestamp {
         self.not_before
     }
@@ -67,7 +68,7 @@ impl IdentityPair {
     }
 }
 
-/// First and last moment of a certificate's life.
+/// The validity period of a certificate.
 pub(crate) fn validity(leaf: &CertificateDer<'_>) -> Result<(Timestamp, Timestamp), IdentityError> {
     let bad = |e: String| IdentityError::BadCertificate(e);
     let (_, parsed) = x509_parser::parse_x509_certificate(leaf).map_err(|e| bad(e.to_string()))?;

@@ -1,7 +1,7 @@
-//! Kubeconfig files, as far as an agent without a terminal uses them.
+//! Kubeconfig files, without the parts that need a terminal.
 //!
-//! Promises: relative paths are relative to the file's folder, as everywhere in Kubernetes; secrets
-//! never appear in `Debug`.
+//! Promises: relative paths are relative to the file's directory, as everywhere in Kubernetes;
+//! secrets never appear in `Debug`.
 
 use super::writer::KubeconfigWriter;
 use base64::Engine;
@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 /// Why a kubeconfig cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeconfigError {
-    /// A file it consists of cannot be read.
+    /// The file, or one that it names, cannot be read.
     #[error("file cannot be read")]
     File(#[from] sys::fs::FsError),
     /// It is not YAML of the right shape.
     #[error("cannot be parsed: {0}")]
     Syntax(String),
-    /// `current-context` names nothing.
+    /// `current-context` does not exist.
     #[error("context {0:?} does not exist")]
     NoContext(String),
     /// The context's cluster is missing.
@@ -98,7 +98,7 @@ pub(crate) struct ExecSettings {
     pub(crate) provide_cluster_info: bool,
 }
 
-/// Whom the server is asked to take us for.
+/// The user to impersonate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ActAs {
     pub(crate) user: String,
@@ -119,7 +119,7 @@ pub struct Kubeconfig {
     /// `proxy-url`.
     pub proxy_url: Option<String>,
     pub(crate) disable_compression: bool,
-    /// What the cluster has to say to exec plugins.
+    /// The cluster's configuration for exec plugins.
     pub(crate) exec_extension: Option<Value>,
     pub(crate) authority: Option<Material>,
     pub(crate) certificate: Option<Material>,
@@ -135,12 +135,12 @@ impl Kubeconfig {
     /// Reads a file.
     pub fn read(path: &Path) -> Result<Self, KubeconfigError> {
         let text = sys::fs::read_to_string(path)?;
-        // What it names may be written down elsewhere.
+        // Absolute, because paths from it may be written into another kubeconfig.
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         Self::parse(&text, absolute.parent().unwrap_or(Path::new("/")))
     }
 
-    /// Parses a file's text; `folder` is where relative paths begin.
+    /// Parses a file's text; relative paths are relative to `folder`.
     pub fn parse(text: &str, folder: &Path) -> Result<Self, KubeconfigError> {
         let value = units::yaml::read_either(text.as_bytes())
             .map_err(|e| KubeconfigError::Syntax(e.to_string()))?;
@@ -158,10 +158,10 @@ impl Kubeconfig {
             .find(|c| c.name == context.cluster)
             .map(|c| c.cluster)
             .ok_or(KubeconfigError::NoCluster(context.cluster))?;
-        // A user that is not there is nobody, as everywhere in Kubernetes.
+        // A missing user means no credentials, as everywhere in Kubernetes.
         let wanted = context.user.unwrap_or_default();
         let user = users.into_iter().find(|u| u.name == wanted).map(|u| u.user).unwrap_or_default();
-        // Not a secret: asked for over an open line too.
+        // Not a secret: sent over plain HTTP too.
         let act_as = (!user.act_as.is_empty()).then(|| ActAs {
             user: user.act_as.clone(),
             uid: user.act_as_uid.clone(),
@@ -170,7 +170,7 @@ impl Kubeconfig {
         });
         let server = cluster.server.clone().unwrap_or_else(|| "http://localhost:8080".into());
         let secure = units::gourl::of_server(&server).is_ok_and(|url| url.scheme == "https");
-        // Nothing secret goes over an open line, and nobody is to be trusted there.
+        // Over plain HTTP no secrets are sent, and no certificate is verified.
         let (cluster, user) = match secure {
             true => (cluster, user),
             false => {
@@ -217,7 +217,7 @@ impl Kubeconfig {
             key: material("client-key-data", user.client_key_data.map(|s| s.0), user.client_key)?,
             token: user.token.filter(|t| !t.expose().is_empty()),
             token_file: user.token_file.filter(|p| !p.is_empty()).map(place),
-            // A name may do without a password.
+            // A user name may have no password.
             basic: user
                 .username
                 .filter(|u| !u.is_empty())
@@ -227,7 +227,7 @@ impl Kubeconfig {
         })
     }
 
-    /// The trusted certificates as PEM, if the file names any; an empty file names none.
+    /// The CA certificates as PEM, if the file names any; an empty file counts as none.
     pub fn authority_pem(&self) -> Result<Option<Vec<u8>>, KubeconfigError> {
         let pem = self.authority.as_ref().map(Material::read).transpose()?;
         Ok(pem.filter(|pem| !pem.is_empty()))
@@ -243,12 +243,12 @@ impl Kubeconfig {
         }
     }
 
-    /// Whether certificate and key are in files of their own, which may yet change.
+    /// Whether certificate and key are in separate files, which may still change.
     pub(crate) fn has_pair_of_files(&self) -> bool {
         matches!((&self.certificate, &self.key), (Some(Material::File(_)), Some(Material::File(_))))
     }
 
-    /// Whether there is a certificate with its key.
+    /// Whether there is a client certificate with its key.
     pub(crate) fn has_certificate(&self) -> bool {
         self.certificate.is_some() && self.key.is_some()
     }
@@ -258,7 +258,7 @@ impl Kubeconfig {
         matches!(self.certificate, Some(Material::Inline(_)))
     }
 
-    /// The same server without any credentials: for a connection that uses a rotating certificate.
+    /// The same server without any credentials, for a connection with a rotating certificate.
     pub fn without_credentials(&self) -> Self {
         Self {
             certificate: None,
@@ -287,7 +287,7 @@ fn decode(what: &'static str, text: &str) -> Result<Material, KubeconfigError> {
         .map_err(|_| KubeconfigError::NotBase64(what))
 }
 
-/// A field that is null is one that is not there; so is a whole file.
+/// Removes null fields: they mean the same as absent ones.
 fn without_nulls(value: Value) -> Value {
     match value {
         Value::Null => Value::Object(Map::new()),
@@ -300,7 +300,7 @@ fn without_nulls(value: Value) -> Value {
     }
 }
 
-// What is not there is empty, as Go reads it.
+// Absent fields are empty, as in Go.
 #[derive(Deserialize, Default)]
 #[serde(default, rename_all = "kebab-case")]
 struct Document {

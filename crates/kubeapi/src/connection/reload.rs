@@ -1,5 +1,5 @@
-//! Follows the certificate files that a kubeconfig names, so that a rotated file is used without
-//! a restart.
+//! Watches the certificate files that a kubeconfig names, so that a rotated file is used without a
+//! restart.
 
 use super::Connection;
 use super::kubeconfig::{Kubeconfig, PemPair};
@@ -24,7 +24,7 @@ pub(super) async fn run(connection: Connection, kubeconfig: Kubeconfig, cancel: 
         if let Some((_, Some(pair))) = &now
             && let Err(err) = connection.identity().install_pem(&pair.certificate, &pair.key)
         {
-            // A half-written pair: look again in the next round.
+            // A partly written pair: try again in the next round.
             tracing::warn!(err = %err, "client certificate files changed but cannot be used");
             continue;
         }

@@ -1,4 +1,4 @@
-//! TLS settings towards the API server: whom we trust, who we are.
+//! TLS settings for the API server: trusted authorities and the client certificate.
 
 use super::ConnectionError;
 use super::identity::{ClientIdentity, validity};
@@ -13,7 +13,7 @@ use rustls::{
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use std::sync::Arc;
 
-/// Where distributions keep the machine's trusted certificates.
+/// Where distributions store the system's trusted certificates.
 const SYSTEM_BUNDLES: [&str; 6] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -58,16 +58,16 @@ fn roots(kubeconfig: &Kubeconfig) -> Result<Vec<CertificateDer<'static>>, Connec
     Ok(certificates(&pem))
 }
 
-/// The certificates of a bundle; what is none is passed over (Go: `AppendCertsFromPEM`).
+/// The certificates of a bundle; other PEM blocks are skipped (Go: `AppendCertsFromPEM`).
 fn certificates(pem: &[u8]) -> Vec<CertificateDer<'static>> {
     let blocks = units::pem::blocks(pem).into_iter();
     let certificates = blocks.filter(|block| block.label == "CERTIFICATE" && !block.has_headers);
     certificates.map(|block| CertificateDer::from(block.bytes)).collect()
 }
 
-/// Trusts what the roots issued, and a root that is the server's own certificate: clusters in the
-/// field use one self-signed certificate for both, which Go accepts and webpki alone does not. Without
-/// roots nobody is trusted, which shows when somebody is met.
+/// Trusts certificates issued by the roots, and a root that is the server's own certificate:
+/// existing clusters use one self-signed certificate for both, which Go accepts and webpki alone
+/// does not. Without roots every handshake fails.
 #[derive(Debug)]
 struct TrustRoots {
     issued: Option<Arc<WebPkiServerVerifier>>,
@@ -84,7 +84,7 @@ impl TrustRoots {
         Ok(Self { issued, provider: provider(), roots })
     }
 
-    /// The certificate is itself a root: name and time remain to be checked.
+    /// The certificate is itself a root: only name and validity period are checked.
     fn verify_root(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -148,7 +148,7 @@ impl ServerCertVerifier for TrustRoots {
     }
 }
 
-/// `insecure-skip-tls-verify`: signatures are checked, names and issuers are not.
+/// `insecure-skip-tls-verify`: handshake signatures are checked, names and issuers are not.
 #[derive(Debug)]
 struct TrustAnyone(Arc<CryptoProvider>);
 

@@ -1,4 +1,4 @@
-//! One request on its way: turn in the rate limit, address, credentials, wire, deadline, log line.
+//! Sends one request: rate limit, address, credentials, wire, deadline, log line.
 
 use super::ConnectionError;
 use super::act_as;
@@ -7,11 +7,11 @@ use super::dial::{Dial, proxy_authorization};
 use super::identity::ClientIdentity;
 use super::kubeconfig::Kubeconfig;
 use super::limit::{TokenBucket, Urgency};
-use super::measured::Measured;
+use super::measured::{Measured, Within};
 use super::tls;
+use super::wire::Wire;
 use crate::error::ApiError;
 use crate::metrics::RequestMetrics;
-use arc_swap::ArcSwap;
 use futures::future::BoxFuture;
 use http::header::{AUTHORIZATION, HeaderMap, HeaderValue, PROXY_AUTHORIZATION, USER_AGENT};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
@@ -20,28 +20,19 @@ use http_body::Body as _;
 use hyper_rustls::{
     DefaultServerNameResolver, FixedServerNameResolver, HttpsConnector, ResolveServerName,
 };
-use hyper_util::client::legacy::Client as HyperClient;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::Body;
 use rustls_pki_types::ServerName;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use telemetry::metrics::Counter;
-use tokio::sync::watch;
 use tokio::time::Instant;
 use tower::{BoxError, Service};
 
-/// An idle connection is asked for a sign of life this often…
-const PING_INTERVAL: Duration = Duration::from_secs(15);
-/// …and given up when there is none within this time; together under 30 s.
-const PING_DEADLINE: Duration = Duration::from_secs(10);
-/// A request that waited longer than this for its turn is worth a log line.
+/// A request that waited longer than this for the rate limit is logged.
 const LONG_THROTTLE: Duration = Duration::from_millis(50);
 
-type Https = HyperClient<HttpsConnector<Dial>, Body>;
-
-/// Whom we talk to, and as whom.
+/// The server, and the credentials for it.
 #[derive(Debug)]
 pub(crate) struct Peer {
     kubeconfig: Kubeconfig,
@@ -92,7 +83,11 @@ impl Peer {
         self.authority.as_str()
     }
 
-    fn uri(&self, relative: &Uri) -> Result<Uri, http::Error> {
+    pub(super) fn scheme(&self) -> &Scheme {
+        &self.scheme
+    }
+
+    pub(super) fn uri(&self, relative: &Uri) -> Result<Uri, http::Error> {
         let path = relative.path_and_query().map_or("/", PathAndQuery::as_str);
         Uri::builder()
             .scheme(self.scheme.clone())
@@ -101,7 +96,11 @@ impl Peer {
             .build()
     }
 
-    fn dial(&self) -> Result<Https, ConnectionError> {
+    /// A connector that offers these ALPN protocols, with the current authorities.
+    pub(super) fn connector(
+        &self,
+        protocols: &[&[u8]],
+    ) -> Result<HttpsConnector<Dial>, ConnectionError> {
         let target = self
             .uri(&Uri::default())
             .map_err(|_| ConnectionError::Server(self.kubeconfig.server.clone()))?;
@@ -115,61 +114,31 @@ impl Peer {
             }
             None => Arc::new(DefaultServerNameResolver::default()),
         };
-        // A proxy has to show what the server has to: Go knows one set of TLS settings.
+        // The proxy is verified like the server: Go has one set of TLS settings.
         let dial = Dial::new(&target, self.kubeconfig.proxy_url.as_deref(), |tcp| {
             HttpsConnector::new(tcp, tls.clone(), true, Arc::clone(&names))
         })?;
-        tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        let connector = HttpsConnector::new(dial, tls, false, names);
-        Ok(HyperClient::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .timer(TokioTimer::new())
-            .pool_idle_timeout(Duration::from_secs(300))
-            .http2_keep_alive_interval(PING_INTERVAL)
-            .http2_keep_alive_timeout(PING_DEADLINE)
-            .http2_keep_alive_while_idle(true)
-            .build(connector))
+        tls.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+        Ok(HttpsConnector::new(dial, tls, false, names))
     }
 }
 
-/// One connection, replaced as a whole when it is no longer trusted to work.
-#[derive(Debug)]
-pub(crate) struct Wire {
-    peer: Arc<Peer>,
-    current: ArcSwap<Https>,
-    dialled: watch::Sender<u64>,
-}
-
-impl Wire {
-    pub(crate) fn new(peer: Arc<Peer>) -> Result<Self, ConnectionError> {
-        let current = ArcSwap::from_pointee(peer.dial()?);
-        Ok(Self { peer, current, dialled: watch::Sender::new(0) })
-    }
-
-    /// Changes with every [`Wire::redial`].
-    pub(crate) fn redialled(&self) -> watch::Receiver<u64> {
-        self.dialled.subscribe()
-    }
-
-    /// The next request opens a new connection. The old one lives while a request uses it.
-    pub(crate) fn redial(&self) {
-        match self.peer.dial() {
-            Ok(client) => {
-                self.current.store(Arc::new(client));
-                self.dialled.send_modify(|count| *count = count.wrapping_add(1));
-            }
-            Err(err) => tracing::warn!(err = %err, "keeping the old API server connection"),
-        }
-    }
-}
-
-/// A lane's place in a rate limit that others may share.
+/// A lane's share of a rate limit that other lanes may use too.
 #[derive(Debug, Clone)]
-pub(crate) struct Turns {
+pub(crate) struct RateLimitLane {
     pub(super) bucket: Arc<TokenBucket>,
     pub(super) urgency: Urgency,
     /// Counts the seconds for which the lane's requests waited.
     pub(super) throttled: Option<Counter>,
+}
+
+impl RateLimitLane {
+    /// A request of the lane waited this long.
+    pub(super) fn count(&self, waited: Duration) {
+        if let Some(throttled) = &self.throttled {
+            throttled.add(waited.as_secs_f64());
+        }
+    }
 }
 
 /// The service below a lane's client.
@@ -177,7 +146,7 @@ pub(crate) struct Turns {
 pub(crate) struct Transport {
     pub(super) peer: Arc<Peer>,
     pub(super) wire: Arc<Wire>,
-    pub(super) turns: Option<Turns>,
+    pub(super) rate_limit: Option<RateLimitLane>,
     pub(super) deadline: Duration,
     pub(super) metrics: Option<RequestMetrics>,
 }
@@ -185,17 +154,19 @@ pub(crate) struct Transport {
 impl Transport {
     async fn send(self, mut request: Request<Body>) -> Result<Response<Measured>, BoxError> {
         let method = request.method().clone();
-        if let Some(turns) = &self.turns {
-            let waited = turns.bucket.acquire(turns.urgency).await;
-            if let Some(throttled) = &turns.throttled {
-                throttled.add(waited.as_secs_f64());
-            }
+        let watches = request.uri().query().is_some_and(|query| query.contains("watch="));
+        if let Some(rate_limit) = &self.rate_limit {
+            // A watch has no deadline for its start; it keeps its place in the queue.
+            let limit = (!watches).then_some(self.deadline);
+            let waited = rate_limit.bucket.acquire(rate_limit.urgency, limit).await;
+            let waited = waited.map_err(|error| ApiError::Unreachable(error.to_string()))?;
+            rate_limit.count(waited);
             if let Some(metrics) = &self.metrics {
                 metrics.throttled(method.as_str(), self.peer.host(), waited);
             }
             if waited > LONG_THROTTLE {
                 let path = request.uri().path();
-                tracing::debug!(?waited, verb = %method, path, "request waited for its turn");
+                tracing::debug!(?waited, verb = %method, path, "Waited before sending request");
             }
         }
         *request.uri_mut() = self.peer.uri(request.uri())?;
@@ -210,19 +181,18 @@ impl Transport {
             request.headers_mut().insert(PROXY_AUTHORIZATION, value.clone());
         }
         let path = request.uri().path().to_owned();
-        let client = self.wire.current.load_full();
+        let generation = self.wire.generation();
         let sent_bytes = request.body().size_hint().exact();
-        let watches = request.uri().query().is_some_and(|query| query.contains("watch="));
         let started = Instant::now();
-        let outcome = tokio::time::timeout(self.deadline, client.request(request)).await;
+        let outcome = tokio::time::timeout(self.deadline, self.wire.send(request)).await;
         let took = started.elapsed();
         if let Some(metrics) = &self.metrics {
             let answer = outcome.as_ref().ok().and_then(|r| r.as_ref().ok());
-            let status = answer.map(|r| r.status().as_u16());
+            let status = answer.map(|(r, _)| r.status().as_u16());
             metrics.answered((method.as_str(), self.peer.host()), sent_bytes, status, took);
         }
         match outcome {
-            Ok(Ok(response)) => {
+            Ok(Ok((response, slot))) => {
                 let status = response.status();
                 let audit_id = response.headers().get("audit-id").and_then(|v| v.to_str().ok());
                 let code = status.as_u16();
@@ -236,14 +206,21 @@ impl Transport {
                 if status == StatusCode::UNAUTHORIZED {
                     self.peer.bearer.rejected();
                 }
-                // A watch has no length (client-go: `Request.Do`).
+                // A watch's response size is not measured (client-go: `Request.Do`).
                 let metrics = self.metrics.filter(|_| !watches);
                 let host = self.peer.host();
                 let counted = metrics.map(|metrics| {
                     let (verb, host) = (method.to_string(), host.to_owned());
                     move |bytes| metrics.read(&verb, &host, bytes)
                 });
-                Ok(response.map(|body| Measured::new(body, counted)))
+                let within = (!watches).then(|| {
+                    let (wire, deadline) = (self.wire, self.deadline);
+                    Within::new(started + deadline, move || {
+                        wire.redial_after(generation);
+                        ApiError::timed_out(deadline).into()
+                    })
+                });
+                Ok(response.map(|body| Measured::new(body, counted).holding(slot).within(within)))
             }
             Ok(Err(err)) => {
                 let text = crate::error::chain(&err);
@@ -252,7 +229,7 @@ impl Transport {
             }
             Err(_) => {
                 tracing::debug!(verb = %method, path, ?took, "API request got no answer, redialling");
-                self.wire.redial();
+                self.wire.redial_after(generation);
                 Err(ApiError::timed_out(self.deadline).into())
             }
         }

@@ -1,13 +1,13 @@
-//! The kubeconfig that a bootstrap leaves behind, in the form in which `clientcmd` writes it.
+//! The kubeconfig that a bootstrap writes, in `clientcmd`'s format.
 //!
-//! More than upstream it keeps the proxy and the server's name, without which the next start would not
-//! find the way that this one did.
+//! Unlike upstream it includes the proxy and the TLS server name, without which the next start
+//! could not reach the server.
 
 use super::kubeconfig::{Kubeconfig, KubeconfigError, Material};
 use base64::Engine;
 use std::path::{Path, PathBuf};
 
-/// Writes the kubeconfig that a bootstrap leaves behind.
+/// Writes the kubeconfig of a bootstrap.
 #[derive(Debug)]
 pub struct KubeconfigWriter {
     source: Kubeconfig,
@@ -77,7 +77,7 @@ users:
     }
 }
 
-/// A text as YAML: plain if it reads the same.
+/// A string as YAML: plain if it parses to the same string.
 fn scalar(text: &str) -> String {
     let read = units::yaml::read(format!("a: {text}\n").as_bytes());
     let plain = read.is_ok_and(|read| read.value == serde_json::json!({ "a": text }));

@@ -1,7 +1,7 @@
 //! Event correlation, without a clock or a connection (upstream: `record.EventCorrelator`).
 //!
-//! Order: similar events are folded into one, identical ones are counted, and what exceeds the
-//! target's budget is dropped.
+//! Order: similar events are aggregated, identical ones are counted, and those that exceed the
+//! object's budget are dropped.
 
 use jiff::Timestamp;
 use lru::LruCache;
@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 
 const CACHE: NonZeroUsize = NonZeroUsize::MIN.saturating_add(4095);
-/// From this many distinct messages on, similar events are folded.
+/// From this many distinct messages on, similar events are aggregated.
 const SIMILAR: usize = 10;
 const SIMILAR_WINDOW_SECONDS: i64 = 600;
 const BURST: f64 = 25.0;
 const SECONDS_PER_TOKEN: f64 = 300.0;
 
-/// What an event is about, without the part of it.
+/// The object of an event, without the field path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Subject {
     pub(crate) api_version: String,
@@ -25,7 +25,7 @@ pub(crate) struct Subject {
     pub(crate) uid: String,
 }
 
-/// An event as it was emitted.
+/// An emitted event.
 #[derive(Debug, Clone)]
 pub(crate) struct Occurrence {
     pub(crate) subject: Subject,
@@ -45,7 +45,7 @@ pub(crate) enum EventKey {
     Folded(Similar),
 }
 
-/// What similar events have in common.
+/// The fields that similar events have in common.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Similar {
     subject: Subject,
@@ -53,7 +53,7 @@ pub(crate) struct Similar {
     reason: String,
 }
 
-/// What to send.
+/// The request to send.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Post {
     pub(crate) key: EventKey,
@@ -66,7 +66,7 @@ pub(crate) struct Post {
 }
 
 impl Post {
-    /// Whether it stands for events with several messages.
+    /// Whether it aggregates events with different messages.
     pub(crate) fn is_folded(&self) -> bool {
         matches!(self.key, EventKey::Folded(_))
     }
@@ -107,8 +107,8 @@ impl Correlator {
         }
     }
 
-    /// What to send for this event at this time, if anything. Folding and the budget go by the time of
-    /// sending, and so does what stands for several events; a single one has its own.
+    /// The request for this event at this time, if any. Aggregation and the budget use the time of
+    /// sending, and so does an aggregated event; a single one has its own time.
     pub(crate) fn correlate(&mut self, event: &Occurrence, now: Timestamp) -> Option<Post> {
         let similar = Similar {
             subject: event.subject.clone(),

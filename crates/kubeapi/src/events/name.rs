@@ -6,14 +6,14 @@ use jiff::Timestamp;
 /// The longest name of an object.
 const LONGEST: usize = 253;
 
-/// The name of an event about this object at this time; one at random where the object's does not allow
-/// for it, as with a long name.
+/// The name of an event about this object at this time; a random one where the object's name is
+/// unsuitable, for example too long.
 pub(super) fn of_event(object: &str, at: Timestamp) -> String {
     let name = plain(object, at);
     if is_subdomain(&name) { name } else { random() }
 }
 
-/// The object's name and the time, whatever comes of it.
+/// The object's name and the time, without validation.
 pub(super) fn plain(object: &str, at: Timestamp) -> String {
     format!("{object}.{:x}", at.as_nanosecond())
 }

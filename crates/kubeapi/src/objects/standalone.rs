@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use ports::{ObjectError, Objects, TokenRequest, TokenResponse};
 use std::sync::Arc;
 
-/// Answers every question with [`ObjectError::NoApiServer`]; services are known to be none.
+/// Fails every read with [`ObjectError::NoApiServer`]; the list of services is empty.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StandaloneObjects;
 

@@ -1,9 +1,9 @@
 //! Secrets or config maps of registered pods (upstream: `util/manager`).
 //!
 //! ```text
-//!   Watch   registered ─▶ followed ─▶ known ──unread for long──▶ not followed ──read──▶ followed
-//!                                       └──immutable──▶ known for good, not followed
-//!   Cache   read ─▶ known until its time is over ─▶ read again
+//!   Watch   registered ─▶ watched ─▶ known ──unread for long──▶ not watched ──read──▶ watched
+//!                                      └──immutable──▶ cached forever, not watched
+//!   Cache   read ─▶ cached until its TTL ends ─▶ read again
 //!   Get     read every time
 //! ```
 
@@ -22,9 +22,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 const TTL_ANNOTATION: &str = "node.alpha.kubernetes.io/ttl";
+/// How long a reader waits at most for the rate limit, in addition to the response.
+const LONGEST_BACKLOG: Duration = Duration::from_secs(10);
 const DEFAULT_TTL: Duration = Duration::from_secs(60);
 
-/// How changes of secrets and config maps are noticed.
+/// How changes of secrets and config maps are detected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Strategy {
     /// A watch per object.
@@ -36,7 +38,7 @@ pub enum Strategy {
     Get,
 }
 
-/// What a store is made of.
+/// Dependencies of a store.
 #[derive(Debug, Clone)]
 pub(super) struct Parts {
     pub(super) lane: Lane,
@@ -97,11 +99,11 @@ impl<K> Known<K> {
 #[derive(Debug)]
 struct Entry<K> {
     pods: BTreeSet<String>,
-    /// The newest known state; the sender is shared with the following task.
+    /// The latest known state; the sender is shared with the watching task.
     known: Arc<watch::Sender<Known<K>>>,
     following: Option<CancellationToken>,
     read_at: Instant,
-    /// When the cache strategy last asked the server; `None` forces a read.
+    /// When the cache strategy last read from the server; `None` forces a read.
     fetched_at: Option<Instant>,
 }
 
@@ -176,7 +178,7 @@ impl<K: Referred> Store<K> {
     async fn fetch(&self, key: &ObjectName) -> Result<Arc<K>, ObjectError> {
         let lane = &self.parts.lane;
         let api: Api<K> = Api::namespaced(lane.client(), &key.namespace);
-        lane.ask(api.get(&key.name)).await.map(super::slim).map_err(sorted)
+        lane.ask_referred(|| api.get(&key.name)).await.map(super::slim).map_err(sorted)
     }
 
     async fn get_watched(&self, key: &ObjectName) -> Result<Arc<K>, ObjectError> {
@@ -187,8 +189,11 @@ impl<K: Referred> Store<K> {
             self.ensure_following(key, entry);
             entry.known.subscribe()
         };
+        // A list that is still waiting for the rate limit takes longer: a reader that gave up would
+        // retry with growing pauses, long after the list has arrived.
+        let patience = SYNC_WAIT + self.parts.lane.backlog().min(LONGEST_BACKLOG);
         let synced = known.wait_for(|k| !matches!(k, Known::NotYet));
-        match tokio::time::timeout(SYNC_WAIT, synced).await {
+        match tokio::time::timeout(patience, synced).await {
             Ok(Ok(state)) => state.object().ok_or_else(|| {
                 ObjectError::NotFound(format!("{} {:?} not found", K::WORD, key.name))
             }),
@@ -291,7 +296,7 @@ impl<K: Referred> Store<K> {
     }
 }
 
-/// Takes in what the watch delivered; an immutable object needs no watch any more.
+/// Handles a watch event; an immutable object needs no watch any more.
 fn accept<K: Referred>(
     known: &watch::Sender<Known<K>>,
     object: Option<K>,
@@ -316,7 +321,7 @@ fn accept<K: Referred>(
 
 fn announce<K: Referred>(changes: &broadcast::Sender<ObjectChange>, key: &ObjectName) {
     let ObjectName { namespace, name } = key.clone();
-    // Nobody listening is fine.
+    // There may be no receivers.
     let _ = changes.send(ObjectChange { kind: K::KIND, namespace, name });
 }
 
@@ -341,7 +346,7 @@ fn not_registered(key: &ObjectName) -> ObjectError {
     ObjectError::Unavailable(format!("object {:?}/{:?} not registered", key.namespace, key.name))
 }
 
-/// Resource versions of one kind grow.
+/// Resource versions of one kind only grow.
 fn version<K: kube::Resource>(object: &Arc<K>) -> u64 {
     let text = object.meta().resource_version.as_deref().unwrap_or_default();
     text.parse().unwrap_or_default()

@@ -1,6 +1,7 @@
-//! The kernel's word that memory runs short, between two rounds (kubelet: `memoryThresholdNotifier`).
+//! Memory threshold notifications of the kernel, between two rounds (kubelet:
+//! `memoryThresholdNotifier`).
 //!
-//! Only version 1 of cgroups can be asked; on version 2 there is nothing to arm, as upstream.
+//! Only cgroup version 1 supports them; on version 2 none are registered, as upstream.
 
 use api::stats::{MemoryStats, Summary};
 use engine::eviction::{Signal, Threshold};
@@ -11,10 +12,10 @@ use sys::memcg::MemoryAlarm;
 use tokio::time::Instant;
 use units::Quantity;
 
-/// How often the alarms follow what can be reclaimed.
+/// How often the notifications are adjusted to the reclaimable memory.
 const REARM: Duration = Duration::from_secs(10);
 
-/// Where usage is watched.
+/// The cgroups whose memory usage is watched.
 #[derive(Debug, Clone)]
 pub struct AlarmPlaces {
     /// The memory controller's root.
@@ -23,7 +24,7 @@ pub struct AlarmPlaces {
     pub pods: PathBuf,
 }
 
-/// The armed alarms.
+/// The registered notifications.
 #[derive(Debug)]
 pub(super) struct Alarms {
     places: Option<AlarmPlaces>,
@@ -36,7 +37,7 @@ impl Alarms {
         Self { places, armed: Vec::new(), next: Instant::now() }
     }
 
-    /// Arms an alarm per memory threshold at the usage where it would be met now.
+    /// Registers a notification per memory threshold at the usage at which it would be met now.
     pub(super) fn follow(&mut self, thresholds: &[Threshold], summary: &Summary) {
         let Some(places) = &self.places else { return };
         if Instant::now() < self.next {
@@ -70,7 +71,8 @@ impl Alarms {
         self.armed = armed;
     }
 
-    /// Waits for the next alarm; for ever without one. Cancel-safe: a count that was not taken stays.
+    /// Waits for the next notification; forever without one. Cancel-safe: a count that was not read
+    /// stays.
     pub(super) async fn rung(&mut self) {
         if self.armed.is_empty() {
             return std::future::pending().await;
@@ -83,8 +85,8 @@ impl Alarms {
     }
 }
 
-/// The usage at which the working set leaves less than the threshold: capacity − threshold + what of
-/// usage is no working set.
+/// The usage at which the working set leaves less than the threshold: capacity − threshold + the
+/// usage outside the working set.
 fn usage_at(threshold: &Threshold, memory: &MemoryStats) -> Option<u64> {
     let (usage, working_set) = memory.usage_bytes.zip(memory.working_set_bytes)?;
     let capacity = memory.available_bytes?.saturating_add(working_set);

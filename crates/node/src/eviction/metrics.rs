@@ -1,4 +1,4 @@
-//! What eviction counts, with upstream's names.
+//! Metrics of eviction, with upstream's names.
 
 use telemetry::metrics::{CounterFamily, Desc, HistogramFamily, Registry};
 
@@ -14,7 +14,7 @@ const STATS_AGE: Desc = Desc::alpha(
 )
 .labels(&["eviction_signal"]);
 
-/// Counters of the eviction loop.
+/// Metrics of the eviction loop.
 #[derive(Debug, Clone)]
 pub struct EvictionMetrics {
     pub(super) evictions: CounterFamily,
@@ -22,7 +22,7 @@ pub struct EvictionMetrics {
 }
 
 impl EvictionMetrics {
-    /// Registers them.
+    /// Registers the metrics.
     pub fn new(registry: &Registry) -> Self {
         Self {
             evictions: registry.counter(EVICTIONS),

@@ -1,4 +1,4 @@
-//! A summary as eviction sees it: one reading per signal, one usage per pod (kubelet:
+//! Converts a summary for eviction: one observation per signal, one usage per pod (kubelet:
 //! `makeSignalObservations`).
 
 use api::ids::PodUid;
@@ -8,7 +8,7 @@ use engine::eviction::{
 };
 use units::{Quantity, quantity::Format};
 
-/// The readings of a summary; what it lacks is not evaluated.
+/// The observations of a summary; missing signals are not evaluated.
 pub(super) fn observations(summary: &Summary) -> Observations {
     let mut found = Observations::new();
     let node = &summary.node;
@@ -88,7 +88,7 @@ fn time(moment: Moment) -> Option<jiff::Timestamp> {
     (moment != Moment::default()).then_some(moment.0)
 }
 
-/// What each pod uses.
+/// The usage of each pod.
 pub(super) fn usages(summary: &Summary) -> PodUsages {
     let fs = |stats: &FsStats| FsUsage { bytes: stats.used_bytes, inodes: stats.inodes_used };
     let pods = summary.pods.iter().map(|pod| {

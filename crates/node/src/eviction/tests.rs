@@ -1,7 +1,6 @@
-//! The loop over made-up usage.
+//! The loop with synthetic usage.
 
 use super::*;
-use crate::active::is_active;
 use api::stats::{FsStats, MemoryStats, Moment, NodeStats, PodReference, PodStats, Summary};
 use async_trait::async_trait;
 use engine::eviction::ThresholdConfig;
@@ -10,21 +9,21 @@ use std::sync::Mutex;
 use telemetry::metrics::Registry;
 use testkit::paused_clock::PausedClock;
 
-/// A machine whose usage is what its pods use.
+/// A machine whose usage is the sum of its pods' usage.
 #[derive(Debug)]
-struct World {
+struct FakeNode {
     clock: Arc<PausedClock>,
-    /// Bytes used by name of pod.
+    /// Bytes used, by pod name.
     used: Mutex<BTreeMap<String, u64>>,
     garbage: Mutex<u64>,
     pods: watch::Sender<PodsSnapshot>,
-    told: Mutex<Vec<String>>,
+    recorded: Mutex<Vec<String>>,
     asked: Mutex<Vec<StatsScope>>,
 }
 
 const CAPACITY: u64 = 1000 << 20;
 
-impl World {
+impl FakeNode {
     fn new(pods: &[(&str, u64, i32)]) -> Arc<Self> {
         let entries = pods.iter().map(|(name, _, priority)| {
             let pod: Pod = serde_json::from_value(serde_json::json!({
@@ -51,17 +50,17 @@ impl World {
             used: Mutex::new(pods.iter().map(|(n, u, _)| ((*n).to_owned(), *u)).collect()),
             garbage: Mutex::new(0),
             pods: watch::channel(snapshot).0,
-            told: Mutex::default(),
+            recorded: Mutex::default(),
             asked: Mutex::default(),
         })
     }
 
     fn tell(&self, text: String) {
-        self.told.lock().unwrap().push(text);
+        self.recorded.lock().unwrap().push(text);
     }
 
-    fn told(&self) -> Vec<String> {
-        self.told.lock().unwrap().clone()
+    fn recorded(&self) -> Vec<String> {
+        self.recorded.lock().unwrap().clone()
     }
 
     fn eviction(
@@ -101,7 +100,7 @@ impl World {
 }
 
 #[async_trait]
-impl Stats for World {
+impl Stats for FakeNode {
     async fn summary(&self, scope: StatsScope) -> Result<Arc<Summary>, StatsError> {
         self.asked.lock().unwrap().push(scope);
         let time = Moment(self.clock.now());
@@ -149,7 +148,7 @@ impl Stats for World {
 }
 
 #[async_trait]
-impl Pods for World {
+impl Pods for FakeNode {
     fn watch(&self) -> watch::Receiver<PodsSnapshot> {
         self.pods.subscribe()
     }
@@ -172,7 +171,7 @@ impl Pods for World {
 }
 
 #[async_trait]
-impl Reclaim for World {
+impl Reclaim for FakeNode {
     async fn dead_containers(&self) -> Result<(), String> {
         self.tell("dead containers".to_owned());
         Ok(())
@@ -185,7 +184,7 @@ impl Reclaim for World {
     }
 }
 
-impl Events for World {
+impl Events for FakeNode {
     fn emit(&self, event: NodeEvent) {
         self.tell(format!("{}: {}", event.reason, event.message));
     }
@@ -195,7 +194,7 @@ const MIB: u64 = 1 << 20;
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_was_deleted_by_force_is_not_evicted_while_it_ends() {
-    let world = World::new(&[("forced", 800 * MIB, 0), ("kept", 150 * MIB, 100)]);
+    let world = FakeNode::new(&[("forced", 800 * MIB, 0), ("kept", 150 * MIB, 100)]);
     world.pods.send_modify(|snapshot| {
         let mut pods = BTreeMap::clone(&snapshot.pods);
         let forced = pods.get_mut("forced").unwrap();
@@ -209,12 +208,12 @@ async fn a_pod_that_was_deleted_by_force_is_not_evicted_while_it_ends() {
 #[tokio::test(start_paused = true)]
 async fn memory_pressure_ends_the_pod_of_lowest_priority_that_uses_most_and_no_other() {
     let world =
-        World::new(&[("big", 400 * MIB, 100), ("low", 300 * MIB, 0), ("lower", 250 * MIB, 0)]);
+        FakeNode::new(&[("big", 400 * MIB, 100), ("low", 300 * MIB, 0), ("lower", 250 * MIB, 0)]);
     let (mut eviction, pressure) = world.eviction(&[("memory.available", "100Mi")]);
     assert_eq!(eviction.round().await, Done::Evicted(vec![PodUid::from("low")]));
     assert_eq!(*pressure.borrow(), [PressureCondition::Memory]);
     assert_eq!(
-        world.told(),
+        world.recorded(),
         [
             "EvictionThresholdMet: Attempting to reclaim memory",
             "Evicted: The node was low on resource: memory. Threshold quantity: 100Mi, available: 50Mi. ",
@@ -230,21 +229,21 @@ async fn memory_pressure_ends_the_pod_of_lowest_priority_that_uses_most_and_no_o
 
 #[tokio::test(start_paused = true)]
 async fn critical_pods_stay_whatever_they_use() {
-    let world = World::new(&[("critical", 950 * MIB, 2_000_000_000)]);
+    let world = FakeNode::new(&[("critical", 950 * MIB, 2_000_000_000)]);
     let (mut eviction, _) = world.eviction(&[("memory.available", "100Mi")]);
     assert_eq!(eviction.round().await, Done::Quiet);
-    assert_eq!(world.told(), ["EvictionThresholdMet: Attempting to reclaim memory"]);
+    assert_eq!(world.recorded(), ["EvictionThresholdMet: Attempting to reclaim memory"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn garbage_goes_before_pods_when_a_disk_is_full() {
-    let world = World::new(&[("pod", 100 * MIB, 0)]);
+    let world = FakeNode::new(&[("pod", 100 * MIB, 0)]);
     *world.garbage.lock().unwrap() = 850 * MIB;
     let (mut eviction, pressure) = world.eviction(&[("nodefs.available", "10%")]);
     assert_eq!(eviction.round().await, Done::Quiet);
     assert_eq!(*pressure.borrow(), [PressureCondition::Disk]);
     assert_eq!(
-        world.told(),
+        world.recorded(),
         [
             "EvictionThresholdMet: Attempting to reclaim ephemeral-storage",
             "dead containers",
@@ -255,7 +254,7 @@ async fn garbage_goes_before_pods_when_a_disk_is_full() {
 
 #[tokio::test(start_paused = true)]
 async fn pods_over_their_storage_limit_go_together_without_a_disruption_condition() {
-    let world = World::new(&[("a", 200 * MIB, 0), ("b", 300 * MIB, 0), ("c", 10 * MIB, 0)]);
+    let world = FakeNode::new(&[("a", 200 * MIB, 0), ("b", 300 * MIB, 0), ("c", 10 * MIB, 0)]);
     world.pods.send_modify(|snapshot| {
         let mut pods = BTreeMap::clone(&snapshot.pods);
         for entry in pods.values_mut() {
@@ -273,19 +272,19 @@ async fn pods_over_their_storage_limit_go_together_without_a_disruption_conditio
     let text =
         "Evicted: Pod ephemeral local storage usage exceeds the total limit of containers 100Mi. ";
     let kill = |name| format!("kill {name} grace 1 Evicted []");
-    assert_eq!(world.told(), [text.to_owned(), kill("a"), text.to_owned(), kill("b")]);
+    assert_eq!(world.recorded(), [text.to_owned(), kill("a"), text.to_owned(), kill("b")]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_loop_looks_again_at_once_after_an_eviction_and_else_every_ten_seconds() {
-    let world = World::new(&[("a", 600 * MIB, 0), ("b", 500 * MIB, 0), ("c", 10 * MIB, 0)]);
+    let world = FakeNode::new(&[("a", 600 * MIB, 0), ("b", 500 * MIB, 0), ("c", 10 * MIB, 0)]);
     let (eviction, _pressure) = world.eviction(&[("memory.available", "600Mi")]);
     let cancel = CancellationToken::new();
     let began = tokio::time::Instant::now();
     let run = eviction.run(cancel.clone());
     let watch = async {
         let mut pods = world.pods.subscribe();
-        let left = |s: &PodsSnapshot| s.pods.values().filter(|e| is_active(e)).count();
+        let left = |s: &PodsSnapshot| s.pods.values().filter(|e| e.is_active()).count();
         pods.wait_for(|snapshot| left(snapshot) == 1).await.unwrap();
         assert!(began.elapsed() < PERIOD, "both went in one go");
         world.used.lock().unwrap().insert("c".to_owned(), 900 * MIB);
@@ -299,7 +298,7 @@ async fn the_loop_looks_again_at_once_after_an_eviction_and_else_every_ten_secon
 
 #[tokio::test(start_paused = true)]
 async fn pods_are_read_only_when_one_has_to_go_or_has_limits() {
-    let world = World::new(&[("small", 100 << 20, 0), ("big", 300 << 20, 0)]);
+    let world = FakeNode::new(&[("small", 100 << 20, 0), ("big", 300 << 20, 0)]);
     let (mut eviction, _) = world.eviction(&[("memory.available", "100Mi")]);
     assert_eq!(eviction.round().await, Done::Quiet);
     assert_eq!(std::mem::take(&mut *world.asked.lock().unwrap()), [StatsScope::Node]);
@@ -328,7 +327,7 @@ async fn pods_are_read_only_when_one_has_to_go_or_has_limits() {
 
 #[tokio::test(start_paused = true)]
 async fn page_cache_evicts_nobody_where_the_kernel_is_asked_what_it_can_hand_out() {
-    let world = World::new(&[("big", 400 * MIB, 0), ("small", 550 * MIB, 1)]);
+    let world = FakeNode::new(&[("big", 400 * MIB, 0), ("small", 550 * MIB, 1)]);
     let (mut eviction, pressure) = world.eviction(&[("memory.available", "100Mi")]);
     let meminfo = std::env::temp_dir().join(format!("rubelet-meminfo-{}", std::process::id()));
     let say = |available: u64| {
@@ -343,10 +342,10 @@ async fn page_cache_evicts_nobody_where_the_kernel_is_asked_what_it_can_hand_out
     say(40);
     tokio::time::advance(PERIOD).await;
     assert_eq!(eviction.round().await, Done::Evicted(vec![PodUid::from("big")]));
-    let told = "Evicted: The node was low on resource: memory. Threshold quantity: 100Mi, available: 40Mi. \
+    let expected = "Evicted: The node was low on resource: memory. Threshold quantity: 100Mi, available: 40Mi. \
                 Measured by what the kernel can free; by working set 50Mi are available. ";
-    assert_eq!(world.told()[1], told);
-    // A kernel that does not say leaves the usual measure.
+    assert_eq!(world.recorded()[1], expected);
+    // If the kernel's files are missing, the usual measure is used.
     world.used.lock().unwrap().insert("small".to_owned(), 950 * MIB);
     sys::fs::write(&meminfo, "MemTotal: 5 kB\n").unwrap();
     tokio::time::advance(PERIOD).await;

@@ -1,4 +1,4 @@
-//! Who announces that the machine goes down: logind, behind a seam for tests.
+//! The source of shutdown signals: logind, behind a trait for tests.
 
 use async_trait::async_trait;
 use std::path::PathBuf;
@@ -11,20 +11,20 @@ use units::GoDuration;
 const REREAD: Duration = Duration::from_millis(100);
 const REREADS: u32 = 5;
 
-/// Where announcements come from.
+/// A source of shutdown signals.
 #[async_trait]
 pub(super) trait Announcer: Send + Sync + std::fmt::Debug {
-    /// Has the machine wait `needed` for us, takes the lock, and listens.
+    /// Makes the machine wait `needed` for us, takes the inhibitor lock, and subscribes.
     async fn attach(&self, needed: Duration) -> Result<Box<dyn Attached>, String>;
 }
 
-/// A lock that is held, and announcements that are heard.
+/// A held inhibitor lock with its subscription.
 #[async_trait]
 pub(super) trait Attached: Send + std::fmt::Debug {
-    /// True when a shutdown begins, false when it was called off; `None` when the connection is lost.
-    /// Cancel-safe.
+    /// True when a shutdown begins, false when it was cancelled; `None` when the connection is
+    /// lost. Cancel-safe.
     async fn next(&mut self) -> Option<bool>;
-    /// Lets the machine go.
+    /// Releases the lock, so that the shutdown proceeds.
     fn release(&mut self);
     /// Takes the lock again.
     async fn lock(&mut self) -> Result<(), String>;
@@ -49,7 +49,7 @@ impl Announcer for Machine {
 }
 
 impl Machine {
-    /// Raises logind's limit of delays if it is too small.
+    /// Raises logind's maximal delay if it is too small.
     async fn allow(&self, logind: &Logind, needed: Duration) -> Result<(), String> {
         if logind.max_delay().await.map_err(|e| Chain(&e).to_string())? >= needed {
             return Ok(());

@@ -1,4 +1,5 @@
-//! When the last graceful shutdown began and ended: a file that outlives it, and two metrics.
+//! When the last graceful shutdown began and ended: a file that survives the reboot, and two
+//! metrics.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -26,7 +27,7 @@ pub struct ShutdownMetrics {
 }
 
 impl ShutdownMetrics {
-    /// Registers them.
+    /// Registers the metrics.
     pub fn new(registry: &Registry) -> Self {
         Self { start: registry.gauge(START), end: registry.gauge(END) }
     }
@@ -51,7 +52,7 @@ impl Record {
         Self { path: root.join(FILE), metrics }
     }
 
-    /// Shows what the file says about the last shutdown.
+    /// Sets the metrics from the file of the last shutdown.
     pub(super) async fn restore(&self) {
         let path = self.path.clone();
         let read = sys::blocking::run(move || sys::fs::read_to_string(path)).await;
@@ -78,7 +79,7 @@ impl Record {
         self.metrics.end.set(&[], 0.0);
     }
 
-    /// Every group had its time.
+    /// All groups have been processed.
     pub(super) async fn ended(&self, start: Timestamp, end: Timestamp) {
         self.store(start, Some(end)).await;
         self.metrics.end.set(&[], seconds(end));

@@ -1,4 +1,4 @@
-//! The task over made-up announcements.
+//! The task with simulated shutdown signals.
 
 use super::*;
 use api::ids::PodUid;
@@ -12,25 +12,25 @@ use testkit::paused_clock::PausedClock;
 use tokio::time::Instant;
 
 #[derive(Debug)]
-struct World {
+struct FakeNode {
     began: Instant,
-    told: Mutex<Vec<String>>,
+    recorded: Mutex<Vec<String>>,
     pods: watch::Sender<PodsSnapshot>,
     /// How long each pod takes to end.
     takes: BTreeMap<PodUid, Duration>,
     heard: tokio::sync::Mutex<mpsc::Receiver<bool>>,
-    /// How long the API server takes to hear of an end.
+    /// How long the API server takes to acknowledge a final status.
     hears: Duration,
 }
 
-impl World {
+impl FakeNode {
     fn tell(&self, text: impl std::fmt::Display) {
         let at = self.began.elapsed().as_secs();
-        self.told.lock().unwrap().push(format!("{at}s {text}"));
+        self.recorded.lock().unwrap().push(format!("{at}s {text}"));
     }
 }
 
-fn world(pods: &[(&str, i32, i64, u64)], hears: u64) -> (Arc<World>, mpsc::Sender<bool>) {
+fn world(pods: &[(&str, i32, i64, u64)], hears: u64) -> (Arc<FakeNode>, mpsc::Sender<bool>) {
     let entries = pods.iter().map(|(name, priority, grace, _)| {
         let pod: Pod = serde_json::from_value(serde_json::json!({
             "metadata": {"name": name, "uid": name},
@@ -51,9 +51,9 @@ fn world(pods: &[(&str, i32, i64, u64)], hears: u64) -> (Arc<World>, mpsc::Sende
     });
     let snapshot = PodsSnapshot { pods: Arc::new(entries.collect()), sources_ready: true };
     let (announce, heard) = mpsc::channel(4);
-    let world = World {
+    let world = FakeNode {
         began: Instant::now(),
-        told: Mutex::default(),
+        recorded: Mutex::default(),
         pods: watch::channel(snapshot).0,
         takes: pods
             .iter()
@@ -66,7 +66,7 @@ fn world(pods: &[(&str, i32, i64, u64)], hears: u64) -> (Arc<World>, mpsc::Sende
 }
 
 #[async_trait]
-impl Pods for World {
+impl Pods for FakeNode {
     fn watch(&self) -> watch::Receiver<PodsSnapshot> {
         self.pods.subscribe()
     }
@@ -79,14 +79,14 @@ impl Pods for World {
         Ok(())
     }
 
-    async fn wait_told(&self, uid: &PodUid) {
+    async fn wait_acknowledged(&self, uid: &PodUid) {
         tokio::time::sleep(self.hears).await;
         self.tell(format!("end of {uid} is known"));
     }
 }
 
 #[async_trait]
-impl Volumes for World {
+impl Volumes for FakeNode {
     async fn wait_ready(&self, _: &Arc<Pod>) -> Result<PodMounts, VolumeError> {
         Ok(PodMounts::new())
     }
@@ -109,14 +109,14 @@ impl Volumes for World {
     }
 }
 
-impl Events for World {
+impl Events for FakeNode {
     fn emit(&self, event: NodeEvent) {
         self.tell(format!("{}: {}", event.reason, event.message));
     }
 }
 
 #[derive(Debug)]
-struct Announcing(Arc<World>);
+struct Announcing(Arc<FakeNode>);
 
 #[async_trait]
 impl Announcer for Announcing {
@@ -142,13 +142,13 @@ impl Attached for Announcing {
     }
 }
 
-fn shutdown(world: &Arc<World>, root: &Path) -> (Shutdown, watch::Receiver<bool>, Registry) {
+fn shutdown(world: &Arc<FakeNode>, root: &Path) -> (Shutdown, watch::Receiver<bool>, Registry) {
     let (shutting_down, seen) = watch::channel(false);
     let registry = Registry::new();
     let parts = ShutdownParts {
-        pods: Arc::<World>::clone(world),
-        volumes: Arc::<World>::clone(world),
-        events: Arc::<World>::clone(world),
+        pods: Arc::<FakeNode>::clone(world),
+        volumes: Arc::<FakeNode>::clone(world),
+        events: Arc::<FakeNode>::clone(world),
         clock: Arc::new(PausedClock::new()),
         metrics: Some(ShutdownMetrics::new(&registry)),
         shutting_down,
@@ -173,9 +173,9 @@ async fn pods_end_by_priority_and_a_slow_group_does_not_hold_up_the_next() {
     announce.send(false).await.unwrap();
     seen.wait_for(|down| !*down).await.unwrap();
     tokio::task::yield_now().await;
-    let told = world.told.lock().unwrap().clone();
+    let recorded = world.recorded.lock().unwrap().clone();
     assert_eq!(
-        told,
+        recorded,
         [
             "0s locked for 30s",
             "0s Shutdown: Shutdown manager detected shutdown event",
@@ -218,8 +218,8 @@ async fn an_api_server_that_does_not_answer_holds_up_the_machine_for_seconds_onl
             announce.send(begins).await.unwrap();
             seen.wait_for(|down| *down == begins).await.unwrap();
         }
-        let told = world.told.lock().unwrap().clone();
-        assert!(told.iter().any(|line| line == released), "{told:#?}");
+        let recorded = world.recorded.lock().unwrap().clone();
+        assert!(recorded.iter().any(|line| line == released), "{recorded:#?}");
         tasks.shutdown().await;
     }
     let all = sys::removal::Contents::Everything;

@@ -4,13 +4,12 @@
 //! task, and only when the content changed; a file that cannot be read stops the start with a text
 //! that says what to do; what was stored before our end is on disk after it, and nobody waits for a
 //! writer that has ended.
-
-use crate::sources::desired::uid_of;
 use api::core::v1::{Container, Pod};
 use api::ids::PodUid;
+use api::pod::PodExt;
 use engine::allocation::{AllocationGates, AllocationState, PodAllocation};
 use engine::pod::{Actuated, PodGates};
-use ports::{OnExit, Tasks};
+use ports::Tasks;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::watch;
@@ -76,8 +75,8 @@ impl ResourceStore {
         };
         let writer = store.clone();
         let cancel = tasks.token();
-        tasks.spawn(name, OnExit::Fine, async move {
-            writer.write_loop(path, progress, cancel).await;
+        tasks.spawn_anew(name, move || {
+            writer.clone().write_loop(path.clone(), progress.clone(), cancel.clone())
         });
         Ok(store)
     }
@@ -89,7 +88,7 @@ impl ResourceStore {
 
     /// The pod with the stored resources instead of its own; `None` if nothing differs or is stored.
     pub(crate) fn applied_to(&self, pod: &Pod) -> Option<Pod> {
-        self.lock().get(&uid_of(pod))?.apply(pod, self.gates)
+        self.lock().get(&pod.uid())?.apply(pod, self.gates)
     }
 
     /// The stored resources in the form the plan reads.
@@ -149,15 +148,15 @@ impl ResourceStore {
     ) {
         let mut wanted = self.wanted.subscribe();
         loop {
-            let turn = *wanted.borrow_and_update();
-            if turn > *written.borrow() {
+            let version = *wanted.borrow_and_update();
+            if version > *written.borrow() {
                 let encoded = self.lock().to_checkpoint();
                 match encoded {
                     Ok(text) => write(&path, text).await,
                     Err(error) => tracing::error!(err = %error, "cannot encode checkpoint"),
                 }
                 // A failed write is not repeated before the next change, but nobody waits for ever.
-                written.send_replace(turn);
+                written.send_replace(version);
                 continue;
             }
             if cancel.is_cancelled() {

@@ -4,10 +4,10 @@
 //! operator can see changed, not at every try.
 
 use crate::metrics::resize::{ResizeMetrics, RetryTrigger};
-use crate::sources::desired::uid_of;
 use api::core::v1::{Container, Pod, PodCondition, ResourceClaim};
 use api::ids::PodUid;
 use api::machinery::api::resource::Quantity;
+use api::pod::PodExt;
 use engine::admission::Rejection;
 use engine::admission::resize::{INFEASIBLE, infeasible_detail};
 use engine::status::resize::{PendingReason, ResizeConditions};
@@ -109,7 +109,7 @@ impl Resizes {
         let Some(status) = &pod.status else { return };
         let conditions = ResizeConditions::from_status(status, self.clock.now());
         if let Ok(mut all) = self.by_pod.lock() {
-            all.entry(uid_of(pod)).or_insert(conditions);
+            all.entry(pod.uid()).or_insert(conditions);
         }
     }
 
@@ -123,10 +123,10 @@ impl Resizes {
         let (generation, now) = (pod.metadata.generation, self.clock.now());
         let had_waited =
             |c: &ResizeConditions| c.pending_reason() == Some(PendingReason::Deferred.as_str());
-        if self.read(&uid_of(pod), had_waited) {
+        if self.read(&pod.uid(), had_waited) {
             self.metrics.accepted_at_last(trigger);
         }
-        self.with(&uid_of(pod), |conditions| {
+        self.with(&pod.uid(), |conditions| {
             conditions.clear_pending();
             conditions.clear_in_progress();
             conditions.set_in_progress(None, generation, now);
@@ -146,7 +146,7 @@ impl Resizes {
             (PendingReason::Deferred, "ResizeDeferred")
         };
         let (generation, now) = (pod.metadata.generation, self.clock.now());
-        let due = self.with(&uid_of(pod), |conditions| {
+        let due = self.with(&pod.uid(), |conditions| {
             conditions.set_pending(reason, &refusal.message, generation, now)
         });
         if due {
@@ -160,8 +160,8 @@ impl Resizes {
     pub(crate) fn actuated(&self, pod: &Arc<Pod>, result: &Result<(), String>) {
         let (generation, now) = (pod.metadata.generation, self.clock.now());
         let error = result.as_ref().err().map(String::as_str);
-        let changed = self
-            .with(&uid_of(pod), |conditions| conditions.set_in_progress(error, generation, now));
+        let changed =
+            self.with(&pod.uid(), |conditions| conditions.set_in_progress(error, generation, now));
         if let (true, Some(error)) = (changed, error) {
             self.tell(pod, EventSeverity::Warning, "ResizeError", "Pod resize error", error);
         }
@@ -169,7 +169,7 @@ impl Resizes {
 
     /// The runtime has what was granted; says whether that is news.
     pub(crate) fn completed(&self, pod: &Arc<Pod>) -> bool {
-        let uid = uid_of(pod);
+        let uid = pod.uid();
         let generation = self.read(&uid, ResizeConditions::in_progress_generation);
         let news = self.with(&uid, ResizeConditions::clear_in_progress);
         if news {

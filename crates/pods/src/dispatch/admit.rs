@@ -1,11 +1,12 @@
 //! Judging pods: those that fit get a worker, those that do not are told so, and where others must end for one
 //! it waits for them.
 
+use super::requests::Wait;
 use super::{DispatchTask, Request};
 use crate::admission::Admitted;
 use crate::handle::overdue;
-use crate::sources::desired::uid_of;
 use api::core::v1::Pod;
+use api::pod::PodExt;
 use engine::admission::{Rejection, preempt};
 use engine::pod::life::{KillOptions, UpdateKind};
 use engine::status::{WAITING_FOR_DEVICES, held_back};
@@ -19,7 +20,7 @@ const SMALL_DELAY: Duration = Duration::from_secs(5);
 impl DispatchTask {
     /// Judges a pod that is new to us, or whose victims have gone.
     pub(super) async fn admit(&mut self, pod: Arc<Pod>) {
-        let uid = uid_of(&pod);
+        let uid = pod.uid();
         if let Some(what) = self.worth_waiting_for(&pod) {
             self.wait_for_devices(&pod, &what);
             return;
@@ -30,7 +31,7 @@ impl DispatchTask {
             Admitted::Yes => self.take_in(&pod),
             Admitted::After(victims, signal) if self.preempting.insert(uid.clone()) => {
                 timeline.note("waiting for room", format!("{} pods end", victims.len()));
-                self.preempt(&victims, signal, Request::Admit(uid));
+                self.preempt(&victims, signal, Request::Admit(uid, Wait::Room));
             }
             Admitted::After(..) => {
                 // Those that were asked to go had their time: the pod does not wait for their last bit.
@@ -44,13 +45,13 @@ impl DispatchTask {
 
     /// What a pod had better wait for before it is judged. It waits once, and not if it is to go.
     fn worth_waiting_for(&mut self, pod: &Pod) -> Option<String> {
-        let waited = self.late.remove(&uid_of(pod));
+        let waited = self.late.remove(&pod.uid());
         let goes = pod.metadata.deletion_timestamp.is_some();
-        if waited || goes { None } else { self.shared.placement.late(pod) }
+        if waited || goes { None } else { self.shared.placement.awaited_plugin(pod) }
     }
 
     fn wait_for_devices(&mut self, pod: &Arc<Pod>, what: &str) {
-        self.late.insert(uid_of(pod));
+        self.late.insert(pod.uid());
         self.shared.timelines.of(pod).note("waiting for devices", what);
         self.tell_wait(pod, what);
         self.judge_when_settled(pod, None);
@@ -59,12 +60,12 @@ impl DispatchTask {
     /// A device plugin does not answer: whoever does not need it goes first. It is told of once it is no small delay.
     fn wait_for_answer(&mut self, pod: &Arc<Pod>, what: String) {
         if pod.metadata.deletion_timestamp.is_some() {
-            self.shared.placement.abandon(uid_of(pod).as_str());
+            self.shared.placement.abandon(pod.uid().as_str());
             let message = format!("Allocate failed due to waiting for {what}, which is unexpected");
             self.refuse(pod, "UnexpectedAdmissionError", &message);
             return;
         }
-        self.late.insert(uid_of(pod));
+        self.late.insert(pod.uid());
         self.shared.timelines.of(pod).note("waiting for devices", what.clone());
         self.judge_when_settled(pod, Some(what));
     }
@@ -84,7 +85,7 @@ impl DispatchTask {
         let (again, shared, pod) = (self.again.clone(), Arc::clone(&self.shared), Arc::clone(pod));
         self.shared.tasks.spawn("late-devices", OnExit::Fine, async move {
             let token = shared.tasks.token();
-            let uid = uid_of(&pod);
+            let uid = pod.uid();
             let settled = async {
                 let settled = shared.placement.settled(&pod);
                 tokio::pin!(settled);
@@ -100,7 +101,7 @@ impl DispatchTask {
             // Cancel-safe: the pod is judged again after the next start.
             if token.run_until_cancelled(settled).await.is_some() {
                 // The task ends only with everything.
-                let _ = again.send(Request::Admit(uid)).await;
+                let _ = again.send(Request::Admit(uid, Wait::Devices)).await;
             }
         });
     }
@@ -110,16 +111,16 @@ impl DispatchTask {
         if pod.metadata.deletion_timestamp.is_none() {
             return;
         }
-        let (again, uid) = (self.again.clone(), uid_of(pod));
+        let (again, uid) = (self.again.clone(), pod.uid());
         self.shared.tasks.spawn("late-devices", OnExit::Fine, async move {
             // The task ends only with everything.
-            let _ = again.send(Request::Admit(uid)).await;
+            let _ = again.send(Request::Admit(uid, Wait::Devices)).await;
         });
     }
 
     fn take_in(&mut self, pod: &Arc<Pod>) {
         self.shared.timelines.of(pod).note("admitted", "");
-        self.preempting.remove(&uid_of(pod));
+        self.preempting.remove(&pod.uid());
         // What an earlier agent told of a wish that was granted since is over.
         self.change_wish(pod);
         // Whoever mounts may see the pod before its worker does.
@@ -128,7 +129,7 @@ impl DispatchTask {
     }
 
     fn refuse(&mut self, pod: &Arc<Pod>, reason: &str, message: &str) {
-        let uid = uid_of(pod);
+        let uid = pod.uid();
         self.preempting.remove(&uid);
         self.shared.timelines.of(pod).note("rejected", format!("{reason}: {message}"));
         self.rejected.insert(uid);

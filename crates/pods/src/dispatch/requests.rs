@@ -9,6 +9,15 @@ use ports::KillRequest;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
+/// What a pod that is still to be judged waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Others that must end for it.
+    Room,
+    /// Devices, or the answer of a device plugin.
+    Devices,
+}
+
 /// A request to the task.
 #[derive(Debug)]
 pub(crate) enum Request {
@@ -20,8 +29,8 @@ pub(crate) enum Request {
     },
     /// A readiness or device change wants this pod synced.
     Sync(PodUid),
-    /// The victims of this pod have gone, or its devices are there: judge it again.
-    Admit(PodUid),
+    /// What this pod waited for is over: judge it again.
+    Admit(PodUid, Wait),
     /// This pod still waits for an answer, in words: tell of it.
     Unanswered(PodUid, String),
     /// The victims of this pod's resize have gone: judge that again.
@@ -31,12 +40,19 @@ pub(crate) enum Request {
 impl DispatchTask {
     pub(super) async fn take_request(&mut self, request: Request) {
         match request {
-            Request::Admit(uid) => {
-                // It may have been judged since, because it is to go.
-                if let Some(pod) = self.desired.get(&uid).filter(|_| self.waits(&uid)).cloned() {
+            Request::Admit(uid, wait) => {
+                // It may have been judged since, because it is to go. And it may have to wait for the one after
+                // it waited for the other.
+                let waits = match wait {
+                    Wait::Room => self.preempting.contains(&uid),
+                    Wait::Devices => self.late.contains(&uid),
+                };
+                if let Some(pod) = self.desired.get(&uid).filter(|_| waits).cloned() {
                     self.admit(pod).await;
                 }
-                self.preempting.remove(&uid);
+                if wait == Wait::Room {
+                    self.preempting.remove(&uid);
+                }
             }
             Request::Unanswered(uid, what) => {
                 if let Some(pod) = self.desired.get(&uid).filter(|_| self.late.contains(&uid)) {
@@ -56,7 +72,7 @@ impl DispatchTask {
             Request::Kill { uid, request, answer } => {
                 let pod = self.desired.get(&uid).cloned().or_else(|| {
                     self.shared
-                        .lives
+                        .pod_states
                         .ask(|workers| workers.record(&uid).and_then(|r| r.pod().cloned()))
                 });
                 let result = match pod {
@@ -87,7 +103,7 @@ impl DispatchTask {
     }
 
     pub(super) fn end(&mut self, pod: &Arc<Pod>, options: KillOptions) -> oneshot::Receiver<()> {
-        let (signals, wait) = self.shared.lives.kill(self.allocated(pod), options);
+        let (signals, wait) = self.shared.pod_states.kill(self.allocated(pod), options);
         if let Some(signals) = signals {
             self.spawn_worker(pod, signals);
         }

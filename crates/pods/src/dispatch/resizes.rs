@@ -3,12 +3,11 @@
 use super::{DispatchTask, RESIZE_RETRY, Request, Room};
 use crate::admission::Admitted;
 use crate::metrics::resize::RetryTrigger;
-use crate::sources::desired::uid_of;
 use crate::sources::merge::Change;
 use api::core::v1::Pod;
+use api::pod::PodExt;
 use engine::admission::resize::{PendingResize, order};
 use engine::pod::life::UpdateKind;
-use engine::status::is_terminal;
 use std::sync::Arc;
 use tokio::time::Instant;
 
@@ -21,15 +20,11 @@ pub(super) fn trigger(changes: &[Change]) -> RetryTrigger {
         RetryTrigger::PodsAdded
     } else if any(|c| matches!(c, Change::Update(_) | Change::Delete(_))) {
         RetryTrigger::PodUpdated
-    } else if any(|c| matches!(c, Change::Reconcile(pod) if ended(pod))) {
+    } else if any(|c| matches!(c, Change::Reconcile(pod) if pod.is_terminal())) {
         RetryTrigger::PodTerminated
     } else {
         RetryTrigger::PodResized
     }
-}
-
-fn ended(pod: &Pod) -> bool {
-    is_terminal(pod.status.as_ref().and_then(|status| status.phase.as_deref()))
 }
 
 impl DispatchTask {
@@ -37,7 +32,7 @@ impl DispatchTask {
     fn note_wish(&mut self, pod: &Pod) -> bool {
         let differs = self.shared.allocated.applied_to(pod).is_some();
         if differs {
-            self.resizing.insert(uid_of(pod));
+            self.resizing.insert(pod.uid());
         }
         differs
     }
@@ -45,7 +40,7 @@ impl DispatchTask {
     /// Takes a new wish; one for what the pod has takes the old one back, also if that was refused for good.
     pub(super) fn change_wish(&mut self, pod: &Pod) {
         if !self.note_wish(pod) {
-            let uid = uid_of(pod);
+            let uid = pod.uid();
             self.resizing.remove(&uid);
             self.shared.resizes.settled(&uid);
         }
@@ -68,13 +63,13 @@ impl DispatchTask {
             .map(|(wished, allocated)| PendingResize {
                 wished,
                 allocated,
-                since: self.shared.resizes.pending_since(&uid_of(wished)),
+                since: self.shared.resizes.pending_since(&wished.uid()),
             })
             .collect();
-        self.resizing.retain(|uid| waiting.iter().any(|(pod, _)| uid_of(pod) == *uid));
+        self.resizing.retain(|uid| waiting.iter().any(|(pod, _)| pod.uid() == *uid));
         for index in order(&pending) {
             let Some((wished, allocated)) = waiting.get(index).cloned() else { continue };
-            let uid = uid_of(&wished);
+            let uid = wished.uid();
             if Arc::ptr_eq(&wished, &allocated) {
                 self.resizing.remove(&uid);
                 self.shared.resizes.settled(&uid);

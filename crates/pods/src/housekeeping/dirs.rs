@@ -2,6 +2,7 @@
 
 use crate::shared::Shared;
 use api::ids::PodUid;
+use engine::housekeeping::{Leftover, leftover};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Mutex;
@@ -29,19 +30,17 @@ pub(super) async fn remove_dead(
     let running = shared.view.all().borrow().clone();
     for name in names {
         let uid = PodUid::from(name.as_str());
-        let wanted = desired.contains(&uid) || known.contains(&uid);
-        if wanted || running.listed.contains_key(&uid) || shared.lives.life_of(&uid).is_some() {
-            continue;
-        }
-        let result = if shared.volumes.in_use(&uid) {
-            Err("volumes are still in use".to_owned())
-        } else {
-            shared.userns.release(&uid).await;
-            let path = root.join(&name);
-            let proc = shared.config.roots.proc.clone();
-            sys::blocking::run(move || remove_pod_dir(&proc, &path))
-                .await
-                .unwrap_or_else(|error| Err(error.to_string()))
+        let result = match leftover(super::traces(shared, &uid, (desired, known), &running)) {
+            Leftover::Keep => continue,
+            Leftover::WaitForVolumes => Err(DirStays::VolumesInUse),
+            Leftover::Remove => {
+                shared.userns.release(&uid).await;
+                let path = root.join(&name);
+                let proc = shared.config.roots.proc.clone();
+                sys::blocking::run_for_pod(&name, move || remove_pod_dir(&proc, &path))
+                    .await
+                    .unwrap_or_else(|error| Err(error.into()))
+            }
         };
         let Ok(mut stuck) = stuck.lock() else { return };
         match result {
@@ -49,7 +48,8 @@ pub(super) async fn remove_dead(
                 stuck.remove(&uid);
                 tracing::info!(podUID = %uid, "removed the folder of a pod that is gone");
             }
-            Err(reason) => {
+            Err(stays) => {
+                let reason = stays.to_string();
                 if stuck.get(&uid) != Some(&reason) {
                     tracing::warn!(podUID = %uid, err = reason, "the folder of a pod that is gone stays");
                     stuck.insert(uid, reason);
@@ -60,7 +60,18 @@ pub(super) async fn remove_dead(
 }
 
 /// Removes a pod's folder; a mount anywhere below stops it before anything is lost.
-fn remove_pod_dir(proc: &Path, path: &Path) -> Result<(), String> {
+fn remove_pod_dir(proc: &Path, path: &Path) -> Result<(), DirStays> {
     let all = sys::removal::Contents::Everything;
-    sys::removal::remove_tree(proc, path, all).map_err(|error| error.to_string())
+    Ok(sys::removal::remove_tree(proc, path, all)?)
+}
+
+/// Why a folder stays.
+#[derive(Debug, thiserror::Error)]
+enum DirStays {
+    #[error("volumes are still in use")]
+    VolumesInUse,
+    #[error(transparent)]
+    Removal(#[from] sys::removal::RemoveError),
+    #[error(transparent)]
+    Blocking(#[from] sys::blocking::BlockingError),
 }

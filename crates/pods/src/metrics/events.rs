@@ -40,7 +40,7 @@ impl EventMetrics {
     }
 
     /// An event of that moment (nanoseconds of the epoch) came in at `now`.
-    pub(crate) fn late(&self, created: i64, now: Timestamp) {
+    pub(crate) fn awaited_plugin(&self, created: i64, now: Timestamp) {
         let passed = now.as_nanosecond() - i128::from(created);
         #[expect(clippy::cast_precision_loss, reason = "a duration for a histogram")]
         self.latency.observe(&[], passed.max(0) as f64 / 1e9);

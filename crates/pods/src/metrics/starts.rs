@@ -72,6 +72,7 @@ const HTTP_FALLBACKS: Desc = Desc::alpha(
     "The number of times lifecycle handlers successfully fell back to http from https.",
 );
 /// Counters of starts.
+/// Many fields: one for each metric.
 #[derive(Debug, Clone)]
 pub(crate) struct StartMetrics {
     sandbox: HistogramFamily,

@@ -1,15 +1,16 @@
 //! The task of one probe.
 
 use super::{ProbeKey, ProberHandle, ProberParts};
-use crate::probe_client::ProbeAnswer;
-use crate::probe_client::action::{self, resolve_port};
-use crate::probe_client::http::{self, headers_with_defaults};
-use crate::probe_client::{grpc, tcp};
-use api::core::v1::{Container, Pod, PodStatus, Probe};
+use api::core::v1::{Container, ContainerStatus, Pod, PodStatus, Probe};
 use api::ids::ContainerId;
+use api::pod::PodExt;
 use engine::probe::worker::{Move, ProbeWorker, ResultChange, Run, Step, WorkerView};
 use engine::request::expand::{expand, unresolved};
 use ports::{EventSeverity, EventTarget, NodeEvent};
+use probes::ProbeAnswer;
+use probes::action::{self, resolve_port};
+use probes::http::{self, headers_with_defaults};
+use probes::{Names, grpc, tcp};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -72,7 +73,7 @@ impl ProbeRun {
     async fn step(&mut self) -> bool {
         let status = self.parts.status.get(&self.key.pod);
         self.resume(status.as_deref());
-        let results = self.parts.store.results();
+        let results = self.parts.store.results(&self.ids(status.as_deref()));
         let view = WorkerView {
             pod: &self.pod,
             status: status.as_deref(),
@@ -103,19 +104,25 @@ impl ProbeRun {
         true
     }
 
+    /// The containers that this probe may be about.
+    fn ids(&self, status: Option<&PodStatus>) -> Vec<ContainerId> {
+        let shown = self.shown(status).and_then(engine::status::bare_id);
+        shown.into_iter().chain(self.worker.watching().cloned()).collect()
+    }
+
+    /// The container's entry in a status.
+    fn shown<'a>(&self, status: Option<&'a PodStatus>) -> Option<&'a ContainerStatus> {
+        let lists = status.map(|s| [&s.container_statuses, &s.init_container_statuses]);
+        let mut entries = lists.into_iter().flatten().flatten().flatten();
+        entries.find(|entry| entry.name == self.container.name)
+    }
+
     /// A first look after our restart goes on from what was counted before.
     fn resume(&mut self, status: Option<&PodStatus>) {
         if self.worker.watching().is_some() {
             return;
         }
-        let lists = status.map(|s| [&s.container_statuses, &s.init_container_statuses]);
-        let entry = lists
-            .into_iter()
-            .flatten()
-            .flatten()
-            .flatten()
-            .find(|entry| entry.name == self.container.name);
-        if let Some(id) = entry.and_then(engine::status::bare_id) {
+        if let Some(id) = self.shown(status).and_then(engine::status::bare_id) {
             self.parts.store.resume(&mut self.worker, &id);
         }
     }
@@ -197,12 +204,12 @@ impl ProbeRun {
                 .map(|header| (header.name.clone(), header.value.clone()))
                 .collect();
             let headers = headers_with_defaults(&given, &self.parts.user_agent);
-            return http::probe(&target, &headers, limit).await.unless_ours();
+            return http::probe(&self.names(), &target, &headers, limit).await.unless_ours();
         }
         if let Some(socket) = &self.probe.tcp_socket {
             let host = socket.host.as_deref().filter(|h| !h.is_empty()).unwrap_or(ip);
             return match resolve_port(&socket.port, &self.container) {
-                Ok(port) => tcp::probe(host, port, limit).await.unless_ours(),
+                Ok(port) => tcp::probe(&self.names(), host, port, limit).await.unless_ours(),
                 Err(error) => ProbeAnswer::error(error),
             };
         }
@@ -215,9 +222,13 @@ impl ProbeRun {
         }
         ProbeAnswer::error(format!(
             "missing probe handler for {}:{}",
-            crate::shared::format_pod(&self.pod),
+            self.pod.display_name(),
             self.container.name
         ))
+    }
+
+    fn names(&self) -> Names {
+        Names::of(&self.parts.names, self.key.pod.as_str())
     }
 
     async fn exec(&self, id: &ContainerId, command: &[String], limit: Duration) -> ProbeAnswer {

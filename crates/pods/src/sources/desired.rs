@@ -1,32 +1,10 @@
 //! Pods that should run, and which mirror pod belongs to which static pod.
 
-use super::merge::{ANNOTATION_MIRROR, ANNOTATION_SOURCE, annotation};
 use api::core::v1::Pod;
 use api::ids::PodUid;
+use api::pod::PodExt;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Whether the pod comes from a file or URL.
-pub(crate) fn is_static(pod: &Pod) -> bool {
-    annotation(pod, ANNOTATION_SOURCE).is_some_and(|source| source != "api")
-}
-
-/// Whether the object is the API's image of a static pod.
-pub(crate) fn is_mirror(pod: &Pod) -> bool {
-    annotation(pod, ANNOTATION_MIRROR).is_some()
-}
-
-/// The pod's UID.
-pub(crate) fn uid_of(pod: &Pod) -> PodUid {
-    PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default())
-}
-
-/// `name_namespace`, the key that joins static and mirror pods.
-pub(crate) fn full_name(pod: &Pod) -> String {
-    let meta = &pod.metadata;
-    let part = |text: &Option<String>| text.clone().unwrap_or_default();
-    format!("{}_{}", part(&meta.name), part(&meta.namespace))
-}
 
 /// The desired pods (`kubelet: podManager`).
 #[derive(Debug, Default)]
@@ -42,29 +20,29 @@ pub(crate) struct DesiredPods {
 impl DesiredPods {
     /// Adds or replaces a pod or mirror pod.
     pub(crate) fn upsert(&mut self, pod: &Arc<Pod>) {
-        let name = full_name(pod);
-        if is_mirror(pod) {
+        let name = pod.full_name();
+        if pod.is_mirror() {
             self.mirrors.insert(name, Arc::clone(pod));
         } else {
-            if is_static(pod) {
-                self.shown.insert(name.clone(), uid_of(pod));
+            if pod.is_static() {
+                self.shown.insert(name.clone(), pod.uid());
             }
-            self.by_name.insert(name, uid_of(pod));
-            self.pods.insert(uid_of(pod), Arc::clone(pod));
+            self.by_name.insert(name, pod.uid());
+            self.pods.insert(pod.uid(), Arc::clone(pod));
         }
     }
 
     /// Takes a pod or mirror pod out.
     pub(crate) fn remove(&mut self, pod: &Pod) {
-        let name = full_name(pod);
-        if is_mirror(pod) {
+        let name = pod.full_name();
+        if pod.is_mirror() {
             if self.mirrors.get(&name).is_some_and(|m| m.metadata.uid == pod.metadata.uid) {
                 self.mirrors.remove(&name);
                 self.forget_shown(&name);
             }
             return;
         }
-        let uid = uid_of(pod);
+        let uid = pod.uid();
         if self.by_name.get(&name) == Some(&uid) {
             self.by_name.remove(&name);
         }
@@ -91,15 +69,15 @@ impl DesiredPods {
     /// The mirror of a static pod, if the API has one. A pod that another one of its name has
     /// replaced has none: its end must not show as the other's status.
     pub(crate) fn mirror_of(&self, pod: &Pod) -> Option<&Arc<Pod>> {
-        let name = full_name(pod);
-        let shows_this = self.shown.get(&name) == Some(&uid_of(pod));
-        self.mirrors.get(&name).filter(|_| is_static(pod) && shows_this)
+        let name = pod.full_name();
+        let shows_this = self.shown.get(&name) == Some(&pod.uid());
+        self.mirrors.get(&name).filter(|_| pod.is_static() && shows_this)
     }
 
     /// The static pod behind a mirror.
     pub(crate) fn static_of(&self, mirror: &Pod) -> Option<&Arc<Pod>> {
-        let uid = self.by_name.get(&full_name(mirror))?;
-        self.pods.get(uid).filter(|pod| is_static(pod))
+        let uid = self.by_name.get(&mirror.full_name())?;
+        self.pods.get(uid).filter(|pod| pod.is_static())
     }
 
     /// How many mirror pods there are.
@@ -120,6 +98,7 @@ impl DesiredPods {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use api::pod::{MIRROR_ANNOTATION, SOURCE_ANNOTATION};
 
     fn pod(uid: &str, annotations: &[(&str, &str)]) -> Arc<Pod> {
         let mut pod = Pod::default();
@@ -133,8 +112,8 @@ mod tests {
 
     #[test]
     fn static_and_mirror_pods_find_each_other_by_name() {
-        let fixed = pod("s", &[(ANNOTATION_SOURCE, "file")]);
-        let mirror = pod("m", &[(ANNOTATION_SOURCE, "api"), (ANNOTATION_MIRROR, "s")]);
+        let fixed = pod("s", &[(SOURCE_ANNOTATION, "file")]);
+        let mirror = pod("m", &[(SOURCE_ANNOTATION, "api"), (MIRROR_ANNOTATION, "s")]);
         let mut desired = DesiredPods::default();
         desired.upsert(&mirror);
         assert_eq!(desired.orphaned_mirrors().len(), 1);
@@ -154,9 +133,9 @@ mod tests {
 
     #[test]
     fn removing_an_old_version_keeps_the_name_of_the_new_one() {
-        let old = pod("1", &[(ANNOTATION_SOURCE, "file")]);
-        let new = pod("2", &[(ANNOTATION_SOURCE, "file")]);
-        let mirror = pod("m", &[(ANNOTATION_MIRROR, "1")]);
+        let old = pod("1", &[(SOURCE_ANNOTATION, "file")]);
+        let new = pod("2", &[(SOURCE_ANNOTATION, "file")]);
+        let mirror = pod("m", &[(MIRROR_ANNOTATION, "1")]);
         let mut desired = DesiredPods::default();
         desired.upsert(&old);
         desired.upsert(&new);
@@ -168,9 +147,9 @@ mod tests {
     }
     #[test]
     fn a_mirror_shows_the_newest_static_pod_of_its_name_and_no_other() {
-        let old = pod("1", &[(ANNOTATION_SOURCE, "file")]);
-        let new = pod("2", &[(ANNOTATION_SOURCE, "file")]);
-        let mirror = pod("m", &[(ANNOTATION_MIRROR, "1")]);
+        let old = pod("1", &[(SOURCE_ANNOTATION, "file")]);
+        let new = pod("2", &[(SOURCE_ANNOTATION, "file")]);
+        let mirror = pod("m", &[(MIRROR_ANNOTATION, "1")]);
         let mut desired = DesiredPods::default();
         desired.upsert(&old);
         desired.upsert(&mirror);

@@ -7,7 +7,7 @@
 use super::SourceReport;
 use super::manifest::{self, MAX_MANIFEST_BYTES, Manifest};
 use super::statics::{Origin, StaticPods};
-use crate::probe_client::http::{HttpClient, HttpFetch};
+use probes::http::{HttpClient, HttpFetch};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;

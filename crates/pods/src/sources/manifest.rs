@@ -4,6 +4,7 @@
 //! alias bombs and deep nesting end in an error, not in memory.
 
 use api::core::v1::Pod;
+use api::pod::PodExt;
 use serde_json::Value;
 use serde_path_to_error::Segment;
 
@@ -122,7 +123,7 @@ fn pod_from_value(mut value: Value, bytes: &[u8]) -> Result<Pod, ManifestError> 
         let path = error.path().to_string();
         ManifestError::Field { line, path, reason: error.into_inner().to_string() }
     })?;
-    if pod.metadata.name.as_deref().unwrap_or_default().is_empty() {
+    if pod.name_str().is_empty() {
         return Err(ManifestError::NoName);
     }
     Ok(pod)

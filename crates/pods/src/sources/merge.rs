@@ -6,15 +6,12 @@
 
 use api::core::v1::Pod;
 use api::ids::PodUid;
+use api::pod::{MIRROR_ANNOTATION, PodExt, SEEN_ANNOTATION, SOURCE_ANNOTATION};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use ports::PodSource;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-pub(crate) const ANNOTATION_SOURCE: &str = "kubernetes.io/config.source";
-pub(crate) const ANNOTATION_SEEN: &str = "kubernetes.io/config.seen";
-pub(crate) const ANNOTATION_MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// One change of what should run.
 #[derive(Debug, Clone, PartialEq)]
@@ -79,7 +76,7 @@ impl MergeState {
                 merged.duplicates.push(Arc::clone(pod));
                 continue;
             }
-            let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
+            let uid = pod.uid();
             let given = Arc::clone(pod);
             let Some(old) = known.get(&uid) else {
                 let marked = Arc::new(marked(pod, source, &seen_text(now, TimeZone::system())));
@@ -91,7 +88,7 @@ impl MergeState {
                 next.insert(uid, old.clone());
                 continue;
             }
-            let seen = annotation(&old.marked, ANNOTATION_SEEN).unwrap_or_default();
+            let seen = old.marked.annotation(SEEN_ANNOTATION).unwrap_or_default();
             let marked = if !same_wish(&old.marked, pod) {
                 let pod = Arc::new(marked(pod, source, seen));
                 let deleting = pod.metadata.deletion_timestamp.is_some();
@@ -118,11 +115,6 @@ impl MergeState {
     }
 }
 
-/// A pod's annotation.
-pub(crate) fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
-    pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
-}
-
 /// `config.seen` in Go's `RFC3339Nano` with all nine digits, by the node's own clock.
 fn seen_text(now: Timestamp, zone: TimeZone) -> String {
     let local = now.to_zoned(zone);
@@ -136,8 +128,8 @@ fn marked(pod: &Pod, source: PodSource, seen: &str) -> Pod {
     let mut pod = pod.clone();
     pod.metadata.managed_fields = None;
     let annotations = pod.metadata.annotations.get_or_insert_default();
-    annotations.insert(ANNOTATION_SOURCE.to_owned(), source.as_str().to_owned());
-    annotations.insert(ANNOTATION_SEEN.to_owned(), seen.to_owned());
+    annotations.insert(SOURCE_ANNOTATION.to_owned(), source.as_str().to_owned());
+    annotations.insert(SEEN_ANNOTATION.to_owned(), seen.to_owned());
     pod
 }
 
@@ -150,7 +142,7 @@ fn same_wish(a: &Pod, b: &Pod) -> bool {
 }
 
 fn foreign_annotations(pod: &Pod) -> impl Iterator<Item = (&String, &String)> {
-    let local = [ANNOTATION_SOURCE, ANNOTATION_SEEN, ANNOTATION_MIRROR];
+    let local = [SOURCE_ANNOTATION, SEEN_ANNOTATION, MIRROR_ANNOTATION];
     pod.metadata.annotations.iter().flatten().filter(move |(key, _)| !local.contains(&key.as_str()))
 }
 
@@ -219,7 +211,7 @@ mod tests {
         assert_eq!(kinds(&merged), [("reconcile", "1".to_owned())]);
         let Change::Reconcile(pod) = &merged.changes[0] else { panic!() };
         let first = seen_text(at(0), TimeZone::system());
-        assert_eq!(annotation(pod, ANNOTATION_SEEN), Some(first.as_str()));
+        assert_eq!(pod.annotation(SEEN_ANNOTATION), Some(first.as_str()));
         let again = state.merge(PodSource::Api, vec![Arc::new(changed)], at(10));
         assert_eq!(again, Merged::default());
     }
@@ -239,10 +231,10 @@ mod tests {
         let mut state = MergeState::default();
         let mut lying = pod("1", "a");
         lying.metadata.annotations =
-            Some([(ANNOTATION_SOURCE.to_owned(), "file".to_owned())].into());
+            Some([(SOURCE_ANNOTATION.to_owned(), "file".to_owned())].into());
         let merged = state.merge(PodSource::Api, vec![Arc::new(lying)], at(0));
         let Change::Add(pod) = &merged.changes[0] else { panic!() };
-        assert_eq!(annotation(pod, ANNOTATION_SOURCE), Some("api"));
+        assert_eq!(pod.annotation(SOURCE_ANNOTATION), Some("api"));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 use crate::view::ListedPod;
 use api::core::v1::Pod;
 use api::ids::PodUid;
+use api::pod::PodExt;
 use engine::static_pod::{self, StaticOrigin, StaticPodError, StaticSettings};
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -85,7 +86,7 @@ impl StaticPods {
         let found = self.running.iter().find(|(_, running)| is_same(pod, running, modified))?;
         let uid = found.0.to_string();
         tracing::info!(
-            pod = %crate::shared::format_name(pod), podUID = %uid,
+            pod = %pod.key(), podUID = %uid,
             "taking over a running static pod"
         );
         self.adopted.insert(own, uid.clone());
@@ -111,10 +112,10 @@ impl StaticPods {
 fn is_same(pod: &Pod, running: &ListedPod, modified: Timestamp) -> bool {
     let seen = running
         .annotations
-        .get(super::merge::ANNOTATION_SEEN)
+        .get(api::pod::SEEN_ANNOTATION)
         .and_then(|seen| seen.parse::<Timestamp>().ok());
     let from_file =
-        running.annotations.get(super::merge::ANNOTATION_SOURCE).is_some_and(|s| s == "file");
+        running.annotations.get(api::pod::SOURCE_ANNOTATION).is_some_and(|s| s == "file");
     let named = pod.metadata.name.as_deref() == Some(running.name.as_str())
         && pod.metadata.namespace.as_deref() == Some(running.namespace.as_str());
     let Some(spec) = pod.spec.as_ref() else { return false };
@@ -153,11 +154,8 @@ mod tests {
             namespace: "default".into(),
             alive: true,
             annotations: [
-                (
-                    super::super::merge::ANNOTATION_SEEN.into(),
-                    "2026-01-01T00:00:10.000000000Z".into(),
-                ),
-                (super::super::merge::ANNOTATION_SOURCE.into(), "file".into()),
+                (api::pod::SEEN_ANNOTATION.into(), "2026-01-01T00:00:10.000000000Z".into()),
+                (api::pod::SOURCE_ANNOTATION.into(), "file".into()),
             ]
             .into(),
             hashes: [("etcd".into(), hash)].into(),

@@ -5,6 +5,7 @@
 
 use api::core::v1::Pod;
 use api::ids::PodUid;
+use api::pod::PodExt;
 use engine::static_pod::{mirror_of, mirror_plan};
 use ports::{NodeViews, PodApi, PodApiError};
 use std::sync::Arc;
@@ -38,12 +39,12 @@ impl Mirrors {
         new.metadata.uid = None;
         new.metadata.resource_version = None;
         match api.create(&new).await {
-            Ok(_) => tracing::info!(pod = %crate::shared::format_name(pod), "created mirror pod"),
+            Ok(_) => tracing::info!(pod = %pod.key(), "created mirror pod"),
             Err(PodApiError::Conflict(reason)) => {
-                tracing::debug!(pod = %crate::shared::format_name(pod), err = reason, "mirror pod exists");
+                tracing::debug!(pod = %pod.key(), err = reason, "mirror pod exists");
             }
             Err(error) => {
-                tracing::error!(pod = %crate::shared::format_name(pod), err = %error, "cannot create mirror pod");
+                tracing::error!(pod = %pod.key(), err = %error, "cannot create mirror pod");
             }
         }
     }
@@ -59,7 +60,7 @@ impl Mirrors {
             Ok(()) => true,
             Err(PodApiError::NotFound(_) | PodApiError::Conflict(_)) => false,
             Err(error) => {
-                tracing::error!(pod = %crate::shared::format_name(mirror), err = %error, "cannot delete mirror pod");
+                tracing::error!(pod = %mirror.key(), err = %error, "cannot delete mirror pod");
                 false
             }
         }

@@ -1,16 +1,16 @@
 //! Sending statuses to the API server.
 //!
 //! Promises: one write per pod at a time, several pods at once, final phases before readiness before the
-//! rest; only the newest version is sent; a pod is removed from the API only after its containers,
+//! rest; only the newest version is sent; what somebody else made of a status is set right as soon as
+//! the API shows it, and then more and more slowly as long as they go on; a pod is removed from the API only after its containers,
 //! volumes and cgroup are gone, and only if it is still the same pod.
 
 use super::StatusCache;
-use crate::lives::Lives;
-use crate::sources::desired::{is_static, uid_of};
+use crate::pod_states::PodStates;
 use api::core::v1::{Pod, PodStatus};
 use api::ids::PodUid;
+use api::pod::{PodExt, PodStatusExt};
 use engine::status::cache::Cached;
-use engine::status::is_terminal;
 use engine::status::merge::{differs, may_be_deleted, merge};
 use engine::status::patch::status_patch;
 use futures::StreamExt;
@@ -24,10 +24,14 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// How often everything is compared (`kubelet: syncPeriod`).
+/// How often everything is compared (`kubelet: syncPeriod`), and the longest pause between two
+/// corrections of one status.
 const COMPARE: Duration = Duration::from_secs(10);
 /// Writes under way at the same time.
-const PARALLEL: usize = 8;
+const PARALLEL: usize = 16;
+/// How long the watch may still show an object as it was before a write of ours. After that an older resource version
+/// is no delay: the API server's data was restored from a backup, and what it shows is what it has.
+const WATCH_DELAY: Duration = Duration::from_secs(30);
 /// How long a write may take.
 const LIMIT: Duration = Duration::from_secs(30);
 /// How long the last writes may take when everything ends.
@@ -38,6 +42,48 @@ const FLUSH: Duration = Duration::from_secs(3);
 struct Sent {
     version: u64,
     ready: bool,
+    /// The object's resource version after the write; see [`WATCH_DELAY`] for objects that are older.
+    resource_version: Option<u64>,
+    at: Instant,
+    /// Corrections in a row: sent though the status was not newer.
+    corrections: u32,
+}
+
+impl Sent {
+    /// There is no object any more that could show it.
+    fn unseen(version: u64) -> Self {
+        let (ready, resource_version) = (false, Some(u64::MAX));
+        Self { version, ready, resource_version, at: Instant::now(), corrections: 0 }
+    }
+
+    /// Corrections in a row after another one: peace in between ends the row.
+    fn corrections_now(&self) -> u32 {
+        if self.at.elapsed() > COMPARE * 3 { 1 } else { self.corrections.saturating_add(1) }
+    }
+
+    /// When a correction may follow.
+    fn next_correction(&self) -> Instant {
+        match self.corrections {
+            0 => self.at,
+            n => self.at + Duration::from_secs(1 << (n - 1).min(4)).min(COMPARE),
+        }
+    }
+
+    /// Whether the object is as it was before this write, because the watch has not shown the write yet.
+    fn is_after(&self, api_pod: &Pod) -> bool {
+        match (self.resource_version, resource_version(api_pod)) {
+            (Some(sent), Some(seen)) => seen < sent && self.at.elapsed() < WATCH_DELAY,
+            _ => false,
+        }
+    }
+}
+
+/// What a comparison of an API object with a version of a status came to.
+#[derive(Debug)]
+struct Compared {
+    api_pod: Arc<Pod>,
+    version: u64,
+    lacking: bool,
 }
 
 /// Order of writes.
@@ -57,6 +103,8 @@ struct Write {
     pod: Arc<Pod>,
     cached: Cached,
     could_run: bool,
+    /// The API has this version already, or what somebody made of it.
+    corrects: bool,
 }
 
 #[derive(Debug)]
@@ -67,7 +115,8 @@ struct Done {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Written {
-    Sent,
+    /// The API has it, at this resource version.
+    Sent(Option<u64>),
     Deleted,
     Gone,
 }
@@ -78,7 +127,7 @@ pub(crate) struct PublisherTask {
     pub(crate) api: Arc<dyn PodApi>,
     pub(crate) status: StatusCache,
     pub(crate) pods: watch::Receiver<PodsSnapshot>,
-    pub(crate) lives: Lives,
+    pub(crate) pod_states: PodStates,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) timelines: crate::shared::Timelines,
     pub(crate) metrics: crate::metrics::PodMetrics,
@@ -90,13 +139,40 @@ struct Progress {
     sent: BTreeMap<PodUid, Sent>,
     busy: BTreeSet<PodUid>,
     failures: BTreeMap<PodUid, (u32, Instant)>,
+    /// By UID of the API object: neither side changes often.
+    compared: BTreeMap<PodUid, Compared>,
+    /// Pods that are still to be looked at in this round of the comparison.
+    audit: BTreeSet<PodUid>,
+    /// When the next correction is due that had to wait.
+    correction: Option<Instant>,
 }
 
 impl Progress {
     /// When a write that failed may be tried again. What was due by `now` has been looked at: it is
     /// under way, waits for room, or is wanted no more, so it must not wake us again.
     fn next_try(&self, now: Instant) -> Option<Instant> {
-        self.failures.values().map(|(_, at)| *at).filter(|at| *at > now).min()
+        let failed = self.failures.values().map(|(_, at)| *at);
+        failed.chain(self.correction).filter(|at| *at > now).min()
+    }
+
+    /// Whether the API's object lacks something of this status, by the newest that is known of both.
+    fn lacks(&mut self, pod: &Pod, api_pod: &Arc<Pod>, cached: &Cached) -> bool {
+        let api_uid = api_pod.uid();
+        match self.compared.get(&api_uid) {
+            Some(known)
+                if Arc::ptr_eq(&known.api_pod, api_pod) && known.version == cached.version =>
+            {
+                known.lacking
+            }
+            _ => {
+                let shown = api_pod.status.clone().unwrap_or_default();
+                let lacking =
+                    may_be_deleted(api_pod, cached) || differs(pod, &shown, &cached.status);
+                let (api_pod, version) = (Arc::clone(api_pod), cached.version);
+                self.compared.insert(api_uid, Compared { api_pod, version, lacking });
+                lacking
+            }
+        }
     }
 }
 
@@ -108,22 +184,21 @@ impl PublisherTask {
         compare.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut progress = Progress::default();
         let mut writes: FuturesUnordered<BoxFuture<'static, Done>> = FuturesUnordered::new();
-        let mut everything = false;
         loop {
             let room = PARALLEL.saturating_sub(writes.len());
             let now = Instant::now();
-            for write in self.wanted(&progress, everything, now).into_iter().take(room) {
+            for write in self.wanted(&mut progress, now).into_iter().take(room) {
                 progress.busy.insert(write.uid.clone());
+                progress.audit.remove(&write.uid);
                 writes.push(Box::pin(send(Arc::clone(&self.api), write, self.clock.now())));
             }
-            everything = false;
             let retry = progress.next_try(now);
             tokio::select! {
                 () = cancel.cancelled() => break, // cancel-safe: a token
                 Ok(()) = changed.changed() => {} // cancel-safe: a watch
                 Ok(()) = pods.changed() => {} // cancel-safe: a watch
                 _ = compare.tick() => { // cancel-safe: documented by tokio
-                    everything = true;
+                    progress.audit = self.status.all().into_iter().map(|(uid, ..)| uid).collect();
                     progress.failures.retain(|uid, _| self.status.get(uid).is_some());
                 }
                 () = crate::shared::until(retry) => {} // cancel-safe: a timer
@@ -135,7 +210,8 @@ impl PublisherTask {
             while let Some(done) = writes.next().await {
                 self.done(&mut progress, done);
             }
-            for write in self.wanted(&progress, false, Instant::now()) {
+            progress.audit.clear();
+            for write in self.wanted(&mut progress, Instant::now()) {
                 let done = send(Arc::clone(&self.api), write, self.clock.now()).await;
                 self.done(&mut progress, done);
             }
@@ -145,20 +221,23 @@ impl PublisherTask {
     }
 
     /// Writes to make now, most urgent first.
-    fn wanted(&self, progress: &Progress, everything: bool, now: Instant) -> Vec<Write> {
+    fn wanted(&self, progress: &mut Progress, now: Instant) -> Vec<Write> {
         let snapshot = self.pods.borrow().clone();
         let mut writes = Vec::new();
+        let mut compared = BTreeSet::new();
+        progress.correction = None;
         for (uid, pod, cached) in self.status.all() {
             if progress.busy.contains(&uid)
                 || progress.failures.get(&uid).is_some_and(|(_, at)| *at > now)
             {
                 continue;
             }
+            let audited = progress.audit.contains(&uid);
             let entry = snapshot.pods.get(&uid);
-            let api_pod = if is_static(&pod) {
+            let api_pod = if pod.is_static() {
                 match entry.and_then(|e| e.mirror.clone()) {
                     // Its worker goes on from what the mirror shows before we write to it.
-                    Some(mirror) if !everything && !self.status.is_own(&uid, Some(&mirror)) => {
+                    Some(mirror) if !audited && !self.status.is_own(&uid, Some(&mirror)) => {
                         continue;
                     }
                     Some(mirror) => mirror,
@@ -168,27 +247,39 @@ impl PublisherTask {
             } else {
                 entry.map_or_else(|| Arc::clone(&pod), |e| Arc::clone(&e.pod))
             };
-            let api_uid = uid_of(&api_pod);
-            let sent = progress.sent.get(&api_uid);
+            let api_uid = api_pod.uid();
+            let sent = progress.sent.get(&api_uid).copied();
+            let in_api = entry.is_some_and(|e| e.mirror.is_some() || e.given.is_some());
             let newer = sent.is_none_or(|sent| sent.version < cached.version);
-            let lacking = everything
-                && (may_be_deleted(&api_pod, &cached)
-                    || differs(&pod, &api_pod.status.clone().unwrap_or_default(), &cached.status));
-            if !newer && !lacking {
-                continue;
+            if !newer {
+                compared.insert(api_uid.clone());
+                let lacking = in_api
+                    && !sent.is_some_and(|sent| sent.is_after(&api_pod))
+                    && progress.lacks(&pod, &api_pod, &cached);
+                let due = sent.map(|sent| sent.next_correction()).filter(|at| *at > now);
+                if !lacking || due.is_some() {
+                    let waits = due.filter(|_| lacking);
+                    progress.correction = progress.correction.into_iter().chain(waits).min();
+                    progress.audit.remove(&uid);
+                    continue;
+                }
             }
             let ready = is_ready(&cached.status);
-            let lane = if cached.finished || is_terminal(cached.status.phase.as_deref()) {
+            let lane = if cached.finished || cached.status.is_terminal() {
                 Lane::Terminal
-            } else if sent.is_none_or(|sent| sent.ready != ready) {
+            } else if sent.is_none_or(|sent| sent.ready != ready) || shows_ready(&api_pod) != ready
+            {
                 Lane::Readiness
             } else {
                 Lane::Other
             };
-            let could_run = self.lives.ask(|workers| workers.could_have_running_containers(&uid));
-            writes.push(Write { lane, uid, api_uid, pod, cached, could_run });
+            let could_run =
+                self.pod_states.ask(|workers| workers.could_have_running_containers(&uid));
+            writes.push(Write { lane, uid, api_uid, pod, cached, could_run, corrects: !newer });
         }
-        writes.sort_by_key(|write| write.lane);
+        progress.compared.retain(|uid, _| compared.contains(uid));
+        // Of those in one lane who wait to be seen ready come first: others send requests to them.
+        writes.sort_by_key(|write| (write.lane, !is_ready(&write.cached.status)));
         writes
     }
 
@@ -196,19 +287,25 @@ impl PublisherTask {
         let Done { write, result } = done;
         progress.busy.remove(&write.uid);
         if result.is_ok() {
-            self.status.told(&write.uid, write.cached.version);
+            self.status.acknowledged(&write.uid, write.cached.version);
         }
         let timeline = self.timelines.of(&write.pod);
         match result {
-            Ok(Written::Sent) => {
+            Ok(Written::Sent(resource_version)) => {
                 progress.failures.remove(&write.uid);
                 let took = self.clock.now().duration_since(write.cached.since);
                 self.metrics.status_sync.observe(&[], took.as_secs_f64());
                 self.metrics.starts.note(|startups| {
                     startups.status_sent(&write.api_uid, &write.cached.status);
                 });
-                let ready = is_ready(&write.cached.status);
-                let sent = Sent { version: write.cached.version, ready };
+                let before = progress.sent.get(&write.api_uid).filter(|_| write.corrects);
+                let sent = Sent {
+                    version: write.cached.version,
+                    ready: is_ready(&write.cached.status),
+                    resource_version,
+                    at: Instant::now(),
+                    corrections: before.map_or(0, Sent::corrections_now),
+                };
                 progress.sent.insert(write.api_uid, sent);
                 timeline.note("status sent", write.cached.status.phase.clone().unwrap_or_default());
             }
@@ -219,12 +316,11 @@ impl PublisherTask {
             Ok(Written::Gone) => {
                 // Not ours any more; housekeeping drops the status with the pod.
                 progress.failures.remove(&write.uid);
-                let sent = Sent { version: write.cached.version, ready: false };
-                progress.sent.insert(write.api_uid, sent);
+                progress.sent.insert(write.api_uid, Sent::unseen(write.cached.version));
             }
             Err(error) => {
                 let tries = progress.failures.get(&write.uid).map_or(0, |(tries, _)| *tries);
-                let pause = Duration::from_secs(1 << tries.min(3)).min(COMPARE);
+                let pause = pause_after(&error, tries);
                 tracing::warn!(podUID = %write.uid, err = %error, "cannot send pod status");
                 timeline.note("status not sent", error.to_string());
                 progress.failures.insert(write.uid, (tries + 1, Instant::now() + pause));
@@ -234,14 +330,23 @@ impl PublisherTask {
 
     fn forget(&self, progress: &mut Progress, write: &Write) {
         progress.failures.remove(&write.uid);
-        let sent = Sent { version: u64::MAX, ready: false };
-        progress.sent.insert(write.api_uid.clone(), sent);
+        progress.sent.insert(write.api_uid.clone(), Sent::unseen(u64::MAX));
         let known: BTreeSet<PodUid> = self.status.all().into_iter().map(|(uid, ..)| uid).collect();
         let snapshot = self.pods.borrow();
         let mirrors: BTreeSet<PodUid> =
-            snapshot.pods.values().filter_map(|e| e.mirror.as_ref().map(|m| uid_of(m))).collect();
+            snapshot.pods.values().filter_map(|e| e.mirror.as_ref().map(|m| m.uid())).collect();
         progress.sent.retain(|uid, _| known.contains(uid) || mirrors.contains(uid));
     }
+}
+
+/// How long a write that failed waits before it is tried again. An API server whose authorizer has not yet seen that
+/// the pod is bound to this node forbids what it allows a moment later.
+fn pause_after(error: &PodApiError, tries: u32) -> Duration {
+    let first = match error {
+        PodApiError::Forbidden(_) => Duration::from_millis(100),
+        _ => Duration::from_secs(1),
+    };
+    (first * (1 << tries.min(7))).min(COMPARE)
 }
 
 /// Reads, merges, patches, and deletes if it is time.
@@ -266,7 +371,7 @@ async fn try_send(
         Err(PodApiError::NotFound(_)) => return Ok(Written::Gone),
         Err(error) => return Err(error),
     };
-    if uid_of(&fresh) != write.api_uid {
+    if fresh.uid() != write.api_uid {
         return Ok(Written::Gone);
     }
     let old = fresh.status.clone().unwrap_or_default();
@@ -280,12 +385,20 @@ async fn try_send(
         },
     };
     if !may_be_deleted(&api_pod, &write.cached) {
-        return Ok(Written::Sent);
+        return Ok(Written::Sent(resource_version(&api_pod)));
     }
     match api.delete_now(namespace, name, &write.api_uid).await {
         Ok(()) | Err(PodApiError::NotFound(_)) => Ok(Written::Deleted),
         Err(error) => Err(error),
     }
+}
+
+fn resource_version(pod: &Pod) -> Option<u64> {
+    pod.metadata.resource_version.as_deref()?.parse().ok()
+}
+
+fn shows_ready(api_pod: &Pod) -> bool {
+    api_pod.status.as_ref().is_some_and(is_ready)
 }
 
 fn is_ready(status: &PodStatus) -> bool {
@@ -305,5 +418,47 @@ mod tests {
         assert_eq!(progress.next_try(now), None);
         progress.failures.insert("waits".into(), (1, later));
         assert_eq!(progress.next_try(now), Some(later));
+    }
+
+    #[test]
+    fn what_is_forbidden_for_a_moment_is_sent_soon_after() {
+        let pauses = |error: PodApiError| [0, 1, 4, 30].map(|t| pause_after(&error, t).as_millis());
+        assert_eq!(
+            pauses(PodApiError::Forbidden("no relationship".into())),
+            [100, 200, 1600, 10_000]
+        );
+        assert_eq!(pauses(PodApiError::Unavailable("away".into())), [1000, 2000, 10_000, 10_000]);
+    }
+
+    fn sent(resource_version: u64, corrections: u32) -> Sent {
+        let at = Instant::now();
+        Sent { version: 1, ready: true, resource_version: Some(resource_version), at, corrections }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn corrections_of_one_status_come_at_once_and_then_more_slowly() {
+        let pauses: Vec<u64> =
+            (0..6).map(|row| (sent(1, row).next_correction() - Instant::now()).as_secs()).collect();
+        assert_eq!(pauses, [0, 1, 2, 4, 8, 10]);
+        let last = sent(1, 5);
+        assert_eq!(last.corrections_now(), 6);
+        tokio::time::advance(COMPARE * 4).await;
+        assert_eq!(last.corrections_now(), 1, "a long peace begins anew");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_from_before_the_last_write_is_not_compared() {
+        let seen = |version: &str| {
+            let mut pod = Pod::default();
+            pod.metadata.resource_version = Some(version.to_owned());
+            pod
+        };
+        let last = sent(10, 0);
+        assert!(last.is_after(&seen("9")));
+        assert!(!last.is_after(&seen("10")) && !last.is_after(&seen("11")));
+        assert!(!last.is_after(&seen("")), "what cannot be compared is looked at");
+        assert!(Sent::unseen(3).is_after(&seen("999999")), "it is gone");
+        tokio::time::advance(WATCH_DELAY).await;
+        assert!(!last.is_after(&seen("9")), "the server went back to an older version");
     }
 }

@@ -31,7 +31,7 @@ pub(super) async fn follow(
                 Report::Stream(false)
             }
             RuntimeEvent::Event(event) => {
-                metrics.late(event.created_at, clock.now());
+                metrics.awaited_plugin(event.created_at, clock.now());
                 match reports.try_send(report_of(*event)) {
                     Ok(()) => continue,
                     Err(mpsc::error::TrySendError::Closed(_)) => return,

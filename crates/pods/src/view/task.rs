@@ -1,12 +1,12 @@
 //! The task that asks the runtime: looks at single pods, audits, and the event stream.
 
-use super::translate::{self, LABEL_POD_UID};
-use super::{ListedPod, Observation, RuntimePods, Turn, ViewHandle, events, settle, termination};
+use super::look::{list_all, look};
+use super::{ListedPod, Observation, ObservationSeq, RuntimePods, ViewHandle, events};
 use crate::metrics::PodMetrics;
-use crate::runtime::{Runtime, RuntimeFault};
+use crate::runtime::Runtime;
 use api::ids::PodUid;
-use engine::runtime::{ContainerRunState, ContainerView, RuntimePod, SandboxState, SandboxView};
-use ports::{Clock, OnExit, PodCgroups, Tasks};
+use engine::runtime::{ContainerRunState, RuntimePod, SandboxState};
+use ports::{Clock, PodCgroups, Tasks};
 use proto::cri_v1 as cri;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,6 +17,10 @@ use tokio::time::Instant;
 /// How long the news of a container that was made or started may wait. Pods' workers make and start
 /// them, and look when they are done; the news matters only if somebody else did it.
 const MADE_OR_STARTED: Duration = Duration::from_secs(1);
+
+/// How soon a look that failed is repeated, and how seldom if it goes on failing.
+const FIRST_RETRY: Duration = Duration::from_millis(500);
+const LAST_RETRY: Duration = Duration::from_secs(16);
 
 /// Periods and limits of the view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,11 +51,11 @@ impl Default for ViewConfig {
 pub(super) enum Report {
     Look {
         uid: PodUid,
-        asked: Turn,
+        asked: ObservationSeq,
         pod: Result<RuntimePod, String>,
     },
     Audit {
-        asked: Turn,
+        asked: ObservationSeq,
         pods: Result<BTreeMap<PodUid, Listed>, String>,
     },
     /// Something happened to a pod; what is not urgent is seen by any look within a while.
@@ -67,9 +71,9 @@ pub(super) enum Report {
 /// One pod in a full list.
 #[derive(Debug, Default)]
 pub(super) struct Listed {
-    summary: ListedPod,
+    pub(super) summary: ListedPod,
     /// State by sandbox or container id; what an audit compares.
-    states: BTreeMap<String, i32>,
+    pub(super) states: BTreeMap<String, i32>,
 }
 
 /// What is remembered of one pod.
@@ -86,6 +90,7 @@ enum Looking {
 }
 
 /// The one writer of the view.
+/// Many fields: the view, its sources, and when each was last asked.
 #[derive(Debug)]
 pub(crate) struct ViewTask {
     handle: ViewHandle,
@@ -98,6 +103,8 @@ pub(crate) struct ViewTask {
     looking: BTreeMap<PodUid, Looking>,
     /// Pods to look at by then, unless somebody wants it sooner.
     due: BTreeMap<PodUid, Instant>,
+    /// How often in a row a look at a pod has failed.
+    failed: BTreeMap<PodUid, u32>,
     auditing: bool,
     next_audit: Instant,
     reports: mpsc::Sender<Report>,
@@ -126,6 +133,7 @@ impl ViewTask {
             known: BTreeMap::new(),
             looking: BTreeMap::new(),
             due: BTreeMap::new(),
+            failed: BTreeMap::new(),
             auditing: false,
             next_audit: Instant::now(),
             reports,
@@ -141,12 +149,16 @@ impl ViewTask {
         if self.config.use_events {
             let (runtime, reports) = (self.runtime.clone(), self.reports.clone());
             let (metrics, clock) = (self.metrics.events.clone(), Arc::clone(&self.clock));
-            let stream = events::follow(runtime, reports, metrics, clock);
             let cancelled = cancel.clone();
-            self.tasks.spawn("runtime-events", OnExit::Fine, async move {
-                tokio::select! {
-                    () = cancelled.cancelled() => {} // cancel-safe: a token
-                    () = stream => {} // dropped with the process: nothing to finish
+            self.tasks.spawn_anew("runtime-events", move || {
+                let (runtime, reports) = (runtime.clone(), reports.clone());
+                let stream = events::follow(runtime, reports, metrics.clone(), Arc::clone(&clock));
+                let cancelled = cancelled.clone();
+                async move {
+                    tokio::select! {
+                        () = cancelled.cancelled() => {} // cancel-safe: a token
+                        () = stream => {} // dropped with the process: nothing to finish
+                    }
                 }
             });
         }
@@ -219,7 +231,7 @@ impl ViewTask {
             return;
         }
         self.looking.insert(uid.clone(), Looking::Once);
-        let asked = self.handle.turn();
+        let asked = self.handle.next_seq();
         let now = self.clock.now();
         let runtime = self.runtime.clone();
         let cgroups = Arc::clone(&self.cgroups);
@@ -227,9 +239,9 @@ impl ViewTask {
         let limit = self.config.look_limit;
         let before = self.known.get(&uid).and_then(|k| k.observation.pod.clone().ok());
         let duration = self.metrics.pod_relist.clone();
-        self.tasks.spawn("runtime-look", OnExit::Fine, async move {
+        let mut blank = RuntimePod::empty(uid.clone(), "", "", now);
+        let work = async move {
             let began = Instant::now();
-            let mut blank = RuntimePod::empty(uid.clone(), "", "", now);
             if let Some(before) = &before {
                 blank.name.clone_from(&before.name);
                 blank.namespace.clone_from(&before.namespace);
@@ -240,17 +252,23 @@ impl ViewTask {
                     Err(_) => Err(format!("the runtime did not answer within {limit:?}")),
                 };
             duration.observe_duration(&[], began.elapsed());
+            pod
+        };
+        // Also a look that panicked is over: the pod is looked at again.
+        self.tasks.spawn_then("runtime-look", work, move |looked| async move {
+            let pod = looked.unwrap_or_else(|panicked| Err(panicked.to_string()));
             // The task is gone only when everything ends.
             let _ = reports.send(Report::Look { uid, asked, pod }).await;
         });
     }
 
-    fn looked(&mut self, uid: PodUid, asked: Turn, pod: Result<RuntimePod, String>) {
+    fn looked(&mut self, uid: PodUid, asked: ObservationSeq, pod: Result<RuntimePod, String>) {
         let again = self.looking.remove(&uid) == Some(Looking::Again);
         self.handle.shared.health.send_if_modified(|health| match &pod {
             Ok(_) => health.stuck.remove(&uid).is_some(),
             Err(reason) => health.stuck.insert(uid.clone(), reason.clone()).is_none(),
         });
+        self.plan_retry(&uid, pod.is_err());
         let states = pod.as_ref().map(states_of).unwrap_or_default();
         self.observe(&uid, asked, pod.map(Arc::new).map_err(Arc::from), states);
         self.publish_all(None);
@@ -260,11 +278,23 @@ impl ViewTask {
         }
     }
 
+    /// What could not be read is read again soon, and less and less often: nobody may have to act on it for long.
+    fn plan_retry(&mut self, uid: &PodUid, failed: bool) {
+        if !failed {
+            self.failed.remove(uid);
+            return;
+        }
+        let times = self.failed.entry(uid.clone()).or_default();
+        let pause = (FIRST_RETRY * 2_u32.saturating_pow(*times)).min(LAST_RETRY);
+        *times = times.saturating_add(1);
+        self.due.entry(uid.clone()).or_insert_with(|| Instant::now() + pause);
+    }
+
     /// Takes over an answer unless a later question was answered already.
     fn observe(
         &mut self,
         uid: &PodUid,
-        asked: Turn,
+        asked: ObservationSeq,
         pod: Result<Arc<RuntimePod>, Arc<str>>,
         states: BTreeMap<String, i32>,
     ) {
@@ -291,7 +321,7 @@ impl ViewTask {
 
     fn start_audit(&mut self) {
         self.auditing = true;
-        let asked = self.handle.turn();
+        let asked = self.handle.next_seq();
         let runtime = self.runtime.clone();
         let reports = self.reports.clone();
         let limit = self.config.look_limit;
@@ -301,12 +331,16 @@ impl ViewTask {
         }
         let duration = self.metrics.relist.clone();
         self.next_audit = began + self.audit_period();
-        self.tasks.spawn("runtime-audit", OnExit::Fine, async move {
+        let work = async move {
             let pods = match tokio::time::timeout(limit, list_all(&runtime)).await {
                 Ok(result) => result.map_err(|fault| fault.text),
                 Err(_) => Err(format!("the runtime did not answer within {limit:?}")),
             };
             duration.observe_duration(&[], began.elapsed());
+            pods
+        };
+        self.tasks.spawn_then("runtime-audit", work, move |audited| async move {
+            let pods = audited.unwrap_or_else(|panicked| Err(panicked.to_string()));
             let _ = reports.send(Report::Audit { asked, pods }).await;
         });
     }
@@ -319,7 +353,7 @@ impl ViewTask {
         }
     }
 
-    fn audited(&mut self, asked: Turn, pods: Result<BTreeMap<PodUid, Listed>, String>) {
+    fn audited(&mut self, asked: ObservationSeq, pods: Result<BTreeMap<PodUid, Listed>, String>) {
         self.auditing = false;
         let now = Instant::now();
         let period = self.audit_period();
@@ -355,10 +389,9 @@ impl ViewTask {
         let mut listed = BTreeMap::new();
         for (uid, pod) in pods {
             match self.known.get(&uid) {
-                Some(known) if known.observation.pod.is_ok() && known.states == pod.states => {
-                    let (content, states) = (known.observation.pod.clone(), pod.states);
-                    self.observe(&uid, asked, content, states);
-                }
+                // What is known stays as old as it is: a list does not tell all that a look does, and whoever
+                // waits for the outcome of an action looks.
+                Some(known) if known.observation.pod.is_ok() && known.states == pod.states => {}
                 _ => self.start_look(uid.clone()),
             }
             listed.insert(uid, pod.summary);
@@ -385,7 +418,10 @@ impl ViewTask {
         }
     }
 
-    fn observe_gone(&mut self, uid: &PodUid, asked: Turn, mut gone: RuntimePod) {
+    fn observe_gone(&mut self, uid: &PodUid, asked: ObservationSeq, mut gone: RuntimePod) {
+        self.failed.remove(uid);
+        let health = &self.handle.shared.health;
+        health.send_if_modified(|health| health.stuck.remove(uid).is_some());
         if let Some(Ok(before)) = self.known.get(uid).map(|k| k.observation.pod.clone()) {
             gone.name.clone_from(&before.name);
             gone.namespace.clone_from(&before.namespace);
@@ -394,7 +430,7 @@ impl ViewTask {
         self.observe(uid, asked, Ok(Arc::new(gone)), BTreeMap::new());
     }
 
-    fn publish_all(&self, audit: Option<(Turn, BTreeMap<PodUid, ListedPod>)>) {
+    fn publish_all(&self, audit: Option<(ObservationSeq, BTreeMap<PodUid, ListedPod>)>) {
         let before = Arc::clone(&self.handle.shared.all.borrow());
         let pods = self
             .known
@@ -439,145 +475,12 @@ fn states_of(pod: &RuntimePod) -> BTreeMap<String, i32> {
         let state = match c.state {
             ContainerRunState::Created => cri::ContainerState::ContainerCreated,
             ContainerRunState::Running => cri::ContainerState::ContainerRunning,
-            ContainerRunState::Exited => cri::ContainerState::ContainerExited,
+            ContainerRunState::Exited | ContainerRunState::CutOff => {
+                cri::ContainerState::ContainerExited
+            }
             ContainerRunState::Unknown => cri::ContainerState::ContainerUnknown,
         };
         (c.id.to_string(), state as i32)
     });
     sandboxes.chain(containers).collect()
-}
-
-/// Reads one pod, again for as long as its sandbox may just be ending.
-async fn look(
-    runtime: &Runtime,
-    cgroups: &dyn PodCgroups,
-    blank: RuntimePod,
-    before: Option<Arc<RuntimePod>>,
-) -> Result<RuntimePod, RuntimeFault> {
-    let end = Instant::now() + settle::SANDBOX_LIMIT;
-    loop {
-        let pod = look_once(runtime, cgroups, blank.clone(), before.clone()).await?;
-        let may_end = settle::sandbox_may_end(&pod, before.as_deref());
-        if !may_end || Instant::now() >= end {
-            return Ok(pod);
-        }
-        tokio::time::sleep(settle::PAUSE).await;
-    }
-}
-
-/// Reads one pod (`kubelet: GetPodStatus`).
-async fn look_once(
-    runtime: &Runtime,
-    cgroups: &dyn PodCgroups,
-    mut pod: RuntimePod,
-    before: Option<Arc<RuntimePod>>,
-) -> Result<RuntimePod, RuntimeFault> {
-    let labels = BTreeMap::from([(LABEL_POD_UID.to_owned(), pod.uid.to_string())]);
-    let sandboxes = runtime.list_sandboxes(labels.clone()).await?;
-    let containers = runtime.list_containers(labels).await?;
-    for listed in &sandboxes {
-        let Some((_, name, namespace)) = translate::sandbox_owner(listed) else { continue };
-        (pod.name, pod.namespace) = (name, namespace);
-        if let Some(known) = before.as_ref().and_then(|before| unchanged(before, listed)) {
-            pod.sandboxes.push(known.clone());
-            continue;
-        }
-        let Some(status) = runtime.sandbox_status(&listed.id).await? else { continue };
-        pod.sandboxes.push(translate::sandbox(&status));
-    }
-    let mut exited = Vec::new();
-    for listed in &containers {
-        let Some((_, name, namespace)) = translate::container_owner(listed) else { continue };
-        if pod.name.is_empty() {
-            (pod.name, pod.namespace) = (name, namespace);
-        }
-        let over = translate::run_state(listed.state) == ContainerRunState::Exited;
-        let known = before.as_ref().and_then(|b| {
-            b.containers
-                .iter()
-                .find(|c| c.id.as_str() == listed.id && c.state == ContainerRunState::Exited)
-        });
-        if let (true, Some(known)) = (over, known) {
-            // An exited container does not change any more.
-            pod.containers.push(known.clone());
-            continue;
-        }
-        let Some(mut status) = runtime.container_status(&listed.id).await? else { continue };
-        if settle::may_change(&status) && cgroups.oom_kills(&pod.uid).await > 0 {
-            status = settle::settled(status, || runtime.container_status(&listed.id)).await?;
-        }
-        let view = translate::container(&status, &listed.pod_sandbox_id);
-        if view.state == ContainerRunState::Exited {
-            exited.push(view);
-        } else {
-            pod.containers.push(view);
-        }
-    }
-    pod.containers.extend(with_messages(exited).await);
-    pod.normalise();
-    if let Some(sandbox) = pod.active_sandbox() {
-        pod.ips = sandbox.network.as_ref().map(|n| n.ips()).unwrap_or_default();
-    }
-    if let Some(before) = before {
-        pod.keep_ips_of(&before);
-    }
-    Ok(pod)
-}
-
-/// What is known of a listed sandbox, if that holds: one that is ready and has its addresses keeps
-/// them for as long as it is ready.
-fn unchanged<'a>(before: &'a RuntimePod, listed: &cri::PodSandbox) -> Option<&'a SandboxView> {
-    let known = before.sandboxes.iter().find(|sandbox| sandbox.id.as_str() == listed.id)?;
-    let addressed = known.network.as_ref().is_some_and(|network| !network.ips().is_empty());
-    let ready = known.state == SandboxState::Ready
-        && listed.state == cri::PodSandboxState::SandboxReady as i32;
-    (ready && addressed).then_some(known)
-}
-
-async fn with_messages(containers: Vec<ContainerView>) -> Vec<ContainerView> {
-    if containers.is_empty() {
-        return containers;
-    }
-    let plain = containers.clone();
-    let read = sys::blocking::run(move || {
-        containers
-            .into_iter()
-            .map(|mut container| {
-                termination::add_message(&mut container);
-                container
-            })
-            .collect()
-    });
-    read.await.unwrap_or(plain)
-}
-
-async fn list_all(runtime: &Runtime) -> Result<BTreeMap<PodUid, Listed>, RuntimeFault> {
-    let sandboxes = runtime.list_sandboxes(BTreeMap::new()).await?;
-    let containers = runtime.list_containers(BTreeMap::new()).await?;
-    let mut pods: BTreeMap<PodUid, Listed> = BTreeMap::new();
-    for sandbox in sandboxes {
-        let Some((uid, name, namespace)) = translate::sandbox_owner(&sandbox) else { continue };
-        let pod = pods.entry(uid).or_default();
-        let ready = sandbox.state == cri::PodSandboxState::SandboxReady as i32;
-        pod.summary.alive |= ready;
-        (pod.summary.name, pod.summary.namespace) = (name, namespace);
-        if ready || pod.summary.annotations.is_empty() {
-            pod.summary.annotations = sandbox.annotations;
-        }
-        pod.states.insert(sandbox.id, sandbox.state);
-    }
-    for container in containers {
-        let Some((uid, name, namespace)) = translate::container_owner(&container) else { continue };
-        let pod = pods.entry(uid).or_default();
-        pod.summary.alive |= container.state == cri::ContainerState::ContainerRunning as i32;
-        if pod.summary.name.is_empty() {
-            (pod.summary.name, pod.summary.namespace) = (name, namespace);
-        }
-        if let Some(hash) = container.annotations.get("io.kubernetes.container.hash") {
-            let name = container.labels.get(translate::LABEL_CONTAINER_NAME).cloned();
-            pod.summary.hashes.insert(name.unwrap_or_default(), hash.clone());
-        }
-        pod.states.insert(container.id, container.state);
-    }
-    Ok(pods)
 }

@@ -4,19 +4,21 @@
 //! asked again before the next decision.
 
 use super::kill::{Killer, Place};
-use super::start::SANDBOX_ENDED;
+use super::start::NotStarted;
 use super::{PodWorker, failed};
 use crate::slots::{Slot, StartSlots};
 use api::core::v1::{Container, Pod};
 use api::ids::ContainerId;
+use api::pod::{ContainerExt, PodStatusExt};
 use engine::admission::has_system_priority;
+use engine::housekeeping::garbage::old_instances;
 use engine::pod::kill;
 use engine::pod::life::{Outcome, Work};
 use engine::pod::{
     ContainerKind, KillContainer, KillReason, OnFailure, PodPlan, StartContainer, StartGate,
 };
 use engine::runtime::{ContainerRunState, RuntimePod};
-use engine::status::{StartError, is_terminal};
+use engine::status::StartError;
 use jiff::Timestamp;
 use ports::{EventSeverity, EventTarget, NodeEvent, PodMounts};
 use std::collections::BTreeSet;
@@ -25,7 +27,7 @@ use tokio::time::Instant;
 
 /// Everything the starts of one sync share.
 #[derive(Debug)]
-pub(super) struct Ground<'a> {
+pub(super) struct StartContext<'a> {
     pub(super) pod: &'a Arc<Pod>,
     pub(super) runtime: &'a RuntimePod,
     pub(super) mounts: &'a PodMounts,
@@ -60,6 +62,12 @@ impl PodWorker {
     ) -> Outcome {
         let pod = &work.pod;
         let mut acted = false;
+        if self.is_stopping() {
+            return Outcome::Interrupted;
+        }
+        if plan.hold_until.is_some() {
+            return Outcome::Failed { network_not_ready: false, back_off_until: plan.hold_until };
+        }
         for id in &plan.release {
             self.shared.placement.container_removed(id.as_str());
         }
@@ -91,11 +99,11 @@ impl PodWorker {
         if !plan.kill_pod && !plan.reset.is_empty() {
             // Everything begins anew from a view without those instances.
             self.acted();
-            self.shared.lives.look_again(&self.uid);
+            self.shared.pod_states.look_again(&self.uid);
             return Outcome::Done { terminal: false };
         }
         let shared = Arc::clone(&self.shared);
-        let outcome = match self.turn(&shared.slots, pod, &plan).await {
+        let outcome = match self.start_slot(&shared.slots, pod, &plan).await {
             Ok(slot) => {
                 let build = Box::pin(self.build_up(work, runtime, mounts, &plan, &mut acted));
                 let outcome = match slot {
@@ -166,7 +174,7 @@ impl PodWorker {
     }
 
     /// The slot to build up in: what begins with a sandbox has its turn, unless the node needs the pod.
-    async fn turn<'a>(
+    async fn start_slot<'a>(
         &mut self,
         slots: &'a StartSlots,
         pod: &Pod,
@@ -181,8 +189,8 @@ impl PodWorker {
         self.timeline.note("waiting for its turn to start", "");
         tokio::select! {
             slot = slots.take() => Ok(Some(slot)), // dropped only if not wanted
-            () = super::sync::interrupted(&mut self.interrupt) => { // cancel-safe: a watch
-                self.timeline.note("left before its turn: the pod is to end", "");
+            left = self.wait_exit().reason() => { // cancel-safe: watches
+                self.timeline.note("left before its turn", left.as_str());
                 Err(Outcome::Interrupted)
             }
         }
@@ -198,8 +206,8 @@ impl PodWorker {
         acted: &mut bool,
     ) -> Outcome {
         let pod = &work.pod;
-        let ground = match self.ground(pod, runtime, mounts, plan, acted).await {
-            Ok(Some(ground)) => ground,
+        let context = match self.context(pod, runtime, mounts, plan, acted).await {
+            Ok(Some(context)) => context,
             Ok(None) => return Outcome::Done { terminal: false },
             Err(outcome) => return outcome,
         };
@@ -212,7 +220,7 @@ impl PodWorker {
                 trouble = true;
             } else if shows {
                 // A change that the runtime does not show, like that of a memory request, wakes nobody.
-                self.shared.lives.look_again(&self.uid);
+                self.shared.pod_states.look_again(&self.uid);
             }
         }
         let mut until: Option<Timestamp> = None;
@@ -222,13 +230,16 @@ impl PodWorker {
                 // What is up already is enough: the pod is to end.
                 break;
             }
+            if self.is_stopping() {
+                return Outcome::Interrupted;
+            }
             let gate = start.gate.at(self.shared.clock.now());
             if let StartGate::BackOff { until: at, .. } | StartGate::Pause { until: at } = &gate {
                 until = Some(until.map_or(*at, |earliest| earliest.min(*at)));
             } else {
                 *acted = true;
             }
-            match Box::pin(self.start(&ground, start, &gate)).await {
+            match Box::pin(self.start(&context, start, &gate)).await {
                 Ok(()) => {
                     self.faults.remove(&start.name);
                     if start.kind == ContainerKind::Init {
@@ -237,12 +248,16 @@ impl PodWorker {
                         starts.note(|startups| startups.init_began(&self.uid, now));
                     }
                 }
-                Err(fault) if fault.reason == SANDBOX_ENDED => {
-                    self.timeline.note("the sandbox ends: everything begins anew", fault.message);
-                    self.shared.lives.look_again(&self.uid);
+                Err(NotStarted::SandboxEnded(message)) => {
+                    self.timeline.note("the sandbox ends: everything begins anew", message);
+                    self.shared.pod_states.look_again(&self.uid);
                     return Outcome::Done { terminal: false };
                 }
-                Err(fault) => {
+                Err(NotStarted::Interrupted(left)) => {
+                    self.timeline.note_container("not started", &start.name, left.as_str());
+                    return Outcome::Interrupted;
+                }
+                Err(NotStarted::Fault(fault)) => {
                     trouble = true;
                     self.timeline.note_container(
                         "not started",
@@ -271,7 +286,7 @@ impl PodWorker {
     fn note_ended_init(&self, pod: &Pod, runtime: &RuntimePod) {
         let init = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
         let names: BTreeSet<&str> = init
-            .filter(|container| container.restart_policy.as_deref() != Some("Always"))
+            .filter(|container| !container.is_sidecar())
             .map(|container| container.name.as_str())
             .collect();
         let ended = runtime.containers.iter().filter(|c| c.state == ContainerRunState::Exited);
@@ -290,29 +305,23 @@ impl PodWorker {
         }
         let run = super::report::Run::Alive;
         let status = self.generate_status(&work.pod, work.mirror.as_ref(), runtime, run).status;
-        if !is_terminal(status.phase.as_deref()) {
+        if !status.is_terminal() {
             self.publish(work, status);
         }
     }
 
     /// Removes all but the newest dead instances of each container (`kubelet: podContainerDeletor`).
     pub(super) async fn remove_old_instances(&self, runtime: &RuntimePod) {
-        let keep = self.shared.config.gc.max_per_container.unwrap_or_default().max(1);
-        let names: BTreeSet<&str> = runtime.containers.iter().map(|c| c.name.as_str()).collect();
-        for name in names {
-            let exited = runtime.instances(name).filter(|c| c.state == ContainerRunState::Exited);
-            let old: Vec<ContainerId> = exited.skip(keep).map(|c| c.id.clone()).collect();
-            for id in old {
-                if let Err(error) = self.remove_container(runtime, &id, Logs::Remove).await {
-                    tracing::warn!(containerID = %id, err = error, "cannot remove dead container");
-                }
+        for id in old_instances(runtime, &self.shared.config.gc) {
+            if let Err(error) = self.remove_container(runtime, &id, Logs::Remove).await {
+                tracing::warn!(containerID = %id, err = %error, "cannot remove dead container");
             }
         }
     }
 
     /// Whether the pod was asked to end.
     pub(super) fn is_ending(&self) -> bool {
-        self.shared.lives.ask(|workers| workers.termination_requested(&self.uid))
+        self.shared.pod_states.ask(|workers| workers.termination_requested(&self.uid))
     }
 
     /// Removes one dead instance (`kubelet: removeContainer`): logs, link, then the runtime's part.

@@ -16,7 +16,7 @@ impl PodWorker {
     /// `pods/<uid>` with `volumes` and `plugins`, 0750.
     pub(super) async fn make_pod_dirs(&self, _pod: &Pod) -> Result<(), String> {
         let root = self.shared.config.roots.pod_dir(self.uid.as_str());
-        let made = sys::blocking::run(move || {
+        let made = sys::blocking::run_for_pod(self.uid.as_str(), move || {
             sys::fs::create_dir_all(&root, 0o750)?;
             sys::fs::create_dir_all(root.join("volumes"), 0o750)?;
             sys::fs::create_dir_all(root.join("plugins"), 0o750)
@@ -27,7 +27,12 @@ impl PodWorker {
     /// The pod's log folder, 0755.
     pub(super) async fn make_log_dir(&self, path: &str) -> Result<(), String> {
         let path = PathBuf::from(path);
-        flat(sys::blocking::run(move || sys::fs::create_dir_all(path, 0o755)).await)
+        flat(
+            sys::blocking::run_for_pod(self.uid.as_str(), move || {
+                sys::fs::create_dir_all(path, 0o755)
+            })
+            .await,
+        )
     }
 
     /// The file for a container's termination message, 0666; `None` when it cannot be made.
@@ -41,9 +46,9 @@ impl PodWorker {
         }
         let root = self.shared.config.roots.kubelet.to_string_lossy().into_owned();
         let folder = PathBuf::from(paths::termination_dir(&root, pod, &container.name));
-        let number = (self.shared.chance.next() * f64::from(u32::MAX)).round();
+        let number = (self.shared.jitter.next() * f64::from(u32::MAX)).round();
         let name = format!("{:08x}", crate::shared::to_u32(number));
-        let made = sys::blocking::run(move || -> io::Result<PathBuf> {
+        let made = sys::blocking::run_for_pod(self.uid.as_str(), move || -> io::Result<PathBuf> {
             sys::fs::create_dir_all(&folder, 0o750).map_err(|e| e.source)?;
             let path = folder.join(name);
             let file = std::fs::OpenOptions::new()
@@ -88,7 +93,7 @@ impl PodWorker {
             Some(hosts::managed_hosts(pod, &name, ips).into_bytes())
         };
         let pod = pod.clone();
-        let written = sys::blocking::run(move || {
+        let written = sys::blocking::run_for_pod(self.uid.as_str(), move || {
             let bytes = match text {
                 Some(bytes) => bytes,
                 None => hosts::host_network_hosts(&pod, &sys::fs::read(own)?),
@@ -118,7 +123,7 @@ impl PodWorker {
             &view.name,
             view.id.as_str(),
         ));
-        flat(sys::blocking::run(move || remove_logs(&log, &link)).await)
+        flat(sys::blocking::run_for_pod(self.uid.as_str(), move || remove_logs(&log, &link)).await)
     }
 }
 

@@ -3,12 +3,13 @@
 //! Promises: failure texts are upstream's; a hook is bounded by its caller (preStop by the grace
 //! period, postStart by the pod's end); output of a hook never reaches an event.
 
-use crate::probe_client::action;
-use crate::probe_client::http::{HttpClient, HttpError, headers_with_defaults};
 use crate::shared::Shared;
 use api::core::v1::{Container, LifecycleHandler, Pod};
 use api::machinery::util::intstr::IntOrString;
+use api::pod::PodExt;
 use ports::{EventSeverity, EventTarget, NodeEvent};
+use probes::http::{HttpClient, HttpError, headers_with_defaults};
+use probes::{Names, action};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -88,7 +89,7 @@ async fn run_http(
     if get.host.as_deref().unwrap_or_default().is_empty() && target.pod_ip.is_empty() {
         return Err(format!(
             "failed to find networking container: pod {:?} has no IP",
-            target.pod.metadata.name.as_deref().unwrap_or_default()
+            target.pod.name_str()
         ));
     }
     let url = action::target(get, target.container, target.pod_ip)?;
@@ -99,7 +100,8 @@ async fn run_http(
         .map(|header| (header.name.clone(), header.value.clone()))
         .collect();
     let mut headers = headers_with_defaults(&given, &shared.config.user_agent("kube-lifecycle"));
-    let client = HttpClient::for_hooks();
+    let uid = target.pod.uid();
+    let client = HttpClient::for_hooks(Names::of(&shared.names, uid.as_str()));
     let failure = match client.follow(&url, &headers).await {
         Ok(_) | Err(HttpError::Body(_)) => return Ok(()),
         Err(error) => error,
@@ -131,7 +133,7 @@ async fn run_http(
 
 fn of(described: &str, target: HookTarget<'_>) -> String {
     let name = &target.container.name;
-    format!("{described} for Container {name:?} in Pod {:?}", crate::shared::format_pod(target.pod))
+    format!("{described} for Container {name:?} in Pod {:?}", target.pod.display_name())
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use crate::runtime::RuntimeFault;
 use crate::shared::Shared;
 use crate::timeline::Timeline;
 use api::core::v1::{Container, Pod};
+use api::pod::PodExt;
 use engine::pod::kill::{KillPod, StopBudget, StopContainer, faults, plan_restored};
 use engine::runtime::ContainerView;
 use futures::future::{BoxFuture, join_all};
@@ -34,7 +35,7 @@ pub(super) struct Killer<'a> {
     pub(super) pod_ip: &'a str,
     pub(super) timeline: &'a Timeline,
     /// The grace period in force; it only shrinks.
-    pub(super) grace: watch::Receiver<crate::lives::Interrupt>,
+    pub(super) grace: watch::Receiver<crate::pod_states::Interrupt>,
     /// When this kill began: a grace given before counts from here.
     pub(super) began: Instant,
     /// Where events say that the container is: in its pod's spec, or that nobody knows the spec any more.
@@ -56,7 +57,7 @@ pub(crate) async fn kill_restored(
     pod: &Arc<Pod>,
     view: &ContainerView,
 ) -> Result<(), String> {
-    let (_no_grace, grace) = watch::channel(crate::lives::Interrupt::default());
+    let (_no_grace, grace) = watch::channel(crate::pod_states::Interrupt::default());
     let timeline = shared.timelines.of(pod);
     let killer = Killer {
         shared,
@@ -90,7 +91,7 @@ impl Killer<'_> {
                 Err(fault) => left = Some(fault.text),
             }
         }
-        let uid = self.pod.metadata.uid.as_deref().unwrap_or_default();
+        let uid = self.pod.uid_str();
         faults(uid, &stuck, left.as_deref()).map_or(Ok(()), Err)
     }
 
@@ -187,12 +188,12 @@ impl Killer<'_> {
             && !stop.after.is_empty()
         {
             let mut follow = stopped.subscribe();
-            let turn = async {
+            let ordered = async {
                 let ready = |names: &BTreeSet<String>| stop.after.iter().all(|n| names.contains(n));
                 // The sender outlives this call.
                 let _ = follow.wait_for(ready).await;
             };
-            self.within(turn, budget, began).await;
+            self.within(ordered, budget, began).await;
         }
         self.stop(stop, budget, began).await.map_err(|fault| {
             self.timeline.note_container("stop failed", name, fault.to_string());

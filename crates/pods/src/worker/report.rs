@@ -48,7 +48,7 @@ impl PodWorker {
         if !shared.status.is_own(&self.uid, mirror) {
             shared.prober.adopt(&old);
         }
-        let probes = shared.prober.results();
+        let probes = shared.prober.results(runtime, Some(&old));
         let actuated = shared.actuated.of(&self.uid);
         let node = NodeFacts {
             runtime_name: shared.config.runtime_name.clone(),

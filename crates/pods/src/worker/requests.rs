@@ -1,9 +1,10 @@
 //! Gathering what CRI requests are made of: resolver, environment, mounts, placement.
 
-use super::PodWorker;
-use super::execute::{Ground, fault};
-use crate::images::{EnsureImage, EnsuredImage};
+use super::execute::StartContext;
+use super::{Interrupted, PodWorker};
 use api::core::v1::{Container, Pod};
+use api::ids::PodUid;
+use api::pod::PodExt;
 use engine::pod::StartContainer;
 use engine::request::container::{all_variables, container_config};
 use engine::request::dns::{DnsInput, DnsWarning, ResolvConf, pod_dns};
@@ -18,14 +19,11 @@ use engine::status::StartError;
 use ports::{
     ContainerExtras, EventSeverity, EventTarget, NodeEvent, ObjectError, PodMounts, SubPathRequest,
 };
+use ports::{EnsureImage, EnsuredImage};
 use proto::cri_v1::{ContainerConfig, DnsConfig, ImageSpec, PodSandboxConfig};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// Reason of an image that is not waited for because the pod is to end; it is what the container shows
-/// anyway.
-pub(super) const NOT_WAITED_FOR: &str = "ContainerCreating";
 
 /// Reasons of pulls that were tried.
 const PULL_FAULTS: [&str; 3] = ["ErrImagePull", "RegistryUnavailable", "SignatureValidationFailed"];
@@ -136,39 +134,39 @@ impl PodWorker {
 
     pub(super) async fn ensure_image(
         &self,
-        ground: &Ground<'_>,
+        context: &StartContext<'_>,
         start: &StartContainer,
         container: &Container,
-    ) -> Result<EnsuredImage, StartError> {
+    ) -> Result<Result<EnsuredImage, StartError>, Interrupted> {
         self.timeline.note_container(
             "ensuring image",
             &container.name,
             container.image.clone().unwrap_or_default(),
         );
         let request = EnsureImage {
-            pod: Arc::clone(ground.pod),
+            pod: Arc::clone(context.pod),
             image: container.image.clone().unwrap_or_default(),
             policy: container.image_pull_policy.clone().unwrap_or_default(),
             field_path: Some(start.kind.field_path(&start.name)),
-            sandbox: ground.sandbox_config.clone(),
-            runtime_handler: ground.runtime_handler.clone(),
+            sandbox: context.sandbox_config.clone(),
+            runtime_handler: context.runtime_handler.clone(),
             secrets: self.pull_secrets.clone(),
         };
         self.pull(request).await
     }
 
-    /// Pulls; a wait ends at once when the pod is to end ([`NOT_WAITED_FOR`]).
-    async fn pull(&self, request: EnsureImage) -> Result<EnsuredImage, StartError> {
-        let mut interrupt = self.interrupt.clone();
+    /// Pulls; a wait is left at once when the pod or the agent is to end.
+    async fn pull(
+        &self,
+        request: EnsureImage,
+    ) -> Result<Result<EnsuredImage, StartError>, Interrupted> {
         let asked = self.shared.clock.now();
         let result = tokio::select! {
-            // A pull belongs to the image task: dropping the wait does not break it.
+            // Dropping the wait cuts the pull off: nobody else wants it.
             result = self.shared.images.ensure(request) => {
                 result.map_err(|fault| StartError { reason: fault.reason, message: fault.message })
             }
-            () = super::sync::interrupted(&mut interrupt) => { // cancel-safe: a watch
-                Err(fault(NOT_WAITED_FOR, "the pod is to end"))
-            }
+            left = self.wait_exit().reason() => return Err(left), // cancel-safe: watches
         };
         let now = self.shared.clock.now();
         self.shared.metrics.starts.note(|startups| {
@@ -183,31 +181,34 @@ impl PodWorker {
                 startups.pull_ended(&self.uid, now);
             }
         });
-        result
+        Ok(result)
     }
 
-    pub(super) async fn pull_image_volumes(&self, ground: &Ground<'_>) -> ImageVolumes {
+    pub(super) async fn pull_image_volumes(
+        &self,
+        context: &StartContext<'_>,
+    ) -> Result<ImageVolumes, Interrupted> {
         let mut result = ImageVolumes::default();
-        let volumes = ground.pod.spec.as_ref().and_then(|s| s.volumes.as_ref());
+        let volumes = context.pod.spec.as_ref().and_then(|s| s.volumes.as_ref());
         for volume in volumes.into_iter().flatten() {
             let Some(source) = &volume.image else { continue };
             let image = source.reference.clone().unwrap_or_default();
             let request = EnsureImage {
-                pod: Arc::clone(ground.pod),
+                pod: Arc::clone(context.pod),
                 image: image.clone(),
                 policy: source.pull_policy.clone().unwrap_or_default(),
                 field_path: None,
-                sandbox: ground.sandbox_config.clone(),
-                runtime_handler: ground.runtime_handler.clone(),
+                sandbox: context.sandbox_config.clone(),
+                runtime_handler: context.runtime_handler.clone(),
                 secrets: self.pull_secrets.clone(),
             };
-            match self.pull(request).await {
+            match self.pull(request).await? {
                 Ok(pulled) => {
                     let spec = ImageSpec {
                         image: pulled.image_ref,
                         user_specified_image: image,
                         runtime_handler: pulled.runtime_handler,
-                        annotations: ground.pod.metadata.annotations.clone().unwrap_or_default(),
+                        annotations: context.pod.metadata.annotations.clone().unwrap_or_default(),
                         ..ImageSpec::default()
                     };
                     result.images.insert(volume.name.clone(), spec);
@@ -217,34 +218,34 @@ impl PodWorker {
                 }
             }
         }
-        result
+        Ok(result)
     }
 
     /// The container's whole configuration; an error is the waiting message.
     pub(super) async fn container_config(
         &self,
-        ground: &Ground<'_>,
+        context: &StartContext<'_>,
         container: &Container,
         attempt: u32,
         image: &EnsuredImage,
     ) -> Result<ContainerConfig, ConfigFault> {
-        let pod = ground.pod;
-        let target_id = self.target_of(ground, container)?;
+        let pod = context.pod;
+        let target_id = self.target_of(context, container)?;
         let extras = self.shared.placement.container_extras(pod, container).await;
         let extras = placement_extras(extras.map_err(|e| e.to_string())?);
-        let own = self.environment(ground, container).await?;
+        let own = self.environment(context, container).await?;
         let envs = all_variables(&extras, own);
-        let volumes = volume_views(ground.mounts);
+        let volumes = volume_views(context.mounts);
         let mounts = MountInput {
             container,
             volumes: &volumes,
-            image_volumes: &ground.image_volumes.images,
+            image_volumes: &context.image_volumes.images,
             envs: &envs,
-            recursive_read_only: self.shared.recursive_read_only(&ground.runtime_handler),
+            recursive_read_only: self.shared.recursive_read_only(&context.runtime_handler),
         };
-        let bound = self.bind_sub_paths(ground, container, &mounts).await?;
-        self.write_hosts(pod, container, &ground.ips).await?;
-        let log_dir = format!("{}/{}", ground.sandbox_config.log_directory, container.name);
+        let bound = self.bind_sub_paths(context, container, &mounts).await?;
+        self.write_hosts(pod, container, &context.ips).await?;
+        let log_dir = format!("{}/{}", context.sandbox_config.log_directory, container.name);
         self.make_log_dir(&log_dir).await.map_err(|error| {
             let name = &container.name;
             format!("create container log directory for container {name} failed: {error}")
@@ -256,14 +257,14 @@ impl PodWorker {
             attempt,
             image_ref: &image.image_ref,
             image_user: &image.user,
-            pod_ips: &ground.ips,
+            pod_ips: &context.ips,
             mounts,
             bound_sub_paths: &bound,
             termination_file: termination.as_deref(),
             extras: &extras,
             userns: self.user_namespace(pod).await?,
             target_id,
-            extra_groups: &extra_groups(pod, ground.mounts),
+            extra_groups: &extra_groups(pod, context.mounts),
             cpu_quota: self.quota(pod, Some(container)),
         };
         container_config(&self.shared.config.request, &input)
@@ -273,10 +274,10 @@ impl PodWorker {
     /// The container whose processes an ephemeral one joins.
     fn target_of<'a>(
         &self,
-        ground: &'a Ground<'_>,
+        context: &'a StartContext<'_>,
         container: &Container,
     ) -> Result<Option<&'a str>, String> {
-        let ephemeral = ground.pod.spec.as_ref().and_then(|s| s.ephemeral_containers.as_ref());
+        let ephemeral = context.pod.spec.as_ref().and_then(|s| s.ephemeral_containers.as_ref());
         let target = ephemeral
             .into_iter()
             .flatten()
@@ -285,7 +286,7 @@ impl PodWorker {
             .filter(|name| !name.is_empty());
         match target {
             None => Ok(None),
-            Some(name) => match ground.runtime.newest(name) {
+            Some(name) => match context.runtime.newest(name) {
                 Some(view) => Ok(Some(view.id.as_str())),
                 None => Err(format!("unable to find target container {name}")),
             },
@@ -294,11 +295,11 @@ impl PodWorker {
 
     async fn environment(
         &self,
-        ground: &Ground<'_>,
+        context: &StartContext<'_>,
         container: &Container,
     ) -> Result<Vec<env::EnvVariable>, String> {
-        let pod = ground.pod;
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let pod = context.pod;
+        let namespace = pod.namespace_str();
         let wanted = env::references(container);
         let mut objects = EnvObjects::default();
         for name in wanted.config_maps {
@@ -310,8 +311,8 @@ impl PodWorker {
             objects.secrets.insert(name, found.map_err(miss));
         }
         for ((volume, path), keys) in wanted.files {
-            if let Some(mounted) = ground.mounts.get(&volume) {
-                let file = env_file(&mounted.host_path, &path, keys).await;
+            if let Some(mounted) = context.mounts.get(&volume) {
+                let file = env_file(&self.uid, &mounted.host_path, &path, keys).await;
                 objects.files.insert((volume, path), file);
             }
         }
@@ -320,7 +321,7 @@ impl PodWorker {
         let services = match &services {
             Some(services) => Some(services.as_slice()),
             // A static pod does not wait for the API server.
-            None if crate::sources::desired::is_static(pod) => Some(none.as_slice()),
+            None if pod.is_static() => Some(none.as_slice()),
             None => None,
         };
         let node = self.shared.node.borrow().clone();
@@ -333,7 +334,7 @@ impl PodWorker {
         let input = EnvInput {
             pod,
             container,
-            pod_ips: &ground.ips,
+            pod_ips: &context.ips,
             node: NodeFacts {
                 node_ips: &self.shared.config.node_ips,
                 host_ips: &host_ips,
@@ -349,13 +350,13 @@ impl PodWorker {
 
     async fn bind_sub_paths(
         &self,
-        ground: &Ground<'_>,
+        context: &StartContext<'_>,
         container: &Container,
         mounts: &MountInput<'_>,
     ) -> Result<BTreeMap<usize, String>, String> {
         let mut bound = BTreeMap::new();
         for wanted in sub_paths(mounts).map_err(|e| e.to_string())? {
-            let Some(volume) = ground.mounts.get(&wanted.volume) else { continue };
+            let Some(volume) = context.mounts.get(&wanted.volume) else { continue };
             let request = SubPathRequest {
                 pod_uid: self.uid.clone(),
                 volume_name: wanted.volume.clone(),
@@ -375,10 +376,10 @@ impl PodWorker {
 }
 
 /// Links in the volume are followed as far as they stay inside, and the file is named by where it is.
-async fn env_file(volume: &Path, path: &str, keys: BTreeSet<String>) -> EnvFile {
+async fn env_file(pod: &PodUid, volume: &Path, path: &str, keys: BTreeSet<String>) -> EnvFile {
     let (root, below) = (volume.to_owned(), PathBuf::from(path));
-    let read = sys::blocking::run(move || {
-        let (found, file) = sys::beneath::Dir::open(&root)?.open_in_root(&below)?;
+    let read = sys::blocking::run_for_pod(pod.as_str(), move || {
+        let (found, file) = sys::rooted_dir::Dir::open(&root)?.open_in_root(&below)?;
         let mut search = EnvSearch::new(keys);
         if sys::fs::each_line(file, MAX_LINE, |line| search.line(line)).is_err() {
             search.failed();
@@ -454,11 +455,11 @@ mod tests {
         text.push_str("LAST='2'\n");
         sys::fs::write(volume.join("env"), text).unwrap();
         let keys = || ["FIRST", "LAST"].map(str::to_owned).into();
-        let file = env_file(&volume, "env", keys()).await;
+        let file = env_file(&"uid".into(), &volume, "env", keys()).await;
         assert_eq!(file.host_path, volume.join("env").to_string_lossy());
         assert_eq!(file.values.get("FIRST"), Ok(&b"1"[..]));
         assert_eq!(file.values.get("LAST"), Ok(&b"2"[..]));
-        let missing = env_file(&volume, "none", keys()).await;
+        let missing = env_file(&"uid".into(), &volume, "none", keys()).await;
         assert!(missing.values.get("FIRST").is_err());
         sys::fs::remove_file(volume.join("env")).unwrap();
         sys::fs::remove_dir(&volume).unwrap();

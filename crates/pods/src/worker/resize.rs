@@ -8,6 +8,7 @@
 use super::PodWorker;
 use api::core::v1::{Container, Pod, ResourceRequirements};
 use api::machinery::api::resource::Quantity;
+use api::pod::PodExt;
 use engine::cgroup::{PodLimitPolicy, pod_ask, pod_limits};
 use engine::pod::{Actuated, ContainerUpdate, ResizePlan};
 use engine::request::resources::{CpuQuota, PodCgroupValues};
@@ -55,7 +56,7 @@ impl PodWorker {
         plan: &ResizePlan,
     ) -> Result<(), String> {
         let Some(now) = self.shared.cgroups.values(pod).await else {
-            let name = crate::shared::format_pod(pod);
+            let name = pod.display_name();
             return Err(format!("unable to get pod cgroup memory config for pod {name:?}"));
         };
         let wanted = self.wanted_values(pod, now);
@@ -164,7 +165,7 @@ impl PodWorker {
             return Ok(());
         }
         let Some(usage) = self.shared.cgroups.memory_usage(pod).await else {
-            let name = crate::shared::format_pod(pod);
+            let name = pod.display_name();
             return Err(format!("unable to read memory usage for pod {name:?}"));
         };
         let mut faults = Vec::new();

@@ -1,6 +1,6 @@
 //! Making a sandbox, or finding the one that is there.
 
-use super::execute::Ground;
+use super::execute::StartContext;
 use super::{PodWorker, failed};
 use crate::runtime::RuntimeFault;
 use api::core::v1::Pod;
@@ -12,20 +12,31 @@ use std::sync::Arc;
 
 impl PodWorker {
     /// The sandbox to start in; `None` when there is none and none is wanted.
-    pub(super) async fn ground<'a>(
+    pub(super) async fn context<'a>(
         &mut self,
         pod: &'a Arc<Pod>,
         runtime: &'a RuntimePod,
         mounts: &'a PodMounts,
         plan: &PodPlan,
         acted: &mut bool,
-    ) -> Result<Option<Ground<'a>>, Outcome> {
+    ) -> Result<Option<StartContext<'a>>, Outcome> {
         let (sandbox_id, config, ips, own_ip, handler) = if let Some(create) = &plan.create_sandbox
         {
+            if self.is_stopping() {
+                return Err(Outcome::Interrupted);
+            }
             *acted = true;
             self.shared.metrics.started_pods.inc(&[]);
             self.shared.metrics.starts.with_own_users(pod);
-            if let Err(error) = self.shared.placement.prepare(pod).await {
+            let prepared = tokio::select! {
+                // What was asked of a driver is noted first: dropping the wait is as good as its failure.
+                prepared = self.shared.placement.prepare(pod) => prepared,
+                left = self.wait_exit().reason() => { // cancel-safe: watches
+                    self.timeline.note("wait for dynamic resources left", left.as_str());
+                    return Err(Outcome::Interrupted);
+                }
+            };
+            if let Err(error) = prepared {
                 self.timeline.note("dynamic resources failed", error.to_string());
                 self.warn(
                     pod,
@@ -45,6 +56,9 @@ impl PodWorker {
                 Ok(handler) => handler,
                 Err(error) => return Err(self.no_sandbox(pod, &error)),
             };
+            if self.is_stopping() {
+                return Err(Outcome::Interrupted);
+            }
             let made = self.run_sandbox(pod, config, &handler).await?;
             // Upstream describes the sandbox anew for its containers, and tells again what is wrong with it.
             let config = match self.sandbox_config(pod, create.attempt, mounts).await {
@@ -68,7 +82,7 @@ impl PodWorker {
             let own_ip = runtime.own_ip().to_owned();
             (id.to_string(), config, runtime.ips.clone(), own_ip, handler)
         };
-        let mut ground = Ground {
+        let mut context = StartContext {
             pod,
             runtime,
             mounts,
@@ -79,8 +93,14 @@ impl PodWorker {
             runtime_handler: handler,
             image_volumes: super::requests::ImageVolumes::default(),
         };
-        ground.image_volumes = self.pull_image_volumes(&ground).await;
-        Ok(Some(ground))
+        context.image_volumes = match self.pull_image_volumes(&context).await {
+            Ok(volumes) => volumes,
+            Err(left) => {
+                self.timeline.note("wait for images of volumes left", left.as_str());
+                return Err(Outcome::Interrupted);
+            }
+        };
+        Ok(Some(context))
     }
 
     async fn run_sandbox(
@@ -91,7 +111,13 @@ impl PodWorker {
     ) -> Result<Made, Outcome> {
         self.timeline.note("making sandbox", "");
         let asked = tokio::time::Instant::now();
-        let made = self.shared.runtime.run_sandbox(config, handler).await;
+        let made = match self.unless_ended(self.shared.runtime.run_sandbox(config, handler)).await {
+            Ok(made) => made,
+            Err(left) => {
+                self.timeline.note("sandbox given up", left.as_str());
+                return Err(Outcome::Interrupted);
+            }
+        };
         self.shared.metrics.starts.sandbox(handler, asked.elapsed(), made.is_ok());
         let id = match made {
             Ok(id) => id,

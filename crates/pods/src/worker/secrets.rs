@@ -2,6 +2,7 @@
 
 use super::PodWorker;
 use api::core::v1::Pod;
+use api::pod::PodExt;
 use std::sync::Arc;
 
 impl PodWorker {
@@ -9,7 +10,7 @@ impl PodWorker {
     /// image will be pulled (`kubelet: getPullSecretsForPod`).
     pub(super) async fn read_pull_secrets(&mut self, pod: &Arc<Pod>) {
         self.pull_secrets.clear();
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let namespace = pod.namespace_str();
         let references = pod.spec.as_ref().and_then(|s| s.image_pull_secrets.as_ref());
         let mut missing = Vec::new();
         for reference in references.into_iter().flatten().filter(|r| !r.name.is_empty()) {

@@ -5,13 +5,12 @@
 
 use super::report::Run;
 use super::{PodWorker, failed};
-use crate::sources::desired::is_static;
 use api::core::v1::{Pod, PodStatus};
+use api::pod::{PodExt, PodStatusExt};
 use engine::pod::kill;
 use engine::pod::life::{Outcome, Work};
-use engine::pod::{PodView, may_run_again, plan, resize_in_progress};
+use engine::pod::{PodView, missing_cgroup, plan, resize_in_progress};
 use engine::runtime::RuntimePod;
-use engine::status::is_terminal;
 use ports::{PodMounts, VolumeError};
 use std::sync::Arc;
 
@@ -21,7 +20,7 @@ impl PodWorker {
         self.note_resize_that_needs_nothing(pod, &runtime);
         let generated = self.generate_status(pod, work.mirror.as_ref(), &runtime, Run::Alive);
         let (status, restart_all) = (generated.status, generated.restart_all);
-        let terminal = is_terminal(status.phase.as_deref());
+        let terminal = status.is_terminal();
         if !terminal {
             self.count_start(pod, &status);
         }
@@ -47,7 +46,7 @@ impl PodWorker {
             },
             Err(()) => return failed(),
         }
-        if is_static(pod) {
+        if pod.is_static() {
             self.shared.mirrors.reconcile(pod, work.mirror.as_ref()).await;
         }
         if let Err(error) = self.make_pod_dirs(pod).await {
@@ -60,7 +59,7 @@ impl PodWorker {
         };
         self.read_pull_secrets(pod).await;
         self.shared.prober.add_pod(pod);
-        let probes = self.shared.prober.results();
+        let probes = self.shared.prober.results(&runtime, None);
         let actuated = self.shared.actuated.of(&self.uid);
         let todo = plan(
             &PodView {
@@ -104,7 +103,8 @@ impl PodWorker {
         let counts = before.is_none_or(|before| {
             before.phase.as_deref() == Some("Pending") && status.phase.as_deref() == Some("Running")
         });
-        let seen = crate::sources::merge::annotation(pod, crate::sources::merge::ANNOTATION_SEEN)
+        let seen = pod
+            .annotation(api::pod::SEEN_ANNOTATION)
             .and_then(|seen| seen.parse::<jiff::Timestamp>().ok());
         if let (true, Some(seen)) = (counts, seen) {
             let took = self.shared.clock.now().duration_since(seen);
@@ -129,23 +129,24 @@ impl PodWorker {
     async fn ensure_cgroup(&mut self, pod: &Arc<Pod>, runtime: &RuntimePod) -> Result<Cgroup, ()> {
         let mut outcome = Cgroup::Ready;
         let cgroups = Arc::clone(&self.shared.cgroups);
-        if cgroups.exists(pod).await {
+        // One that is there may have been left half made, without its limits, by an agent that was killed. Nothing
+        // runs in it then: whoever makes the first sandbox knows that it is whole.
+        let is_whole = self.knows_cgroup || !runtime.is_dead();
+        if is_whole && cgroups.exists(pod).await {
             return Ok(outcome);
         }
-        let mut regular = pod.spec.iter().flat_map(|spec| &spec.containers);
-        let runs = |name: &str| runtime.newest(name).is_some_and(|newest| newest.is_running());
-        if regular.any(|container| runs(&container.name)) {
-            // Containers outside their pod's cgroup are outside its limits: begin anew.
+        let todo = missing_cgroup(pod, runtime, &self.shared.config.gates);
+        if todo.kill {
             self.timeline.note("pod cgroup is missing: killing containers first", "");
-            let todo = kill::plan_pod(Some(pod), runtime, None);
-            if let Err(error) = self.killer(pod, runtime).pod(todo).await {
+            let all = kill::plan_pod(Some(pod), runtime, None);
+            if let Err(error) = self.killer(pod, runtime).pod(all).await {
                 tracing::error!(podUID = %self.uid, err = %error, "cannot kill pod");
             }
             self.acted();
             outcome = Cgroup::KilledFirst;
-            if !self.may_restart(pod) {
-                return Ok(outcome);
-            }
+        }
+        if !todo.make {
+            return Ok(outcome);
         }
         if let Err(error) = cgroups.ensure(pod).await {
             self.timeline.note("pod cgroup failed", error.to_string());
@@ -156,17 +157,10 @@ impl PodWorker {
             );
             return Err(());
         }
+        self.knows_cgroup = true;
         self.timeline.note("pod cgroup ready", "");
         self.shared.actuated.record_pod(&self.uid, pod);
         Ok(outcome)
-    }
-
-    fn may_restart(&self, pod: &Pod) -> bool {
-        let Some(spec) = &pod.spec else { return false };
-        spec.containers
-            .iter()
-            .any(|container| may_run_again(container, spec, &self.shared.config.gates))
-            || spec.restart_policy.as_deref() != Some("Never")
     }
 
     /// Waits for volumes; ends at once when the pod is to end.
@@ -177,8 +171,8 @@ impl PodWorker {
         }
         let result = tokio::select! {
             result = volumes.wait_ready(pod) => result, // dropping the wait is safe by contract
-            () = interrupted(&mut self.interrupt) => { // cancel-safe: a watch
-                self.timeline.note("wait for volumes ended: the pod is to end", "");
+            left = self.wait_exit().reason() => { // cancel-safe: watches
+                self.timeline.note("wait for volumes left", left.as_str());
                 return Err(Outcome::Interrupted);
             }
         };
@@ -212,14 +206,4 @@ impl PodWorker {
 enum Cgroup {
     Ready,
     KilledFirst,
-}
-
-/// Resolves when the pod is to end, or sooner than it knew, after this call began.
-pub(super) async fn interrupted(
-    interrupt: &mut tokio::sync::watch::Receiver<crate::lives::Interrupt>,
-) {
-    let before = interrupt.borrow().count;
-    if interrupt.wait_for(|i| i.count > before).await.is_err() {
-        std::future::pending::<()>().await;
-    }
 }

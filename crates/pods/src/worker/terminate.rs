@@ -83,7 +83,11 @@ impl PodWorker {
         let run = Run::end_of(work);
         let status = self.generate_status(pod, work.mirror.as_ref(), &runtime, run).status;
         self.publish(work, status);
-        if let Err(error) = self.shared.volumes.wait_released(pod).await {
+        let released = tokio::select! {
+            released = self.shared.volumes.wait_released(pod) => released, // only waits
+            () = self.stopping.cancelled() => return Outcome::Interrupted, // cancel-safe: a token
+        };
+        if let Err(error) = released {
             self.timeline.note("volumes are not released", error.to_string());
             return failed();
         }

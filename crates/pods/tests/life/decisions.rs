@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use testkit::fake_cri::{Behaviour, ExecReply, Fault};
 
-fn with_cpu(name: &str, cpu: &str) -> api::core::v1::Pod {
+pub(crate) fn with_cpu(name: &str, cpu: &str) -> api::core::v1::Pod {
     let spec = serde_json::json!({
         "containers": [{"name": "main", "image": "i:1", "resources": {"requests": {"cpu": cpu}}}]
     });
@@ -133,24 +133,24 @@ async fn a_resize_that_the_runtime_does_not_show_completes_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_resize_of_memory_leaves_the_processors_share_alone() {
     let world = World::new();
-    let with_memory = |memory: &str| serde_json::json!({"requests": {"cpu": "1", "memory": memory}, "limits": {"memory": "64Mi"}});
+    let with_memory = |memory: &str| serde_json::json!({"requests": {"cpu": "1", "memory": "32Mi"}, "limits": {"memory": memory}});
     let spec = serde_json::json!({
-        "containers": [{"name": "main", "image": "i:1", "resources": with_memory("32Mi")}]
+        "containers": [{"name": "main", "image": "i:1", "resources": with_memory("64Mi")}]
     });
     world.api.put(pod("web", spec));
     let agent = world.start(Sources::Api).await;
     world.eventually("running", |w| w.api.phase("web").as_deref() == Some("Running")).await;
     world.api.change("web", |pod| {
         let container = &mut pod.spec.as_mut().unwrap().containers[0];
-        container.resources = serde_json::from_value(with_memory("48Mi")).unwrap();
+        container.resources = serde_json::from_value(with_memory("96Mi")).unwrap();
         pod.metadata.generation = pod.metadata.generation.map(|g| g + 1);
     });
     world.eventually("completed", |w| !w.messages("ResizeCompleted").is_empty()).await;
-    // The fake cgroup shows other shares than the pod asks for, as a rounded weight does.
+    // The cgroup shows other shares than the 1024 that the pod asks for: its weight is rounded.
     let told = world.cri.requests_of::<UpdatePodSandboxResourcesRequest>();
     let shares: Vec<i64> =
         told.iter().map(|request| request.resources.as_ref().unwrap().cpu_shares).collect();
-    assert_eq!(shares, [2]);
+    assert_eq!(shares, [998]);
     agent.crash().await;
 }
 
@@ -308,6 +308,20 @@ async fn a_pre_stop_hook_that_overruns_the_grace_ends_with_its_container() {
 }
 
 const STATIC: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: etcd}\nspec:\n  containers: [{name: main, image: 'etcd:1'}]\n";
+
+#[tokio::test(start_paused = true)]
+async fn a_status_is_set_right_after_the_api_server_was_restored_from_a_backup() {
+    let world = World::new();
+    world.api.put(simple("web"));
+    let backup = world.api.pod("web").unwrap();
+    let agent = world.start(Sources::Api).await;
+    let runs = |w: &World| w.api.phase("web").as_deref() == Some("Running");
+    world.eventually("running", runs).await;
+    world.api.restore(backup);
+    assert!(!runs(&world));
+    world.eventually("running as before", runs).await;
+    agent.crash().await;
+}
 
 #[tokio::test(start_paused = true)]
 async fn a_static_pod_has_a_mirror_that_carries_its_status() {

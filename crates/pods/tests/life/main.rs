@@ -2,10 +2,12 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod decisions;
-mod late;
+mod device_waits;
+mod ends;
+mod events_and_metrics;
+mod mishaps;
 mod resizes;
 mod simulation;
-mod told;
 mod world;
 
 use proto::cri_v1::StopContainerRequest;

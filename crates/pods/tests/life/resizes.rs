@@ -6,12 +6,12 @@
 //!
 //! `SEEDS=n` sets how many histories (default 60), `SEED=n` begins with that one.
 
-use crate::simulation::Chance;
+use crate::simulation::Rng;
 use crate::world::{Agent, Sources, World, pod};
 use ::api::core::v1::{Pod, PodStatus};
+use api::pod::{PodStatusExt, is_terminal_phase};
 use engine::admission::resize::ResizePolicy;
 use engine::allocation::AllocationState;
-use engine::status::is_terminal;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const NODE: i64 = 4000;
 
 struct History {
     world: World,
-    chance: Chance,
+    rng: Rng,
     agent: Option<Agent>,
     /// All that each pod ever wished.
     wishes: BTreeMap<String, Vec<i64>>,
@@ -92,7 +92,7 @@ impl History {
         let all = self.world.api.all().into_iter();
         all.filter(|(_, pod)| {
             let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-            !is_terminal(phase) && (pod.metadata.deletion_timestamp.is_none() || runs(pod))
+            !is_terminal_phase(phase) && (pod.metadata.deletion_timestamp.is_none() || runs(pod))
         })
         .filter_map(|(name, pod)| {
             let own = state.get(&pod.metadata.uid.as_deref()?.into())?.containers.get("main")?;
@@ -112,7 +112,7 @@ impl History {
     }
 
     async fn pass(&mut self, limit: u64) {
-        let time = self.chance.millis(limit);
+        let time = self.rng.millis(limit);
         if time < Duration::from_millis(100) {
             for _ in 0..time.as_millis() {
                 tokio::task::yield_now().await;
@@ -133,8 +133,8 @@ impl History {
     fn put(&mut self) {
         let name = format!("p{}", self.next);
         self.next += 1;
-        let amount = 100 + 100 * i64::try_from(self.chance.below(14)).unwrap();
-        let guaranteed = self.chance.below(2) == 0;
+        let amount = 100 + 100 * i64::try_from(self.rng.below(14)).unwrap();
+        let guaranteed = self.rng.below(2) == 0;
         let main =
             json!({ "name": "main", "image": "i:1", "resources": resources(amount, guaranteed) });
         self.wishes.insert(name.clone(), vec![amount]);
@@ -147,21 +147,21 @@ impl History {
         let alive: Vec<(String, Pod)> = all
             .filter(|(_, pod)| {
                 let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-                pod.metadata.deletion_timestamp.is_none() && !is_terminal(phase)
+                pod.metadata.deletion_timestamp.is_none() && !is_terminal_phase(phase)
             })
             .collect();
-        self.chance.of(&alive).cloned()
+        self.rng.of(&alive).cloned()
     }
 
     /// A pod wishes something else; sometimes what it has, or had.
     fn wish(&mut self) {
         let Some((name, pod)) = self.one() else { return };
         let known = self.wishes[&name].clone();
-        let amount = match self.chance.below(6) {
-            0 => *self.chance.of(&known).unwrap(),
+        let amount = match self.rng.below(6) {
+            0 => *self.rng.of(&known).unwrap(),
             1 => 9000,
-            2 => 3000 + 100 * i64::try_from(self.chance.below(10)).unwrap(),
-            _ => 100 + 100 * i64::try_from(self.chance.below(20)).unwrap(),
+            2 => 3000 + 100 * i64::try_from(self.rng.below(10)).unwrap(),
+            _ => 100 + 100 * i64::try_from(self.rng.below(20)).unwrap(),
         };
         if wished(&pod) == amount {
             return;
@@ -185,20 +185,20 @@ impl History {
     async fn live(&mut self) {
         self.start().await;
         for _ in 0..25 {
-            match self.chance.below(10) {
+            match self.rng.below(10) {
                 0 | 1 => self.put(),
                 2 => self.delete(),
                 3 => {
                     self.note("the agent is killed".to_owned());
                     self.crash().await;
-                    if self.chance.below(2) == 0 {
+                    if self.rng.below(2) == 0 {
                         self.wish();
                     }
                     self.start().await;
                 }
                 _ => self.wish(),
             }
-            let limit = if self.chance.below(2) == 0 { 90 } else { 8000 };
+            let limit = if self.rng.below(2) == 0 { 90 } else { 8000 };
             self.pass(limit).await;
         }
         for _ in 0..6000 {
@@ -249,7 +249,7 @@ impl History {
                 continue;
             }
             let status = pod.status.clone().unwrap_or_default();
-            if is_terminal(status.phase.as_deref()) {
+            if status.is_terminal() {
                 continue;
             }
             if let Err(why) = self.is_settled(&name, &pod, &status, &granted) {
@@ -310,7 +310,7 @@ async fn history(seed: u64) {
     *world.resizes.lock().unwrap() = ResizePolicy { exclusive_cpus, ..ResizePolicy::default() };
     let mut history = History {
         world,
-        chance: Chance(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15)),
+        rng: Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15)),
         agent: None,
         wishes: BTreeMap::new(),
         next: 0,

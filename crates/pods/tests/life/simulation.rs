@@ -1,28 +1,32 @@
 //! Whole nodes under bad luck, one per seed: pods of many kinds come, change, run, fail and go while
-//! the agent is killed, calls are slow, hang, fail or lose their answers, events are lost, the API
-//! server does not answer, containers and sandboxes die, the runtime restarts and the machine too.
-//! What must hold at every moment is looked at after every step; in the end everything is as the pods
+//! the agent is killed or stopped, calls are slow, hang, fail or lose their answers, are cancelled because the
+//! agent that made them is gone, events are lost, the API server does not answer, containers and sandboxes die,
+//! the runtime restarts and the machine too, tasks of the agent panic, and the clock is set.
+//! What must hold at every moment is looked at after every step, the values of cgroups among it; in the end everything is as the pods
 //! say, and when they are gone nothing of them is left.
 //!
 //! `SEEDS=n` sets how many nodes (default 40), `SEED=n` begins with that one. A failure names its seed, and so
 //! does a node that hangs.
 
 mod composed;
+mod faults;
 mod guard;
 mod kinds;
-mod luck;
+mod mishaps;
 mod seen;
+mod sums;
 
-use crate::world::{Agent, Sources, World};
+use crate::world::{Agent, FakeCgroups, Sources, World};
+pub(crate) use faults::Rng;
+use faults::{Health, commands, disturb};
 use guard::Story;
 use kinds::{End, Made};
-pub(crate) use luck::Chance;
-use luck::{Health, commands, disturb};
 use seen::Seen;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use sums::Sums;
 
 /// How often is looked while time passes.
 const STEP: Duration = Duration::from_millis(100);
@@ -30,8 +34,9 @@ const STEP: Duration = Duration::from_millis(100);
 /// One simulated node with its pods.
 struct Node {
     world: World,
-    chance: Chance,
+    rng: Rng,
     seen: Seen,
+    sums: Sums,
     health: Arc<Mutex<Health>>,
     made: BTreeMap<String, Made>,
     leaving: BTreeSet<String>,
@@ -51,7 +56,7 @@ impl Node {
     /// Lets time pass in small steps, looking after each. What is shorter than one step is no time at all but
     /// so many turns of the agent: what comes then meets it in the middle of its work.
     async fn pass(&mut self, limit: u64) {
-        let time = self.chance.millis(limit);
+        let time = self.rng.millis(limit);
         if time < STEP {
             for _ in 0..time.as_millis() {
                 tokio::task::yield_now().await;
@@ -67,43 +72,64 @@ impl Node {
 
     fn look(&mut self) {
         self.seen.look(&self.world, &self.made, &self.leaving);
+        for made in self.made.values_mut().filter(|made| self.seen.given_up.contains(&made.uid)) {
+            made.touched = true;
+        }
+        self.sums.look(&self.world, &self.story);
     }
 
     /// Small troubles around the agent, until the next step.
     fn surround(&mut self) {
-        self.world.cri.lose_events(self.chance.below(5) == 0);
-        self.world.api.mute(self.chance.below(6) == 0);
-        let luck = (self.chance.below(4) == 0).then(|| self.chance.below(1 << 30));
+        self.world.cri.lose_events(self.rng.below(5) == 0);
+        self.world.api.mute(self.rng.below(6) == 0);
+        let luck = (self.rng.below(4) == 0).then(|| self.rng.below(1 << 30));
         self.world.api.unsteady(luck);
-        self.world.cgroups.broken.store(self.chance.below(12) == 0, Ordering::Relaxed);
-        self.world.volumes.broken.store(self.chance.below(8) == 0, Ordering::Relaxed);
-        let problem = (self.chance.below(10) == 0).then(|| "cni plugin not initialized".to_owned());
+        self.world.cgroups.broken.store(self.rng.below(12) == 0, Ordering::Relaxed);
+        self.world.volumes.broken.store(self.rng.below(8) == 0, Ordering::Relaxed);
+        let problem = (self.rng.below(10) == 0).then(|| "cni plugin not initialized".to_owned());
         self.world.set_node(|view| view.network_error = problem);
-        if self.chance.below(3) == 0 {
+        if self.rng.below(3) == 0 {
             self.world.images.broken.lock().unwrap().clear();
         }
     }
 
     async fn live(&mut self) {
-        if self.chance.below(4) == 0 {
+        if self.rng.below(4) == 0 {
             self.world.cri.disable(cri::Call::GetContainerEvents);
         }
         let mut agent = self.start().await;
         for step in 0..14 {
             self.story.at(format!("step {step}"));
-            for _ in 0..self.chance.below(3) {
+            for _ in 0..self.rng.below(3) {
                 let name = format!("p{}", self.made.len());
                 let uid = format!("uid-{name}");
-                let made = kinds::make(&self.world, &mut self.chance, &name, &uid);
+                let made = kinds::make(&self.world, &mut self.rng, &name, &uid);
                 self.made.insert(name, made);
             }
-            if self.chance.below(2) == 0 {
-                disturb(&self.world, &mut self.chance);
+            if self.rng.below(2) == 0 {
+                disturb(&self.world, &mut self.rng);
             }
             self.surround();
             self.pass(1500).await;
-            match self.chance.below(6) {
+            mishaps::strike(&agent, &mut self.rng);
+            self.pass(100).await;
+            if let Some(cause) = agent.tasks.fatal() {
+                self.story.at(format!("{cause} in step {step}"));
+                self.world.cri.down();
+                self.world.api.cut(true);
+                agent.crash().await;
+                self.world.cri.up();
+                self.world.api.cut(false);
+                agent = self.start().await;
+            }
+            match self.rng.below(6) {
                 0..=2 => {
+                    if self.rng.below(3) == 0 {
+                        self.story.at(format!("stop in step {step}"));
+                        // What hangs is left in the end.
+                        agent.tasks.finish_within(Duration::from_secs(30)).await;
+                        self.look();
+                    }
                     // Killed: nothing it does from now on has any effect.
                     self.world.cri.down();
                     self.world.api.cut(true);
@@ -111,10 +137,11 @@ impl Node {
                     agent.crash().await;
                     self.story.at(format!("step {step} after the crash"));
                     self.pass(1500).await;
-                    match self.chance.below(12) {
+                    match self.rng.below(12) {
                         0 => self.reboot(),
                         1 => self.lose_state(),
                         2 => self.strike(step),
+                        3 => self.set_clock(),
                         _ => {}
                     }
                     self.world.cri.up();
@@ -122,7 +149,8 @@ impl Node {
                     agent = self.start().await;
                 }
                 3 => self.world.cri.restart(),
-                4 if self.chance.below(2) == 0 => self.evict(&agent).await,
+                4 if self.rng.below(2) == 0 => self.evict(&agent).await,
+                5 if self.rng.below(4) == 0 => self.set_clock(),
                 _ => {}
             }
             if step > 2 {
@@ -164,10 +192,14 @@ impl Node {
             self.seen.starts.get(&key).map_or(0, BTreeSet::len)
         };
         let main = starts(&format!("{name}-main"));
-        if made.end == End::Fails && made.never || made.is_steady() {
+        if made.runs_once || made.is_steady() {
             assert!(main <= 1, "{name} was started {main} times: {history:#?}");
         }
         let pod = self.world.api.pod(name).unwrap_or_default();
+        let failed = pod.status.as_ref().is_some_and(|s| s.phase.as_deref() == Some("Failed"));
+        if failed && made.runs_once && !made.touched && !made.evicted {
+            assert_eq!(main, 1, "{name} failed and never ran: {history:#?}");
+        }
         let shown = pod.status.and_then(|status| status.container_statuses).unwrap_or_default();
         let code = shown
             .first()
@@ -199,7 +231,7 @@ impl Node {
         let mut left: Vec<String> = self.world.api.all().into_keys().collect();
         left.extend(self.world.cri.containers().iter().map(|c| format!("container {}", c.name())));
         left.extend(self.world.cri.sandboxes().iter().map(|s| format!("sandbox {}", s.pod_uid())));
-        left.extend(self.world.cgroups.made.lock().unwrap().iter().cloned());
+        left.extend(self.world.cgroups.made.lock().unwrap().keys().cloned());
         let roots = &self.world.roots;
         for folder in [&roots.kubelet.join("pods"), &roots.pod_logs, &roots.container_logs] {
             let names = std::fs::read_dir(folder).into_iter().flatten();
@@ -215,7 +247,7 @@ impl Node {
             |uid: &str| containers.iter().filter(|c| c.pod_uid() == uid && c.is_running()).count();
         let is_gone = |uid: &str| {
             let ready = self.world.cri.sandboxes().iter().any(|s| s.pod_uid() == uid && s.ready);
-            let cgroup = self.world.cgroups.made.lock().unwrap().contains(uid);
+            let cgroup = self.world.cgroups.made.lock().unwrap().contains_key(uid);
             live(uid) == 0 && !ready && !cgroup
         };
         let mut left: Vec<String> =
@@ -277,9 +309,13 @@ impl Node {
         }
     }
 
-    /// The running container has the CPU that its pod says.
+    /// The pod's cgroup and its running container have the CPU that the pod says.
     fn has_its_resources(&self, name: &str, made: &Made) -> bool {
-        let spec = self.world.api.pod(name).and_then(|pod| pod.spec).unwrap_or_default();
+        let pod = self.world.api.pod(name).unwrap_or_default();
+        if self.world.cgroups.limits_of(&made.uid) != Some(FakeCgroups::limits_for(&pod)) {
+            return false;
+        }
+        let spec = pod.spec.unwrap_or_default();
         let requests = spec.containers.first().and_then(|c| c.resources.clone()?.requests);
         let Some(cpu) = requests.as_ref().and_then(|requests| requests.get("cpu")) else {
             return true;
@@ -298,8 +334,9 @@ async fn node(seed: u64, story: Story) {
     let mut node = Node {
         health: commands(&world),
         world,
-        chance: Chance(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(seed)),
+        rng: Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(seed)),
         seen: Seen::default(),
+        sums: Sums::default(),
         made: BTreeMap::new(),
         leaving: BTreeSet::new(),
         former: Vec::new(),

@@ -4,22 +4,21 @@ mod api;
 mod neighbours;
 
 use self::api::FakeApi;
+pub(crate) use self::neighbours::FakeCgroups;
 use self::neighbours::{
-    FakeCgroups, FakeImages, FakePlacement, FakeVolumes, NoObjects, OneProcessor, RecordedEvents,
-    SPECIAL,
+    FakeImages, FakePlacement, FakeVolumes, NoObjects, OneProcessor, RecordedEvents, SPECIAL,
 };
 use ::api::core::v1::{Node, Pod, PodStatus};
+use engine::housekeeping::garbage::GcPolicy;
 use engine::request::RequestSettings;
 use engine::request::hostname::HostnameOverride;
 use engine::request::resources::{CgroupVersion, ResourceSettings};
 use engine::request::security::SecuritySettings;
-use pods::{
-    AdmissionConfig, GcPolicy, PodsConfig, PodsDeps, PodsHandle, RuntimeHandlers, ViewConfig,
-};
+use pods::{AdmissionConfig, PodsConfig, PodsDeps, PodsHandle, RuntimeHandlers, ViewConfig};
 use ports::{Clock, NodeView, PodApi, Pods, PodsSnapshot, Roots, Tasks};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use telemetry::metrics::Registry;
@@ -33,6 +32,8 @@ static WORLDS: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct World {
     pub(crate) cri: FakeCri,
     pub(crate) clock: Arc<dyn Clock>,
+    /// The same clock, to be set.
+    pub(crate) jumps: Arc<JumpingClock>,
     pub(crate) roots: Roots,
     pub(crate) events: Arc<RecordedEvents>,
     pub(crate) cgroups: Arc<FakeCgroups>,
@@ -46,6 +47,29 @@ pub(crate) struct World {
     pub(crate) resizes: Mutex<engine::admission::resize::ResizePolicy>,
     node: watch::Sender<Arc<NodeView>>,
     root: PathBuf,
+}
+
+/// A clock that somebody sets.
+#[derive(Debug, Default)]
+pub(crate) struct JumpingClock {
+    steady: PausedClock,
+    /// Seconds before or after.
+    offset: AtomicI64,
+}
+
+impl JumpingClock {
+    /// Shows so many seconds more, or less, than it would have.
+    pub(crate) fn set(&self, seconds: i64) {
+        self.offset.store(seconds, Ordering::Relaxed);
+    }
+}
+
+impl Clock for JumpingClock {
+    fn now(&self) -> jiff::Timestamp {
+        let offset = jiff::SignedDuration::from_secs(self.offset.load(Ordering::Relaxed));
+        let now = self.steady.now();
+        now.checked_add(offset).unwrap_or(now)
+    }
 }
 
 /// One run of the agent.
@@ -64,7 +88,8 @@ pub(crate) enum Sources {
 
 impl World {
     pub(crate) fn new() -> Self {
-        let clock: Arc<dyn Clock> = Arc::new(PausedClock::new());
+        let jumps = Arc::new(JumpingClock::default());
+        let clock: Arc<dyn Clock> = Arc::<JumpingClock>::clone(&jumps);
         let number = WORLDS.fetch_add(1, Ordering::Relaxed);
         let root =
             std::env::temp_dir().join(format!("rubelet-life-{}-{number}", std::process::id()));
@@ -97,6 +122,7 @@ impl World {
             }),
             cri,
             clock,
+            jumps,
             roots,
             events: Arc::default(),
             cgroups: Arc::default(),
@@ -285,6 +311,13 @@ impl Agent {
     pub(crate) async fn crash(self) {
         let late = self.tasks.shutdown_within(Duration::from_secs(3600)).await;
         assert!(late.is_empty(), "tasks that never end: {late:?}");
+    }
+
+    /// Ends the agent as a signal does: what is under way ends first.
+    pub(crate) async fn stop(self) {
+        let left = self.tasks.finish_within(Duration::from_secs(30)).await;
+        assert_eq!(left, 0, "calls under way that never end");
+        self.crash().await;
     }
 
     /// The status as last published in the snapshot.

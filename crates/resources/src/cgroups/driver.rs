@@ -1,7 +1,7 @@
-//! The two ways of making a cgroup: by file and by systemd.
+//! The cgroup drivers: cgroupfs and systemd.
 //!
-//! Executes only: which cgroup and which limits is the caller's business. The systemd way asks
-//! systemd first and then writes the files as well, as upstream does, so that both agree.
+//! Executes only: the caller decides which cgroup and which limits. The systemd driver sets unit properties
+//! first and then writes the files as well, as upstream does, so that both agree.
 
 use engine::cgroup::{CgroupName, Driver, Limits, file_writes, systemd_quota_us, weight};
 use std::sync::Arc;
@@ -21,12 +21,12 @@ pub enum DriverError {
     /// systemd refused or did not answer.
     #[error(transparent)]
     Systemd(#[from] SystemdError),
-    /// The operation was lost with its thread.
+    /// The blocking thread panicked.
     #[error(transparent)]
     Blocking(#[from] sys::blocking::BlockingError),
 }
 
-/// Makes, limits and removes cgroups in the configured way.
+/// Makes, limits and removes cgroups with the configured driver.
 #[derive(Debug, Clone)]
 pub struct CgroupDriver {
     host: Arc<Cgroups>,
@@ -34,6 +34,10 @@ pub struct CgroupDriver {
     page_sizes: Arc<Vec<String>>,
     durations: Option<HistogramFamily>,
 }
+
+/// The systemd versions that introduced `CPUQuotaPeriodUSec` and `AllowedCPUs`.
+const KNOWS_QUOTA_PERIOD: u32 = 242;
+const KNOWS_CPUS: u32 = 244;
 
 const DURATION: Desc = Desc::alpha(
     "kubelet_cgroup_manager_duration_seconds",
@@ -52,7 +56,7 @@ impl CgroupDriver {
         Self { host, systemd, page_sizes: Arc::new(page_sizes), durations: None }
     }
 
-    /// The same, with how long operations take on a page of metrics.
+    /// With metrics of the operations' durations.
     #[must_use]
     pub fn measured(mut self, registry: &Registry) -> Self {
         self.durations = Some(registry.histogram(DURATION, &BUCKETS));
@@ -68,7 +72,7 @@ impl CgroupDriver {
         done
     }
 
-    /// Which way it is.
+    /// The configured driver.
     pub fn kind(&self) -> Driver {
         if self.systemd.is_some() { Driver::Systemd } else { Driver::Cgroupfs }
     }
@@ -88,22 +92,26 @@ impl CgroupDriver {
         name.path(self.kind())
     }
 
-    /// Whether the cgroup is there with all its controllers.
+    /// Whether the cgroup exists with all its controllers.
     pub async fn exists(&self, name: &CgroupName) -> bool {
         self.missing(name).await.is_empty()
     }
 
-    /// Whether anything of the cgroup is there.
+    /// Whether the cgroup exists in any hierarchy.
     pub async fn is_there(&self, name: &CgroupName) -> bool {
         let (host, path) = (Arc::clone(&self.host), self.path(name));
-        sys::blocking::run(move || host.is_there(&path)).await.unwrap_or(true)
+        sys::blocking::run_for(sys::blocking::Purpose::Cgroups, move || host.is_there(&path))
+            .await
+            .unwrap_or(true)
     }
 
     /// What is missing for the cgroup to exist.
     pub async fn missing(&self, name: &CgroupName) -> Vec<String> {
         let (host, path) = (Arc::clone(&self.host), self.path(name));
         let fallback = vec![path.clone()];
-        sys::blocking::run(move || host.missing(&path)).await.unwrap_or(fallback)
+        sys::blocking::run_for(sys::blocking::Purpose::Cgroups, move || host.missing(&path))
+            .await
+            .unwrap_or(fallback)
     }
 
     /// Why the cgroup does not count as existing, in upstream's words (kubelet: `Validate`).
@@ -127,8 +135,8 @@ impl CgroupDriver {
         })
     }
 
-    /// Makes the cgroup with all its parents and writes its limits; that some limits were not taken is
-    /// only logged, as upstream has it.
+    /// Makes the cgroup with all its parents and writes its limits; a limit that could not be written is
+    /// only logged, as upstream.
     pub async fn create(&self, name: &CgroupName, limits: &Limits) -> Result<(), DriverError> {
         let work = async {
             self.make(name).await?;
@@ -147,7 +155,8 @@ impl CgroupDriver {
             systemd.start_slice(&unit, &parent).await?;
         }
         let (host, path) = (Arc::clone(&self.host), self.path(name));
-        sys::blocking::run(move || host.create(&path)).await??;
+        sys::blocking::run_for(sys::blocking::Purpose::Cgroups, move || host.create(&path))
+            .await??;
         Ok(())
     }
 
@@ -158,18 +167,20 @@ impl CgroupDriver {
 
     async fn write(&self, name: &CgroupName, limits: &Limits) -> Result<(), DriverError> {
         let mut limits = limits.clone();
+        let mut properties_set = Ok(());
         if let (Some(systemd), Some(unit)) = (&self.systemd, name.slice_unit()) {
             if let (Some(quota), Some(period)) = (limits.cpu_quota_us, limits.cpu_period_us) {
                 limits.cpu_quota_us = Some(systemd_quota_us(quota, period));
             }
-            let properties = properties(&limits, self.host.is_v2());
+            let properties = properties(&limits, self.host.is_v2(), systemd.version().await);
             if !properties.is_empty() {
-                systemd.set_properties(&unit, &properties).await?;
+                // A limit that systemd refuses still takes effect through the file.
+                properties_set = systemd.set_properties(&unit, &properties).await;
             }
         }
         let (host, path) = (Arc::clone(&self.host), self.path(name));
         let writes = file_writes(&limits, host.is_v2(), &self.page_sizes);
-        sys::blocking::run(move || {
+        sys::blocking::run_for(sys::blocking::Purpose::Cgroups, move || {
             let mut first = Ok(());
             for w in &writes {
                 if w.optional && !host.has(w.controller, &path, &w.file) {
@@ -181,7 +192,7 @@ impl CgroupDriver {
             first
         })
         .await??;
-        Ok(())
+        Ok(properties_set?)
     }
 
     /// Reads one control file.
@@ -192,14 +203,20 @@ impl CgroupDriver {
         file: &'static str,
     ) -> Result<String, DriverError> {
         let (host, path) = (Arc::clone(&self.host), self.path(name));
-        Ok(sys::blocking::run(move || host.read(controller, &path, file)).await??)
+        Ok(sys::blocking::run_for(sys::blocking::Purpose::Cgroups, move || {
+            host.read(controller, &path, file)
+        })
+        .await??)
     }
 
     /// Cgroups directly below.
     pub async fn children(&self, name: &CgroupName) -> Vec<CgroupName> {
         let (host, path, kind) = (Arc::clone(&self.host), self.path(name), self.kind());
         let parent = name.clone();
-        let found = sys::blocking::run(move || host.children(&path)).await.unwrap_or_default();
+        let found =
+            sys::blocking::run_for(sys::blocking::Purpose::Cgroups, move || host.children(&path))
+                .await
+                .unwrap_or_default();
         found
             .into_iter()
             .filter_map(|folder| match kind {
@@ -221,18 +238,24 @@ impl CgroupDriver {
         let (host, path) = (Arc::clone(&self.host), self.path(name));
         let id = container_id.to_owned();
         let read = move || {
-            // The runtime's folder is the id, or a scope of systemd with the id in its name.
-            let folder = host.children(&path).into_iter().find(|folder| folder.contains(&id))?;
+            // The runtime's folder is the id, or a systemd scope with the id in its name; CRI-O has another scope
+            // for conmon.
+            let is_its = |folder: &String| folder.contains(&id) && !folder.contains("conmon");
+            let folder = host.children(&path).into_iter().find(is_its)?;
             host.read("memory", &format!("{path}/{folder}"), "memory.oom.group").ok()
         };
-        let text = sys::blocking::run(read).await.ok().flatten()?;
+        let text =
+            sys::blocking::run_for(sys::blocking::Purpose::Cgroups, read).await.ok().flatten()?;
         Some(text == "1")
     }
 
     /// Every process in the cgroup and below.
     pub async fn pids(&self, name: &CgroupName) -> Vec<i32> {
         let (host, path) = (Arc::clone(&self.host), self.path(name));
-        let found = sys::blocking::run(move || host.pids(&path)).await.unwrap_or_default();
+        let found =
+            sys::blocking::run_for(sys::blocking::Purpose::Cgroups, move || host.pids(&path))
+                .await
+                .unwrap_or_default();
         found.into_iter().collect()
     }
 
@@ -246,7 +269,8 @@ impl CgroupDriver {
             systemd.stop(&unit).await?;
         }
         let (host, path) = (Arc::clone(&self.host), self.path(name));
-        sys::blocking::run(move || host.remove(&path)).await??;
+        sys::blocking::run_for(sys::blocking::Purpose::Cgroups, move || host.remove(&path))
+            .await??;
         Ok(())
     }
 }
@@ -273,9 +297,10 @@ pub(super) fn chain(error: &DriverError) -> String {
     message
 }
 
-/// Unit properties that say the same as the files, as upstream's library says them. What systemd has
-/// no property for (huge pages) is in the files alone.
-fn properties(limits: &Limits, v2: bool) -> Vec<Property> {
+/// Unit properties equivalent to the files, as upstream's library sets them. Limits without a property (huge
+/// pages), or without one in this systemd version, are in the files alone: systemd refuses all properties if it
+/// does not know one.
+fn properties(limits: &Limits, v2: bool, version: u32) -> Vec<Property> {
     let mut properties = Vec::new();
     let (memory, cpu) = if v2 { ("MemoryMax", "CPUWeight") } else { ("MemoryLimit", "CPUShares") };
     if let Some(bytes) = limits.memory_bytes.filter(|bytes| *bytes != 0) {
@@ -289,25 +314,29 @@ fn properties(limits: &Limits, v2: bool) -> Vec<Property> {
             Ok(quota) if quota > 0 && period > 0 => quota.saturating_mul(1_000_000) / period,
             _ => u64::MAX,
         };
-        properties.push(Property::Number("CPUQuotaPeriodUSec", period));
+        if version >= KNOWS_QUOTA_PERIOD {
+            properties.push(Property::Number("CPUQuotaPeriodUSec", period));
+        }
         properties.push(Property::Number("CPUQuotaPerSecUSec", per_second));
     }
     if let Some(pids) = limits.pids {
-        // systemd takes no 0.
+        // systemd refuses 0.
         properties.push(Property::Number("TasksMax", or_infinity(pids).max(1)));
     }
-    if v2 {
-        // Without it systemd takes back what the file says.
+    if version >= KNOWS_CPUS {
+        // Without it systemd reverts the value in the file.
         let cpus = limits.cpuset_cpus.as_deref().and_then(|cpus| cpus.parse::<CpuSet>().ok());
         if let Some(cpus) = cpus.filter(|cpus| !cpus.is_empty()) {
             properties.push(Property::Bytes("AllowedCPUs", mask(&cpus)));
         }
+    }
+    if v2 {
         properties.extend(limits.unified.iter().filter_map(|(file, value)| unified(file, value)));
     }
     properties
 }
 
-/// CPUs as systemd takes them: a bit each, the lowest byte first.
+/// CPUs in systemd's encoding: one bit each, lowest byte first.
 fn mask(cpus: &CpuSet) -> Vec<u8> {
     let mut bytes = Vec::new();
     for cpu in cpus.iter() {
@@ -322,7 +351,7 @@ fn mask(cpus: &CpuSet) -> Vec<u8> {
     bytes
 }
 
-/// The property that stands for a file of version 2.
+/// The property equivalent to a file of version 2.
 fn unified(file: &str, value: &str) -> Option<Property> {
     let name = match file {
         "cpu.weight" => "CPUWeight",
@@ -349,7 +378,13 @@ mod tests {
     #[tokio::test]
     async fn what_dies_for_want_of_memory_is_read_from_the_containers_cgroup() {
         let root = std::env::temp_dir().join(format!("rubelet-oom-group-{}", std::process::id()));
-        for (folder, value) in [("cri-containerd-aa.scope", "1\n"), ("bb", "0\n")] {
+        let folders = [
+            ("cri-containerd-aa.scope", "1\n"),
+            ("bb", "0\n"),
+            ("crio-conmon-dd.scope", "0\n"),
+            ("crio-dd.scope", "1\n"),
+        ];
+        for (folder, value) in folders {
             sys::fs::create_dir_all(root.join("p").join(folder), 0o755).unwrap();
             sys::fs::write(root.join("p").join(folder).join("memory.oom.group"), value).unwrap();
         }
@@ -359,6 +394,7 @@ mod tests {
         assert_eq!(driver.oom_group(&pod, "aa").await, Some(true));
         assert_eq!(driver.oom_group(&pod, "bb").await, Some(false));
         assert_eq!(driver.oom_group(&pod, "cc").await, None);
+        assert_eq!(driver.oom_group(&pod, "dd").await, Some(true), "not that of conmon");
         let old = Arc::new(Cgroups::V1 { mounts: std::collections::BTreeMap::new() });
         let driver = CgroupDriver::new(Driver::Cgroupfs, old, Vec::new());
         assert_eq!(driver.oom_group(&pod, "aa").await, Some(false));
@@ -406,8 +442,16 @@ mod tests {
                 .into(),
             ..Limits::default()
         };
+        let names = |version| {
+            let all = properties(&limits, true, version);
+            all.iter().map(Property::name).collect::<Vec<_>>()
+        };
+        let old =
+            ["MemoryMax", "CPUWeight", "CPUQuotaPerSecUSec", "TasksMax", "MemoryHigh", "MemoryMin"];
+        assert_eq!(names(239), old, "one it does not know would cost them all");
+        assert!(names(243).contains(&"CPUQuotaPeriodUSec") && !names(243).contains(&"AllowedCPUs"));
         assert_eq!(
-            properties(&limits, true),
+            properties(&limits, true, 252),
             [
                 Property::Number("MemoryMax", u64::MAX),
                 Property::Number("CPUWeight", 39),

@@ -1,7 +1,7 @@
-//! Enforcing what the node keeps for itself (kubelet: `enforceNodeAllocatableCgroups`).
+//! Enforces node allocatable and the reserved cgroups (kubelet: `enforceNodeAllocatableCgroups`).
 //!
-//! Promises: the pods' limit is tried every minute until the kernel takes it (more may be in use than it
-//! allows); a reserved cgroup that cannot be limited ends the start.
+//! Promises: the pods' limit is retried every minute until the kernel accepts it (more may be in use than it
+//! allows); a reserved cgroup that cannot be limited is a fatal error at start.
 
 use super::{CgroupTree, chain};
 use engine::cgroup::{CgroupName, Limits};
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 const RETRY: Duration = Duration::from_secs(60);
 
-/// A cgroup whose daemons may use no more than was reserved for them.
+/// A reserved cgroup: its daemons may use no more than was reserved for them.
 #[derive(Debug, Clone)]
 pub struct ReservedCgroup {
     /// `System` or `Kube`.
@@ -35,8 +35,8 @@ impl CgroupTree {
                 Ok(()) => {
                     let message = "Updated Node Allocatable limit across pods".to_owned();
                     enforced(&*events, message);
-                    // The limits of huge pages of the levels are not the node's.
-                    self.refresh_levels().await;
+                    // `kubepods` has huge page limits from the QoS levels, which this write has replaced.
+                    inner.kubepods_written.notify_one();
                     return;
                 }
                 Err(error) => failed(
@@ -56,7 +56,7 @@ impl CgroupTree {
         }
     }
 
-    /// Limits the cgroups of daemons, which must be there.
+    /// Limits the cgroups of daemons, which must exist.
     pub async fn enforce_reserved(
         &self,
         reserved: &[ReservedCgroup],

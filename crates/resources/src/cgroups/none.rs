@@ -1,11 +1,11 @@
-//! Pods without cgroups of ours (`cgroupsPerQOS: false`): the runtime's default parent.
+//! No pod cgroups (`cgroupsPerQOS: false`): containers get the runtime's default parent.
 
 use api::core::v1::Pod;
 use api::ids::PodUid;
 use async_trait::async_trait;
 use ports::{CgroupError, CgroupValues, PodCgroups};
 
-/// No tree: every pod "has" its cgroup and nothing is ever made or removed.
+/// No tree: every pod's cgroup counts as existing, and nothing is ever made or removed.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoPodCgroups;
 

@@ -1,4 +1,4 @@
-//! How much memory of pods the kernel is told to leave alone (gate MemoryQoS).
+//! Metrics of the memory protected by `memory.min` and `memory.low` (gate MemoryQoS).
 
 use telemetry::metrics::{Desc, GaugeFamily, Registry};
 
@@ -21,12 +21,12 @@ pub struct ProtectedMemory {
 }
 
 impl ProtectedMemory {
-    /// Declares them in a registry.
+    /// Registers the gauges.
     pub fn new(registry: &Registry) -> Self {
         Self { min: registry.gauge(MIN), low: registry.gauge(LOW) }
     }
 
-    /// Shows the bytes of Guaranteed and of Burstable pods.
+    /// Sets the bytes of Guaranteed and of Burstable pods.
     #[expect(clippy::cast_precision_loss, reason = "metrics are floats")]
     pub(super) fn show(&self, (min, low): (i64, i64)) {
         self.min.set(&[], min as f64);

@@ -1,7 +1,7 @@
-//! Bringing running containers to the CPUs they should run on.
+//! Updates running containers to the CPUs they should run on.
 //!
-//! Upstream: `cpumanager.reconcileState`. A container with CPUs of its own was created on them; the others follow the
-//! shared CPUs, which shrink and grow. After a restart every container is told once.
+//! Upstream: `cpumanager.reconcileState`. A container with exclusive CPUs was created on them; the others follow the
+//! shared CPUs, which shrink and grow. After a restart every container is updated once.
 
 use super::Cpus;
 use api::core::v1::{ContainerStatus, PodStatus};
@@ -14,14 +14,14 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use units::CpuSet;
 
-/// The runtime, as far as CPUs of running containers go. An implementation bounds its calls by a deadline.
+/// The part of the runtime that sets CPUs of running containers. Implementations bound each call by a deadline.
 #[async_trait]
 pub trait ContainerCpus: Send + Sync + std::fmt::Debug {
-    /// Lets a container run on these CPUs only; nothing else about it changes.
+    /// Restricts a container to these CPUs; nothing else about it changes.
     async fn set_cpus(&self, container_id: &str, cpus: &str) -> Result<(), String>;
 }
 
-/// A container that should be told.
+/// A container to update.
 #[derive(Debug, PartialEq, Eq)]
 struct Update {
     who: (String, String),
@@ -30,7 +30,7 @@ struct Update {
 }
 
 impl Cpus {
-    /// Repeats until cancelled; returns at once under the policy `none`.
+    /// Reconciles periodically until cancelled; returns at once under the policy `none`.
     pub async fn run(
         self,
         period: Duration,
@@ -47,7 +47,7 @@ impl Cpus {
             tokio::select! {
                 // Cancel-safe: no state is held across the wait.
                 () = cancel.cancelled() => return,
-                // Cancel-safe: a tick that is dropped comes again.
+                // Cancel-safe: a dropped tick is not lost.
                 _ = ticks.tick() => {}
             }
             let snapshot = pods.borrow().clone();

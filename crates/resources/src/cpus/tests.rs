@@ -1,7 +1,8 @@
-//! What is remembered, what the runtime is told, and what start refuses.
+//! The state file, updates of running containers, and errors at start.
 
 use super::*;
 use crate::placement::Provider;
+use api::pod::PodExt;
 use engine::cpus::{CpuInfo, CpuOptions, CpuTopology};
 use engine::topology::PolicyKind;
 use ports::{PodEntry, PodLife, PodSource, PodsSnapshot};
@@ -160,12 +161,12 @@ async fn a_file_that_says_it_all_is_left_as_it_is() {
     assert!(dir.text().contains(r#""defaultCpuSet":"0-3""#), "{}", dir.text());
 }
 
-/// Remembers what it was told; refuses one container.
+/// Records the updates; refuses one container.
 #[derive(Debug, Default)]
-struct Told(Mutex<Vec<(String, String)>>);
+struct RecordedUpdates(Mutex<Vec<(String, String)>>);
 
 #[async_trait]
-impl ContainerCpus for Told {
+impl ContainerCpus for RecordedUpdates {
     async fn set_cpus(&self, id: &str, cpus: &str) -> Result<(), String> {
         if id == "broken" {
             return Err("no".to_owned());
@@ -189,7 +190,7 @@ fn running(pod: &Arc<Pod>, id: &str, life: PodLife) -> (PodUid, PodEntry) {
         status: Some(Arc::new(serde_json::from_value(status).unwrap())),
         evicted: false,
     };
-    (PodUid::from(uid_of(pod).as_str()), entry)
+    (pod.uid(), entry)
 }
 
 #[tokio::test]
@@ -198,7 +199,7 @@ async fn running_containers_follow_the_shared_cpus_and_are_told_once() {
     let cpus = start(&dir, policy(), &registry).unwrap();
     let (own, shared, broken) = (pod("own", "2"), pod("shared", "100m"), pod("broken", "100m"));
     place(&cpus, &own).await.unwrap();
-    let told = Told::default();
+    let updates = RecordedUpdates::default();
     let look = |pods: Vec<(PodUid, PodEntry)>, sources_ready| PodsSnapshot {
         pods: Arc::new(pods.into_iter().collect()),
         sources_ready,
@@ -210,21 +211,21 @@ async fn running_containers_follow_the_shared_cpus_and_are_told_once() {
             running(&broken, "broken", PodLife::Syncing),
         ]
     };
-    // A snapshot from before the pod was admitted takes nothing from it.
-    cpus.reconcile(&look(Vec::new(), true), &told).await;
+    // A snapshot from before the pod was admitted does not release its CPUs.
+    cpus.reconcile(&look(Vec::new(), true), &updates).await;
     assert_eq!(cpus.own("own", "a").to_string(), "1-2");
-    cpus.reconcile(&look(all(), true), &told).await;
-    cpus.reconcile(&look(all(), true), &told).await;
+    cpus.reconcile(&look(all(), true), &updates).await;
+    cpus.reconcile(&look(all(), true), &updates).await;
     // The exclusive one was created on its CPUs.
-    assert_eq!(*told.0.lock().unwrap(), [("s".to_owned(), "0,3".to_owned())]);
-    // Not every source has spoken: who is missing may only be late.
-    cpus.reconcile(&look(vec![running(&shared, "s", PodLife::Syncing)], false), &told).await;
+    assert_eq!(*updates.0.lock().unwrap(), [("s".to_owned(), "0,3".to_owned())]);
+    // Not all sources are ready: a missing pod may only be late.
+    cpus.reconcile(&look(vec![running(&shared, "s", PodLife::Syncing)], false), &updates).await;
     assert_eq!(cpus.own("own", "a").to_string(), "1-2");
     let mut ended = all();
     ended[0].1.life = PodLife::Terminated;
-    cpus.reconcile(&look(ended, true), &told).await;
+    cpus.reconcile(&look(ended, true), &updates).await;
     assert!(cpus.own("own", "a").is_empty());
-    assert_eq!(told.0.lock().unwrap().last(), Some(&("s".to_owned(), "0-3".to_owned())));
+    assert_eq!(updates.0.lock().unwrap().last(), Some(&("s".to_owned(), "0-3".to_owned())));
 }
 
 #[tokio::test]

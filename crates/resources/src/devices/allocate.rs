@@ -1,9 +1,10 @@
-//! Giving devices to containers.
+//! Allocation of devices to containers.
 
 use super::Devices;
-use super::calls::{NotGiven, Patience, Turn, Wish};
+use super::calls::{CallPermit, DeviceRequest, NotGiven, Patience};
 use crate::lock;
 use api::core::v1::{Container, Pod};
+use api::pod::PodExt;
 use engine::devices::{Choice, DeviceIds, Question, Request};
 use engine::resources::{Side, side_of};
 use ports::OnExit;
@@ -16,29 +17,30 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tonic::{Response, Status};
 
-/// Upstream waits for ever. A plugin may have to program hardware, but not for longer than this.
+/// Timeout of Allocate, which may program hardware. Upstream has none.
 pub(super) const ALLOCATE: Duration = Duration::from_secs(10 * 60);
 const PRE_START: Duration = Duration::from_secs(30);
 
 impl Devices {
-    /// Allocates what a container asks for and does not have yet; what init containers leave is used first.
+    /// Allocates what a container requests and does not have yet; devices of finished init containers are reused
+    /// first.
     pub(super) async fn give(
         &self,
         pod: &Pod,
         container: &Container,
         patience: Patience,
     ) -> Result<(), NotGiven> {
-        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-        self.book(|book| book.begin_pod(uid));
+        let uid = pod.uid_str();
+        self.state(|state| state.begin_pod(uid));
         let given = self.give_all(pod, container, patience).await;
         if matches!(given, Err(NotGiven::Failed(_))) {
-            self.book(|book| book.recount());
+            self.state(|state| state.recount());
         }
         given?;
         let leaves = is_plain_init(pod, &container.name);
-        self.book(|book| match leaves {
-            true => book.leave_to_next(uid, &container.name),
-            false => book.keep(uid, &container.name),
+        self.state(|state| match leaves {
+            true => state.leave_to_next(uid, &container.name),
+            false => state.keep(uid, &container.name),
         });
         Ok(())
     }
@@ -49,17 +51,17 @@ impl Devices {
         container: &Container,
         patience: Patience,
     ) -> Result<(), NotGiven> {
-        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let uid = pod.uid_str();
         let key = (uid.to_owned(), container.name.clone());
         let affinity = lock(&self.inner.affinities).get(&key).copied();
         let sources_ready = self.inner.deps.pods.borrow().sources_ready;
         let running = !sources_ready && self.inner.config.running.contains(&key);
-        for (resource, count) in wishes(container) {
+        for (resource, count) in device_requests(container) {
             if self.inner.config.claims_for_extended && is_claimed(pod, &container.name, &resource)
             {
                 continue;
             }
-            if !self.book(|book| book.is_device(&resource)) {
+            if !self.state(|state| state.is_device(&resource)) {
                 continue;
             }
             let request = Request {
@@ -70,69 +72,72 @@ impl Devices {
                 affinity,
                 running,
             };
-            let wish =
-                Wish { uid: key.0.clone(), container: key.1.clone(), resource: resource.clone() };
-            if let Some(fault) = self.take_fault(&wish) {
+            let wanted = DeviceRequest {
+                uid: key.0.clone(),
+                container: key.1.clone(),
+                resource: resource.clone(),
+            };
+            if let Some(fault) = self.take_fault(&wanted) {
                 return Err(NotGiven::Failed(fault));
             }
-            let held = self.book(|book| book.held(uid, &container.name, &resource).is_some());
-            // Whoever has its devices needs nobody's answer.
-            let turn = match running || held || count == 0 {
+            let held = self.state(|state| state.held(uid, &container.name, &resource).is_some());
+            // A container that has its devices needs no call.
+            let permit = match running || held || count == 0 {
                 true => None,
-                false => Some(self.turn(pod, &wish, patience).await?),
+                false => Some(self.permit(pod, &wanted, patience).await?),
             };
-            let choice = self.book(|book| book.choose(request));
+            let choice = self.state(|state| state.choose(request));
             let choice = choice.map_err(|error| NotGiven::Failed(error.to_string()))?;
-            let Some(turn) = turn.filter(|_| choice != Choice::Nothing) else { continue };
-            let (id, token) = (turn.id, turn.token.clone());
-            let asked = self.clone().ask(turn, choice);
+            let Some(permit) = permit.filter(|_| choice != Choice::Nothing) else { continue };
+            let (id, token) = (permit.id, permit.token.clone());
+            let asked = self.clone().ask(permit, choice);
             self.inner.deps.tasks.spawn("device-allocation", OnExit::Fine, async move {
-                // Whoever abandons it has freed what was chosen; a plugin that goes on does so for nobody.
+                // Abandoning has freed the chosen devices; a late answer of the plugin is ignored.
                 let _ = token.run_until_cancelled(asked).await;
             });
-            self.ended(&wish, id, patience).await?;
+            self.ended(&wanted, id, patience).await?;
         }
         Ok(())
     }
 
-    /// Has the plugin give what was chosen, and books it.
-    async fn ask(self, turn: Turn, choice: Choice) {
-        let resource = turn.wish.resource.as_str();
-        match self.answer(&turn, choice).await {
+    /// Calls the plugin for the chosen devices, and records the allocation.
+    async fn ask(self, permit: CallPermit, choice: Choice) {
+        let resource = permit.wanted.resource.as_str();
+        match self.answer(&permit, choice).await {
             Ok((ids, answer)) => {
                 let bytes = answer.encode_to_vec();
-                let owner = (turn.wish.uid.as_str(), turn.wish.container.as_str());
-                let booked = turn.unless_abandoned(|| {
-                    self.book(|book| book.given(owner, resource, &ids, (answer, bytes)));
+                let owner = (permit.wanted.uid.as_str(), permit.wanted.container.as_str());
+                let recorded = permit.unless_abandoned(|| {
+                    self.state(|state| state.given(owner, resource, &ids, (answer, bytes)));
                 });
-                if booked && let Err(fault) = self.save().await {
-                    turn.failed(fault);
+                if recorded && let Err(fault) = self.save().await {
+                    permit.failed(fault);
                 }
             }
             Err(fault) => {
-                self.book(|book| book.recount());
-                turn.failed(fault);
+                self.state(|state| state.recount());
+                permit.failed(fault);
             }
         }
     }
 
     async fn answer(
         &self,
-        turn: &Turn,
+        permit: &CallPermit,
         choice: Choice,
     ) -> Result<(DeviceIds, wire::ContainerAllocateResponse), String> {
-        let resource = turn.wish.resource.as_str();
+        let resource = permit.wanted.resource.as_str();
         let ids = match choice {
             Choice::Nothing => DeviceIds::new(),
             Choice::Take(ids) => ids,
             Choice::Ask(question) => {
-                turn.asks("GetPreferredAllocation");
+                permit.asks("GetPreferredAllocation");
                 let preferred = self.preferred(resource, &question).await?;
-                let chosen = self.book(|book| book.preferred(question, &preferred));
+                let chosen = self.state(|state| state.preferred(question, &preferred));
                 chosen.map_err(|error| error.to_string())?
             }
         };
-        turn.asks("Allocate");
+        permit.asks("Allocate");
         let answer = self.allocate_rpc(resource, &ids).await?;
         Ok((ids, answer))
     }
@@ -179,18 +184,18 @@ impl Devices {
         first.ok_or_else(|| "no containers return in allocation response ".to_owned())
     }
 
-    /// Tells the plugins that a container is about to start; whether devices are missing, which happens when the
-    /// plugin was unknown at admission.
+    /// Calls PreStartContainer of the plugins; returns whether devices are missing, which happens when the plugin was
+    /// unknown at admission.
     pub(super) async fn pre_start(&self, uid: &str, container: &Container) -> Result<bool, String> {
         let mut missing = false;
-        for (resource, count) in wishes(container) {
-            if count == 0 || !self.book(|book| book.is_device(&resource)) {
+        for (resource, count) in device_requests(container) {
+            if count == 0 || !self.state(|state| state.is_device(&resource)) {
                 continue;
             }
-            let held = self.book(|book| {
-                book.held(uid, &container.name, &resource).map(engine::devices::Held::ids)
+            let held = self.state(|state| {
+                state.held(uid, &container.name, &resource).map(engine::devices::Held::ids)
             });
-            let Some(options) = self.book(|book| book.options(&resource)) else {
+            let Some(options) = self.state(|state| state.options(&resource)) else {
                 return Err(format!(
                     "endpoint not found in cache for a registered resource: {resource}"
                 ));
@@ -220,7 +225,8 @@ impl Devices {
     }
 }
 
-/// A plugin's answer for a pod that is admitted, or why there is none; upstream knows no limit, so it has no words.
+/// A plugin's response within [`ALLOCATE`], or the error; the timeout message is our own, since upstream has no
+/// timeout.
 async fn in_time<T>(
     resource: &str,
     step: &str,
@@ -235,7 +241,7 @@ async fn in_time<T>(
     }
 }
 
-/// A call's answer, or its failure in Go's words.
+/// A call's response, or its error in Go's words.
 async fn within<T>(
     limit: Duration,
     call: impl Future<Output = Result<Response<T>, Status>>,
@@ -247,21 +253,21 @@ async fn within<T>(
     }
 }
 
-/// What a container asks for, of anything; extended resources have limits equal to requests.
-pub(super) fn wishes(container: &Container) -> BTreeMap<String, usize> {
+/// A container's limits of all resources; extended resources have limits equal to requests.
+pub(super) fn device_requests(container: &Container) -> BTreeMap<String, usize> {
     let limits = side_of(container.resources.as_ref(), Side::Limits);
     let count = |amount: units::Quantity| usize::try_from(amount.value()).unwrap_or_default();
     limits.into_iter().map(|(name, amount)| (name, count(amount))).collect()
 }
 
-/// An init container that ends before the next one starts.
+/// Whether it is an init container that ends before the next one starts (not a sidecar).
 fn is_plain_init(pod: &Pod, name: &str) -> bool {
     let init = pod.spec.as_ref().and_then(|spec| spec.init_containers.as_ref());
     let found = init.into_iter().flatten().find(|container| container.name == name);
     found.is_some_and(|container| container.restart_policy.as_deref() != Some("Always"))
 }
 
-/// Whether a claim stands behind the resource (upstream: `isDRAExtendedResource`).
+/// Whether the resource is backed by a claim (upstream: `isDRAExtendedResource`).
 fn is_claimed(pod: &Pod, container: &str, resource: &str) -> bool {
     let status = pod.status.as_ref().and_then(|s| s.extended_resource_claim_status.as_ref());
     status.is_some_and(|status| {

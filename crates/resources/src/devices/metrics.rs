@@ -1,4 +1,4 @@
-//! What is counted about devices.
+//! Metrics of devices.
 
 use telemetry::metrics::{CounterFamily, Desc, GaugeFamily, HistogramFamily, Registry};
 
@@ -20,7 +20,7 @@ const UNANSWERED: Desc = Desc::alpha(
 
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// Counters of devices.
+/// Metrics of devices.
 #[derive(Debug, Clone)]
 pub struct DeviceMetrics {
     pub(super) registrations: CounterFamily,
@@ -29,7 +29,7 @@ pub struct DeviceMetrics {
 }
 
 impl DeviceMetrics {
-    /// Declares them in a registry.
+    /// Registers the metrics.
     pub fn new(registry: &Registry) -> Self {
         Self {
             registrations: registry.counter(REGISTRATIONS),

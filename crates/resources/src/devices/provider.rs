@@ -1,12 +1,13 @@
-//! Devices as placement asks for them.
+//! Devices as a placement provider.
 
 use super::Devices;
-use super::allocate::wishes;
+use super::allocate::device_requests;
 use super::calls::{NotGiven, Patience};
 use crate::lock;
 use crate::placement::{AllocateError, Provider};
 use api::core::v1::{Container, Pod, ResourceStatus};
 use api::ids::PodUid;
+use api::pod::PodExt;
 use async_trait::async_trait;
 use engine::resources::{Counting, Side, of_pod};
 use engine::topology::{Hint, ResourceHints};
@@ -20,8 +21,8 @@ impl Provider for Devices {
         Self::forget_all_but(self, active);
     }
 
-    fn late(&self, pod: &Pod) -> Option<String> {
-        Self::late(self, pod)
+    fn awaited_plugin(&self, pod: &Pod) -> Option<String> {
+        Self::awaited_plugin(self, pod)
     }
 
     async fn settled(&self, pod: &Pod) {
@@ -38,20 +39,20 @@ impl Provider for Devices {
     }
 
     async fn hints(&self, pod: &Arc<Pod>, container: &Container) -> ResourceHints {
-        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-        self.book(|book| {
-            book.begin_pod(uid);
-            book.hints(uid, &container.name, &wishes(container))
+        let uid = pod.uid_str();
+        self.state(|state| {
+            state.begin_pod(uid);
+            state.hints(uid, &container.name, &device_requests(container))
         })
     }
 
     async fn pod_hints(&self, pod: &Arc<Pod>) -> ResourceHints {
-        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let uid = pod.uid_str();
         let limits = of_pod(pod, Side::Limits, Counting::default());
         let count = |amount: units::Quantity| usize::try_from(amount.value()).unwrap_or_default();
-        let wishes: BTreeMap<String, usize> =
+        let requests: BTreeMap<String, usize> =
             limits.into_iter().map(|(name, amount)| (name, count(amount))).collect();
-        self.book(|book| book.pod_hints(uid, &wishes))
+        self.state(|state| state.pod_hints(uid, &requests))
     }
 
     async fn allocate(
@@ -60,13 +61,13 @@ impl Provider for Devices {
         container: &Container,
         affinity: Hint,
     ) -> Result<(), AllocateError> {
-        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let uid = pod.uid_str();
         let key = (uid.to_owned(), container.name.clone());
         match affinity.affinity {
             Some(mask) => drop(lock(&self.inner.affinities).insert(key, mask)),
             None => drop(lock(&self.inner.affinities).remove(&key)),
         }
-        match self.give(pod, container, Patience::Moment).await {
+        match self.give(pod, container, Patience::Brief).await {
             Err(NotGiven::Failed(err) | NotGiven::Waits(err)) if self.trusts(uid) => {
                 tracing::warn!(
                     err,
@@ -96,14 +97,14 @@ impl Provider for Devices {
         container: &Container,
         extras: &mut ContainerExtras,
     ) -> Result<(), PlacementError> {
-        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let uid = pod.uid_str();
         if self.pre_start(uid, container).await.map_err(PlacementError)? {
-            // Only this pod waits.
+            // The pod's worker waits, not admission: no other pod is delayed.
             let given = self.give(pod, container, Patience::Full).await;
             given
                 .map_err(|(NotGiven::Failed(text) | NotGiven::Waits(text))| PlacementError(text))?;
         }
-        let additions = self.book(|book| book.additions(uid, &container.name));
+        let additions = self.state(|state| state.additions(uid, &container.name));
         extras.envs.extend(additions.envs);
         extras.annotations.extend(additions.annotations);
         extras.cdi_devices.extend(additions.cdi);

@@ -1,4 +1,4 @@
-//! How plugins make themselves known: by a call to our socket, or by a socket of theirs in the plugin folder.
+//! Registration of plugins: by a call to the kubelet's socket, or by a socket in the plugin folder.
 
 use super::Devices;
 use crate::lock;
@@ -12,12 +12,12 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 use units::strconv::quote;
 
-/// Name of our socket.
+/// Name of the kubelet's socket.
 pub(super) const SOCKET: &str = "kubelet.sock";
 const VERSION: &str = "v1beta1";
 
 impl Devices {
-    /// Answers plugins until the agent ends.
+    /// Serves registrations until the agent ends.
     pub(super) async fn serve(self, socket: sockets::Listening) {
         let routes = Routes::new(RegistrationServer::new(self.clone()));
         let token = self.inner.deps.tasks.token();
@@ -47,7 +47,7 @@ impl Devices {
     }
 }
 
-/// The socket that a plugin names: always within the folder, as Go joins the two.
+/// The path of a plugin's endpoint: always within the folder, as Go's `path.Join`.
 fn socket_of(dir: &Path, endpoint: &str) -> PathBuf {
     dir.join(endpoint.trim_start_matches('/'))
 }

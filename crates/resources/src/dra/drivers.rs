@@ -1,4 +1,4 @@
-//! Drivers: several instances of one may be there during an update; the newest that is connected is used.
+//! Drivers: several instances of one may be registered during an update; the newest connected one is used.
 
 use super::Claims;
 use super::link::Link;
@@ -26,11 +26,11 @@ use tonic::{Code, Response, Status};
 const CALL: Duration = Duration::from_secs(45);
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(120);
-/// Services in the order in which they are shown.
+/// Services in upstream's order.
 const SERVICES: [(&str, Version); 2] =
     [("v1.DRAPlugin", Version::V1), ("v1beta1.DRAPlugin", Version::V1beta1)];
 
-/// Which form of the API a driver speaks.
+/// The API version that a driver serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
     V1,
@@ -51,7 +51,7 @@ impl Version {
 #[derive(Debug, Default)]
 pub(super) struct Drivers {
     instances: Mutex<BTreeMap<String, Vec<Arc<Instance>>>>,
-    /// Ends the wait before a driver's slices are deleted.
+    /// Cancels the pending deletion of a driver's slices.
     pub(super) wipes: Mutex<BTreeMap<String, CancellationToken>>,
 }
 
@@ -135,7 +135,7 @@ impl Claims {
         loop {
             let once = instance.link.hold(|| self.mind_slices(&instance.driver));
             tokio::select! {
-                () = instance.token.cancelled() => return, // cancel-safe: nothing is left to book
+                () = instance.token.cancelled() => return, // cancel-safe: deregistration has recorded it
                 was_connected = once => { // cancel-safe: a connection that is dropped is closed
                     wait = if was_connected { FIRST_RETRY } else { (wait * 2).min(LAST_RETRY) };
                 }
@@ -148,7 +148,7 @@ impl Claims {
         }
     }
 
-    /// Deletes the slices of a driver that stays away; one that is back keeps them.
+    /// Schedules the deletion of a disconnected driver's slices; cancels it for one that is back.
     fn mind_slices(&self, driver: &str) {
         let mut wipes = lock(&self.inner.drivers.wipes);
         if self.is_usable(driver) {
@@ -163,7 +163,7 @@ impl Claims {
         }
     }
 
-    /// Has a driver prepare claims.
+    /// Calls NodePrepareResources.
     pub(super) async fn prepare_rpc(
         &self,
         instance: &Instance,
@@ -185,7 +185,7 @@ impl Claims {
         answer.map_err(|status| format!("NodePrepareResources: {}", go_error(&status)))
     }
 
-    /// Has a driver unprepare claims.
+    /// Calls NodeUnprepareResources.
     pub(super) async fn unprepare_rpc(
         &self,
         instance: &Instance,
@@ -227,7 +227,7 @@ impl Claims {
     }
 }
 
-/// The same message in another version's type: both have the same form on the wire.
+/// Converts a message to another API version's type: both have the same wire format.
 fn reword<T: Message + Default>(message: &impl Message) -> Result<T, Status> {
     let bytes = message.encode_to_vec();
     T::decode(bytes.as_slice()).map_err(|error| Status::internal(error.to_string()))

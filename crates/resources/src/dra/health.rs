@@ -1,4 +1,4 @@
-//! Health of devices, as drivers tell it while we listen.
+//! Health of devices, from the drivers' `WatchResources` streams.
 
 use super::Claims;
 use super::drivers::Instance;
@@ -13,13 +13,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const AGAIN: Duration = Duration::from_secs(5);
+/// Reports of one driver that are accepted per second, after a burst of [`BURST`].
+const REPORTS: f64 = 2.0;
+const BURST: f64 = 20.0;
 
 impl Claims {
     /// Listens to an instance for as long as it is registered.
     pub(super) async fn watch_health(self, instance: Arc<Instance>) {
         loop {
             tokio::select! {
-                () = instance.token.cancelled() => break, // cancel-safe: what was told is forgotten below
+                () = instance.token.cancelled() => break, // cancel-safe: reported health is dropped below
                 () = self.listen(&instance) => {} // cancel-safe: as above
             }
             tokio::select! {
@@ -43,7 +46,9 @@ impl Claims {
                 return;
             }
         };
+        let pace = sockets::RateLimit::new(REPORTS, BURST);
         let why = loop {
+            pace.turn().await;
             match reports.message().await {
                 Ok(Some(report)) => self.reported(&instance.driver, report).await,
                 Ok(None) => break "EOF".to_owned(),
@@ -78,7 +83,7 @@ impl Claims {
         }
         self.save_health().await;
         let users = |(pool, device): &(String, String)| {
-            self.book(|book| book.users_of(driver, pool, device))
+            self.state(|state| state.users_of(driver, pool, device))
         };
         let touched: BTreeSet<String> = changed.iter().flat_map(users).collect();
         for uid in touched {

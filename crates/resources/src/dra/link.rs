@@ -1,7 +1,7 @@
-//! The one connection to an instance of a driver.
+//! The gRPC connection to an instance of a driver.
 //!
-//! Promises: all calls share it, also those made before the driver listens; whoever finds it down has it tried
-//! at once and waits for that attempt, no longer.
+//! Promises: all calls share it, also those made before the driver listens; a call that finds it down triggers
+//! an attempt at once and waits for that attempt only.
 
 use std::error::Error as _;
 use std::io;
@@ -10,7 +10,7 @@ use tokio::sync::{Notify, watch};
 use tonic::Status;
 use tonic::transport::Channel;
 
-/// A connection that is kept up by somebody who calls [`Link::hold`] again and again.
+/// A connection that is kept up by a task that calls [`Link::hold`] in a loop.
 #[derive(Debug)]
 pub(super) struct Link {
     endpoint: PathBuf,
@@ -21,7 +21,7 @@ pub(super) struct Link {
 #[derive(Debug, Default)]
 struct State {
     channel: Option<Channel>,
-    /// Attempts that failed, and why the last one did.
+    /// The number of failed attempts, and the last error.
     failed: u64,
     why: String,
 }
@@ -53,15 +53,15 @@ impl Link {
         settled.channel.clone().ok_or_else(|| Status::unavailable(settled.why.clone()))
     }
 
-    /// Waits until somebody misses the connection.
+    /// Waits until a call needs the connection while it is down.
     pub(super) async fn wanted(&self) {
         self.wanted.notified().await;
     }
 
-    /// Connects and stays until the connection is lost; whether there was one. `changed` is told of its begin and
-    /// its end.
+    /// Connects and returns when the connection is lost; whether there was one. `changed` is called when it is
+    /// established and when it is lost.
     pub(super) async fn hold(&self, changed: impl Fn()) -> bool {
-        let (channel, mut up) = match sockets::watched(&self.endpoint).await {
+        let (channel, mut up) = match sockets::connect_notifying(&self.endpoint).await {
             Ok(connected) => connected,
             Err(error) => {
                 let why = dial_error(&self.endpoint, &error);
@@ -74,7 +74,7 @@ impl Link {
         };
         self.state.send_modify(|state| state.channel = Some(channel));
         changed();
-        // An error means that the channel is gone altogether.
+        // An error means that the sender is gone.
         let _ = up.wait_for(|up| !up).await;
         self.state.send_modify(|state| state.channel = None);
         changed();
@@ -82,7 +82,7 @@ impl Link {
     }
 }
 
-/// Why a socket cannot be dialled, in the words of gRPC for Go.
+/// Why a socket cannot be dialled, as grpc-go words it.
 fn dial_error(endpoint: &Path, error: &tonic::transport::Error) -> String {
     let mut source = error.source();
     let mut text = error.to_string();
@@ -127,7 +127,7 @@ mod tests {
             assert!(link.is_up());
             let (first, _) = listener.accept().await.unwrap();
             assert!(listener.accept().now_or_never().is_none(), "a second connection");
-            // The driver goes away: the next call finds out and does not hang.
+            // The driver stops: the next call fails and does not hang.
             drop((first, listener));
             while link.is_up() {
                 tokio::task::yield_now().await;

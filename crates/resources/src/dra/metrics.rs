@@ -1,4 +1,4 @@
-//! What is counted about dynamic resources.
+//! Metrics of dynamic resources.
 
 use std::collections::BTreeMap;
 use telemetry::metrics::{Desc, GaugeFamily, HistogramFamily, Registry};
@@ -45,7 +45,7 @@ const BUCKETS: [f64; 15] = [
     39.999_999_999_999_97,
 ];
 
-/// Counters of dynamic resources.
+/// Metrics of dynamic resources.
 #[derive(Debug, Clone)]
 pub struct DraMetrics {
     pub(super) operations: HistogramFamily,
@@ -54,7 +54,7 @@ pub struct DraMetrics {
 }
 
 impl DraMetrics {
-    /// Declares them in a registry.
+    /// Registers the metrics.
     pub fn new(registry: &Registry) -> Self {
         Self {
             operations: registry.histogram(OPERATIONS, &BUCKETS),
@@ -63,7 +63,7 @@ impl DraMetrics {
         }
     }
 
-    /// Shows the number of claims in use.
+    /// Sets the gauge of claims in use.
     pub(super) fn show(&self, counts: &BTreeMap<String, usize>) {
         self.claims.clear();
         for (driver, count) in counts {

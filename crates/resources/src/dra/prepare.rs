@@ -3,6 +3,7 @@
 use super::Claims;
 use super::drivers::Instance;
 use api::core::v1::Pod;
+use api::pod::PodExt;
 use engine::claims::{ClaimKey, PreparedDevice, check, claim_entry, pod_claims};
 use proto::dra_v1::{Claim, NodePrepareResourcesRequest, NodeUnprepareResourcesRequest};
 use std::collections::BTreeMap;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 impl Claims {
-    /// Has every claim of the pod prepared; the error is what the pod's event says.
+    /// Prepares every claim of the pod; the error is the message of the pod's event.
     pub(super) async fn prepare_pod(&self, pod: &Pod) -> Result<(), String> {
         let began = Instant::now();
         let done = self.try_prepare(pod).await;
@@ -18,7 +19,7 @@ impl Claims {
         done.map_err(|error| format!("prepare dynamic resources: {error}"))
     }
 
-    /// Has every claim of the pod that nobody else uses unprepared.
+    /// Unprepares every claim of the pod that no other pod uses.
     pub(super) async fn unprepare_pod(&self, pod: &Pod) -> Result<(), String> {
         let began = Instant::now();
         let done = self.try_unprepare(pod).await;
@@ -33,8 +34,8 @@ impl Claims {
 
     async fn try_prepare(&self, pod: &Pod) -> Result<(), String> {
         let rules = self.inner.config.rules;
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let namespace = pod.namespace_str();
+        let uid = pod.uid_str();
         let wanted = pod_claims(pod, rules).map_err(|error| error.to_string())?;
         if wanted.is_empty() {
             return Ok(());
@@ -42,7 +43,8 @@ impl Claims {
         let Some(api) = &self.inner.deps.api else {
             return Err("dynamic resources need an API server".to_owned());
         };
-        // Nothing is noted before everything is known to be there: a pod that cannot start must be free to go.
+        // Nothing is recorded before all claims and drivers are found: a pod that cannot start must not need
+        // unpreparing to terminate.
         let mut claims = Vec::new();
         let mut drivers: BTreeMap<String, Arc<Instance>> = BTreeMap::new();
         for claim in &wanted {
@@ -56,7 +58,7 @@ impl Claims {
             }
             claims.push(entry);
         }
-        let reserved = self.book(|book| book.reserve(uid, claims));
+        let reserved = self.state(|state| state.reserve(uid, claims));
         self.save("cache").await?;
         let missing = reserved.map_err(|error| error.to_string())?;
         let mut batches: BTreeMap<&str, Vec<Claim>> = BTreeMap::new();
@@ -77,7 +79,7 @@ impl Claims {
             self.prepare_batch(&instance, batch).await?;
         }
         let keys: Vec<ClaimKey> = missing.iter().map(|claim| claim.key()).collect();
-        self.book(|book| book.prepared(&keys)).map_err(|error| error.to_string())?;
+        self.state(|state| state.prepared(&keys)).map_err(|error| error.to_string())?;
         self.show_claims();
         self.save("state").await
     }
@@ -107,7 +109,7 @@ impl Claims {
             };
             let devices = result.devices.into_iter().map(device).collect();
             let key = (claim.namespace.clone(), claim.name.clone());
-            let given = self.book(|book| book.given(&key, &instance.driver, devices));
+            let given = self.state(|state| state.given(&key, &instance.driver, devices));
             given.map_err(|error| error.to_string())?;
         }
         match batch.len().saturating_sub(answered) {
@@ -117,8 +119,8 @@ impl Claims {
     }
 
     async fn try_unprepare(&self, pod: &Pod) -> Result<(), String> {
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let namespace = pod.namespace_str();
+        let uid = pod.uid_str();
         let claims = pod_claims(pod, self.inner.config.rules).map_err(|error| error.to_string())?;
         let names: Vec<String> = claims.into_iter().map(|claim| claim.name).collect();
         if names.is_empty() {
@@ -134,7 +136,7 @@ impl Claims {
         namespace: &str,
         names: &[String],
     ) -> Result<(), String> {
-        let todo = self.book(|book| book.leave(uid, namespace, names));
+        let todo = self.state(|state| state.leave(uid, namespace, names));
         for (driver, batch) in todo.by_driver {
             let claim = |(uid, name): &(String, String)| Claim {
                 namespace: namespace.to_owned(),
@@ -163,14 +165,14 @@ impl Claims {
                 return Err(format!("NodeUnprepareResources skipped {skipped} ResourceClaims"));
             }
         }
-        self.book(|book| book.forget(&todo.claims));
+        self.state(|state| state.forget(&todo.claims));
         self.show_claims();
         self.save("state").await
     }
 
-    /// Shows the number of claims in use.
+    /// Updates the gauge of claims in use.
     pub(super) fn show_claims(&self) {
-        let counts = self.book(|book| book.in_use());
+        let counts = self.state(|state| state.in_use());
         self.inner.deps.metrics.show(&counts);
     }
 }

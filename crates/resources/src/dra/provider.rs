@@ -1,8 +1,9 @@
-//! Dynamic resources as placement asks for them. They give no hints: the scheduler has placed them.
+//! Dynamic resources as a placement provider. They give no hints: the scheduler has placed them.
 
 use super::Claims;
 use crate::placement::Provider;
 use api::core::v1::{Container, Pod, ResourceStatus};
+use api::pod::PodExt;
 use async_trait::async_trait;
 use engine::claims::container_requests;
 use ports::{ContainerExtras, PlacementError};
@@ -22,10 +23,11 @@ impl Provider for Claims {
         extras: &mut ContainerExtras,
     ) -> Result<(), PlacementError> {
         let failed = |error: engine::claims::ClaimError| PlacementError(error.to_string());
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let namespace = pod.namespace_str();
         let used = container_requests(pod, container, self.inner.config.rules).map_err(failed)?;
         for (name, requests) in used {
-            let names = self.book(|book| book.cdi(namespace, &name, &requests)).map_err(failed)?;
+            let names =
+                self.state(|state| state.cdi(namespace, &name, &requests)).map_err(failed)?;
             extras.cdi_devices.extend(names);
         }
         Ok(())

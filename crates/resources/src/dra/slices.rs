@@ -1,4 +1,4 @@
-//! Slices of drivers that are not there any more must not attract pods.
+//! Deletes ResourceSlices of drivers that are gone, so that the scheduler does not use them.
 
 use super::Claims;
 use crate::lock;
@@ -6,20 +6,20 @@ use ports::{ObjectError, OnExit};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// How long a driver may be away before its slices go.
+/// How long a driver may be disconnected before its slices are deleted.
 const ABSENCE: Duration = Duration::from_secs(30);
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(5 * 60);
 
 impl Claims {
-    /// Deletes slices of this node in the background until it worked: all, or those of one driver.
+    /// Deletes slices of this node in the background, with retries: all, or those of one driver.
     pub(super) fn wipe_slices(&self, driver: Option<String>) {
         let token = self.inner.deps.tasks.token();
         let task = self.clone().wipe(driver, token);
         self.inner.deps.tasks.spawn("resource-slices", OnExit::Fine, task);
     }
 
-    /// Deletes a driver's slices unless it is back in time.
+    /// Deletes a driver's slices unless it reconnects within [`ABSENCE`].
     pub(super) fn wipe_later(&self, driver: String, token: CancellationToken) {
         let claims = self.clone();
         self.inner.deps.tasks.spawn("resource-slices", OnExit::Fine, async move {
@@ -41,7 +41,7 @@ impl Claims {
         let mut wait = FIRST_RETRY;
         loop {
             let once = async {
-                // Without a node object there is nothing that belongs to it.
+                // Without a node object no slice can belong to it.
                 let known = node
                     .wait_for(|view| view.node.as_ref().is_some_and(|n| n.metadata.uid.is_some()));
                 if known.await.is_err() {

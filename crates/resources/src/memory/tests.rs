@@ -1,4 +1,4 @@
-//! What is remembered, what containers are given, and what start refuses.
+//! The state file, allocations, and errors at start.
 
 use super::*;
 use engine::memory::NodeFacts;

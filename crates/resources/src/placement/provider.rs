@@ -1,4 +1,4 @@
-//! Whoever holds something that containers can have for themselves.
+//! [`Provider`]: the interface of the managers of exclusive resources.
 
 use api::core::v1::{Container, Pod, ResourceStatus};
 use api::ids::PodUid;
@@ -19,7 +19,7 @@ pub enum AllocateError {
         /// Upstream's message.
         message: String,
     },
-    /// Somebody has not answered yet: the pod is to be judged again when nothing is busy.
+    /// A plugin has not answered yet: the pod is to be admitted again when none is busy.
     #[error("waits for {0}")]
     Waits(String),
     /// Anything else: `UnexpectedAdmissionError` with this cause.
@@ -27,28 +27,27 @@ pub enum AllocateError {
     Failed(String),
 }
 
-/// One kind of exclusive resource (upstream: `HintProvider` and the container life cycle hooks). What a provider
-/// leaves out does nothing. Within one admission calls come one after another; extras and life cycle calls come from
-/// pod workers at any time.
+/// One kind of exclusive resource (upstream: `HintProvider` and the container life cycle hooks). Default methods do
+/// nothing. Within one admission calls are sequential; extras and life cycle calls come from pod workers at any time.
 #[async_trait]
 pub trait Provider: Send + Sync + std::fmt::Debug {
-    /// Releases what pods hold that are not among these; told before each admission once every source has spoken.
+    /// Releases what other pods than these hold; called before each admission once all sources are ready.
     async fn forget_all_but(&self, _active: &BTreeSet<PodUid>) {}
 
-    /// What a new pod had better wait for before anything is allocated, in words.
-    fn late(&self, _pod: &Pod) -> Option<String> {
+    /// A missing plugin that a new pod should wait for before anything is allocated, for display.
+    fn awaited_plugin(&self, _pod: &Pod) -> Option<String> {
         None
     }
 
-    /// Waits until nothing of the pod is late, or no longer worth waiting for.
+    /// Waits until the pod's plugins are registered and idle, or the wait for them has timed out.
     async fn settled(&self, _pod: &Pod) {}
 
-    /// Who must answer somebody before the pod can be judged, in words.
+    /// A running call to a plugin that must end before the pod can be admitted, for display.
     fn busy(&self, _pod: &Pod) -> Option<String> {
         None
     }
 
-    /// Nobody waits for the pod any more.
+    /// The pod is no longer being admitted: abandons calls for it.
     fn abandon(&self, _uid: &str) {}
 
     /// Where this container's request could be satisfied.
@@ -71,7 +70,7 @@ pub trait Provider: Send + Sync + std::fmt::Debug {
         Ok(())
     }
 
-    /// Allocates for a pod whose own resources count (gate PodLevelResourceManagers).
+    /// Allocates for a pod with pod-level resources (gate PodLevelResourceManagers).
     async fn allocate_pod(&self, _pod: &Arc<Pod>, _affinity: Hint) -> Result<(), AllocateError> {
         Ok(())
     }
@@ -104,12 +103,12 @@ pub trait Provider: Send + Sync + std::fmt::Debug {
     /// The container with this id is gone.
     fn removed(&self, _id: &str) {}
 
-    /// Numbers that the node must be counted to have for this pod, by resource.
+    /// Amounts the pod holds, by resource: admission counts them as the node's even while their plugin is gone.
     fn owed(&self, _uid: &str) -> BTreeMap<String, i64> {
         BTreeMap::new()
     }
 
-    /// Health of what the pod's containers have, by container name.
+    /// Health of the devices of the pod's containers, by container name.
     fn health(&self, _pod: &Pod) -> BTreeMap<String, Vec<ResourceStatus>> {
         BTreeMap::new()
     }

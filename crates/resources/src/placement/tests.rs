@@ -1,4 +1,4 @@
-//! Who is asked in which order, and what a refusal says.
+//! The order in which providers are asked, and the message of a refusal.
 
 use super::*;
 use engine::topology::{Numa, NumaMask};
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use telemetry::metrics::Registry;
 
-/// Offers one fixed node and writes down what it is told.
+/// Offers one fixed NUMA node and records its calls.
 #[derive(Debug)]
 struct Told {
     node: u32,

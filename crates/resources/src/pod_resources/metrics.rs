@@ -1,4 +1,4 @@
-//! What is counted about the socket.
+//! Metrics of the pod resources socket.
 
 use telemetry::metrics::{CounterFamily, Desc, Registry};
 
@@ -42,7 +42,7 @@ const GET_ERRORS: Desc = Desc::alpha(
 )
 .labels(&["server_api_version"]);
 
-/// Counters of the pod resources socket.
+/// Metrics of the pod resources socket.
 #[derive(Debug, Clone)]
 pub struct PodResourcesMetrics {
     pub(super) requests: CounterFamily,
@@ -53,7 +53,7 @@ pub struct PodResourcesMetrics {
 }
 
 impl PodResourcesMetrics {
-    /// Declares them in a registry; listing and allocatable never fail, so those two stay empty.
+    /// Registers the metrics; List and GetAllocatableResources never fail, so their error counters stay empty.
     pub fn new(registry: &Registry) -> Self {
         registry.counter(LIST_ERRORS);
         registry.counter(ALLOCATABLE_ERRORS);

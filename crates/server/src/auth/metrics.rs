@@ -1,4 +1,4 @@
-//! What authentication and authorization count, with the names of the apiserver library.
+//! Metrics of authentication and authorization, with the names of the apiserver library.
 
 use ports::ReviewTry;
 use std::time::Duration;
@@ -53,7 +53,7 @@ const EXPIRATION_BUCKETS: [f64; 14] = [
     31_104_000.0,
 ];
 
-/// Counters of the guard.
+/// Metrics of the guard.
 #[derive(Debug)]
 pub struct AuthMetrics {
     cache: CounterFamily,
@@ -68,7 +68,7 @@ pub struct AuthMetrics {
 }
 
 impl AuthMetrics {
-    /// Declares them.
+    /// Registers the metrics.
     pub fn new(registry: &Registry) -> Self {
         let expiration = registry.histogram(EXPIRATION, &EXPIRATION_BUCKETS);
         expiration.with(&[]);
@@ -85,7 +85,8 @@ impl AuthMetrics {
         }
     }
 
-    /// A token was looked up; with `fetched` if it had to be reviewed, and whether that went well.
+    /// A token was looked up; `fetched` is set if it had to be reviewed: whether that succeeded,
+    /// and the attempts.
     pub(super) fn token(&self, took: Duration, fetched: Option<(bool, &[ReviewTry])>) {
         let status = if fetched.is_some() { "miss" } else { "hit" };
         self.cache.inc(&[status]);
@@ -105,7 +106,7 @@ impl AuthMetrics {
     }
 }
 
-/// Counts requests by their code; what did not come back has none.
+/// Counts review requests by status code; requests without a response have none.
 fn count(total: &CounterFamily, time: &HistogramFamily, tries: &[ReviewTry]) {
     for attempt in tries {
         let code = attempt.code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());

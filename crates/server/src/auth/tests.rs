@@ -1,10 +1,13 @@
-//! The chain of identities, against a scripted reviewer.
+//! The chain of authenticators, against a scripted reviewer.
 
 use super::*;
 use async_trait::async_trait;
 use http::HeaderValue;
 use ports::{ReviewTry, Reviewed};
 use std::sync::Mutex;
+
+/// A peer without a client certificate.
+const HERE: (IpAddr, &[CertificateDer<'static>]) = (IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), &[]);
 
 #[derive(Debug, Default)]
 struct Reviewer {
@@ -18,7 +21,7 @@ fn reviewed<T>(result: Result<T, String>, code: Option<u16>) -> Reviewed<T> {
 
 #[async_trait]
 impl Reviews for Reviewer {
-    async fn token(&self, token: &str) -> Reviewed<Option<UserInfo>> {
+    async fn token(&self, token: &str, _: Option<IpAddr>) -> Reviewed<Option<UserInfo>> {
         self.asked.lock().unwrap().push(format!("token {token}"));
         if self.down {
             return reviewed(Err("API server is away".to_owned()), None);
@@ -65,7 +68,7 @@ async fn requests_count_by_the_code_of_their_answer() {
         let registry = telemetry::metrics::Registry::new();
         let (mut guard, _) = guard(false, down);
         guard.metrics = AuthMetrics::new(&registry);
-        let _ = guard.check(&Method::GET, "/pods", &mut token("odd"), &[]).await;
+        let _ = guard.check(&Method::GET, "/pods", &mut token("odd"), HERE).await;
         registry.render()
     };
     let odd = count(false).await;
@@ -86,16 +89,16 @@ fn token(value: &str) -> HeaderMap {
 #[tokio::test]
 async fn a_bad_token_is_never_anonymous() {
     let (guard, _) = guard(true, false);
-    let refused = guard.check(&Method::GET, "/pods", &mut token("bad"), &[]).await.unwrap_err();
+    let refused = guard.check(&Method::GET, "/pods", &mut token("bad"), HERE).await.unwrap_err();
     assert_eq!((refused.status.as_u16(), refused.body.as_str()), (401, "Unauthorized"));
-    let user = guard.check(&Method::GET, "/pods", &mut HeaderMap::new(), &[]).await.unwrap();
+    let user = guard.check(&Method::GET, "/pods", &mut HeaderMap::new(), HERE).await.unwrap();
     assert_eq!(user.name, "system:anonymous");
 }
 
 #[tokio::test]
 async fn a_reviewer_that_is_away_lets_nobody_in() {
     let (guard, _) = guard(true, true);
-    let refused = guard.check(&Method::GET, "/pods", &mut token("good"), &[]).await.unwrap_err();
+    let refused = guard.check(&Method::GET, "/pods", &mut token("good"), HERE).await.unwrap_err();
     assert_eq!(refused.status, StatusCode::UNAUTHORIZED);
 }
 
@@ -103,21 +106,45 @@ async fn a_reviewer_that_is_away_lets_nobody_in() {
 async fn sub_resources_are_asked_in_order_and_answers_are_kept() {
     let (guard, reviewer) = guard(false, false);
     for _ in 0..3 {
-        let user = guard.check(&Method::GET, "/pods", &mut token("good"), &[]).await.unwrap();
+        let user = guard.check(&Method::GET, "/pods", &mut token("good"), HERE).await.unwrap();
         assert_eq!((user.name.as_str(), user.groups.len()), ("alice", 1));
     }
     let asked = reviewer.asked.lock().unwrap().clone();
     assert_eq!(asked, ["token good", "alice get pods", "alice get proxy"]);
     tokio::time::advance(Duration::from_secs(61)).await;
-    guard.check(&Method::GET, "/pods", &mut token("good"), &[]).await.unwrap();
+    guard.check(&Method::GET, "/pods", &mut token("good"), HERE).await.unwrap();
     assert_eq!(reviewer.asked.lock().unwrap().len(), 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_bad_tokens_leaves_good_ones_known() {
+    let (guard, reviewer) = guard(false, false);
+    guard.check(&Method::GET, "/pods", &mut token("good"), HERE).await.unwrap();
+    for number in 0..3 * CACHE_ENTRIES {
+        let mut bad = token(&format!("bad{number}"));
+        assert!(guard.check(&Method::GET, "/pods", &mut bad, HERE).await.is_err());
+    }
+    let asked = reviewer.asked.lock().unwrap().len();
+    guard.check(&Method::GET, "/pods", &mut token("good"), HERE).await.unwrap();
+    let mut again = token(&format!("bad{}", 3 * CACHE_ENTRIES - 1));
+    assert!(guard.check(&Method::GET, "/pods", &mut again, HERE).await.is_err());
+    assert_eq!(reviewer.asked.lock().unwrap().len(), asked, "both are known");
+}
+
+#[tokio::test]
+async fn nobody_is_asked_about_a_token_of_absurd_length() {
+    let (guard, reviewer) = guard(true, false);
+    let mut long = token(&"x".repeat(LONGEST_TOKEN + 1));
+    let refused = guard.check(&Method::GET, "/pods", &mut long, HERE).await.unwrap_err();
+    assert_eq!(refused.status, StatusCode::UNAUTHORIZED);
+    assert!(reviewer.asked.lock().unwrap().is_empty());
 }
 
 #[tokio::test]
 async fn strict_streaming_wants_create_even_for_get() {
     let (guard, _) = guard(false, false);
     let path = "/exec/n/p/c";
-    let refused = guard.check(&Method::GET, path, &mut token("good"), &[]).await.unwrap_err();
+    let refused = guard.check(&Method::GET, path, &mut token("good"), HERE).await.unwrap_err();
     assert_eq!(refused.status, StatusCode::FORBIDDEN);
     assert_eq!(
         refused.body,
@@ -151,7 +178,7 @@ async fn a_token_of_strange_bytes_is_a_bad_one() {
     let (guard, _) = guard(true, false);
     let value = HeaderValue::from_bytes(b"Bearer good\xfc").unwrap();
     let mut headers = HeaderMap::from_iter([(header::AUTHORIZATION, value)]);
-    let refused = guard.check(&Method::GET, "/pods", &mut headers, &[]).await.unwrap_err();
+    let refused = guard.check(&Method::GET, "/pods", &mut headers, HERE).await.unwrap_err();
     assert_eq!(refused.status, StatusCode::UNAUTHORIZED);
 }
 

@@ -1,4 +1,4 @@
-//! Callers with a client certificate.
+//! Authentication by client certificate.
 
 use arc_swap::ArcSwapOption;
 use ports::UserInfo;
@@ -22,38 +22,39 @@ pub struct ClientAuthorities {
 struct VerifierBox {
     bundle: Vec<u8>,
     certificates: Vec<CertificateDer<'static>>,
-    /// Of those that it takes for authorities.
+    /// Provides the CA names that are sent to clients in the handshake.
     verifier: Option<Arc<dyn ClientCertVerifier>>,
 }
 
 impl ClientAuthorities {
-    /// Reads the bundle; the error is for the operator.
+    /// Reads the bundle; the error message is meant for the operator.
     pub fn read(file: &Path) -> Result<Self, String> {
         let this = Self { file: file.to_owned(), verifier: ArcSwapOption::empty() };
         this.reload()?;
         Ok(this)
     }
 
-    /// What the authorities are called.
+    /// The distinguished names of the authorities.
     pub(crate) fn names(&self) -> Vec<DistinguishedName> {
         let known = self.verifier.load();
         let known = known.as_ref().and_then(|known| known.verifier.as_ref());
         known.map(|verifier| verifier.root_hint_subjects().to_vec()).unwrap_or_default()
     }
 
-    /// Where the bundle is.
+    /// The path of the bundle.
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// Reads the bundle again if it has changed; a bad one leaves the old one in force.
+    /// Reads the bundle again if it has changed; an invalid file leaves the previous bundle in
+    /// force.
     pub fn reload(&self) -> Result<(), String> {
         let bundle = sys::fs::read(&self.file)
             .map_err(|e| format!("open {}: {}", self.file.display(), e.source))?;
         if self.verifier.load().as_ref().is_some_and(|known| known.bundle == bundle) {
             return Ok(());
         }
-        // What is no certificate is passed over, as in Go; one that is broken is not.
+        // As in Go, PEM blocks of other types are skipped; a malformed certificate is an error.
         let blocks = units::pem::blocks(&bundle).into_iter();
         let blocks = blocks.filter(|block| block.label == "CERTIFICATE" && !block.has_headers);
         let certificates: Vec<_> = blocks.map(|block| CertificateDer::from(block.bytes)).collect();
@@ -63,7 +64,8 @@ impl ClientAuthorities {
             return Err(format!("client CA file {} has {what} certificate", self.file.display()));
         }
         let mut roots = RootCertStore::empty();
-        // Some are known to Go alone; what they signed is looked at without them.
+        // Go can parse some certificates that rustls cannot; those are missing from the names sent
+        // to clients, but verification uses them.
         let (usable, _) = roots.add_parsable_certificates(certificates.iter().cloned());
         let builder = WebPkiClientVerifier::builder(Arc::new(roots));
         let verifier = (usable > 0).then(|| builder.build()).transpose();
@@ -73,43 +75,30 @@ impl ClientAuthorities {
         Ok(())
     }
 
-    /// The user that a verified chain names, and the seconds that its certificate is still good;
-    /// `None` without a common name.
+    /// The user named by a verified chain, and the seconds until its certificate expires; `None`
+    /// without a common name.
     pub(crate) fn user(
         &self,
         chain: &[CertificateDer<'static>],
     ) -> Result<Option<(UserInfo, f64)>, String> {
-        let Some((leaf, intermediates)) = chain.split_first() else { return Ok(None) };
+        let Some(leaf) = chain.first() else { return Ok(None) };
         let verifier = self.verifier.load();
         let Some(known) = verifier.as_ref() else { return Ok(None) };
-        let now = UnixTime::now();
-        let verified = match &known.verifier {
-            Some(verifier) => verifier.verify_client_cert(leaf, intermediates, now).map(|_| ()),
-            None => Err(rustls::CertificateError::UnknownIssuer.into()),
-        };
-        if let Err(error) = verified {
-            let algorithms =
-                rustls::crypto::ring::default_provider().signature_verification_algorithms;
-            let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-            if !super::plain::is_good(leaf, &known.certificates, &algorithms, seconds) {
-                return Err(error.to_string());
-            }
-        }
+        let now = i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX);
+        let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms;
+        super::chain::verify(chain, &known.certificates, &algorithms, now)
+            .map_err(|e| e.to_string())?;
         let (_, certificate) =
             x509_parser::parse_x509_certificate(leaf).map_err(|e| e.to_string())?;
         let subject = certificate.subject();
-        // Of several the last, as Go reads them.
+        // Go takes the last common name.
         let name = subject.iter_common_name().last().and_then(|cn| cn.as_str().ok());
         let Some(name) = name.filter(|n| !n.is_empty()) else { return Ok(None) };
         let groups = subject.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_owned));
         let fingerprint = ring::digest::digest(&ring::digest::SHA256, leaf);
         let hex: String = fingerprint.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
         #[expect(clippy::cast_precision_loss, reason = "metrics are floats")]
-        let left = {
-            let end = certificate.validity().not_after.timestamp();
-            let now = i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX);
-            end.saturating_sub(now) as f64
-        };
+        let left = certificate.validity().not_after.timestamp().saturating_sub(now) as f64;
         let user = UserInfo {
             name: name.to_owned(),
             uid: uid(subject)?,

@@ -1,8 +1,10 @@
-//! Families in protobuf's text forms (Go: `prototext`): a field a line, or a family a line.
+//! Families in protobuf's text formats (Go: `prototext`): one field per line, or one family per
+//! line.
 //!
-//! Go's own puts one or two blanks between words, by the program that it is in; here it is one.
+//! Go's implementation puts one or two spaces between fields, depending on the binary; this one
+//! always puts one.
 
-use super::{COUNTER, Family, GAUGE, HISTOGRAM, Metric, SUMMARY, UNTYPED, whole};
+use super::{COUNTER, Family, GAUGE, HISTOGRAM, Metric, SUMMARY, UNTYPED, as_count};
 use std::fmt::Write as _;
 use units::strconv;
 
@@ -60,12 +62,12 @@ impl Words {
             if [COUNTER, GAUGE, UNTYPED].contains(&kind) {
                 return words.number("value", metric.value);
             }
-            words.word("sample_count", &whole(metric.count).to_string());
+            words.word("sample_count", &as_count(metric.count).to_string());
             words.number("sample_sum", metric.sum);
             for (at, value) in metric.points(kind) {
                 if kind == HISTOGRAM {
                     words.message("bucket", |words| {
-                        words.word("cumulative_count", &whole(value).to_string());
+                        words.word("cumulative_count", &as_count(value).to_string());
                         words.number("upper_bound", at);
                     });
                 } else {

@@ -1,6 +1,6 @@
-//! Forms of several parts (Go: `mime/multipart`), of which the values are kept and the files are not.
+//! Multipart forms (Go: `mime/multipart`); their values are returned, their files are skipped.
 //!
-//! Deliberately absent: parts in quoted-printable.
+//! Deliberately absent: quoted-printable parts.
 
 use super::{media, token};
 
@@ -9,7 +9,7 @@ const MAX_PARTS: usize = 1000;
 /// Go reads the lines between parts through a buffer of this size.
 const MAX_LINE: usize = 4096;
 
-/// Names and values in order; `None` for what is no such form.
+/// Names and values in order; `None` if the body is malformed.
 pub(crate) fn read(body: &[u8], boundary: &str) -> Option<Vec<(String, String)>> {
     if boundary.is_empty() {
         return None;
@@ -32,7 +32,7 @@ pub(crate) fn read(body: &[u8], boundary: &str) -> Option<Vec<(String, String)>>
     Some(values)
 }
 
-/// The name of a value by its `Content-Disposition`; files have none.
+/// The name of a value by its `Content-Disposition`; `None` for files.
 fn value_name(disposition: &str) -> Option<String> {
     let (kind, mut params, fault) = media(disposition);
     let filled = |name: Option<String>| name.filter(|name| !name.is_empty());
@@ -43,7 +43,7 @@ fn value_name(disposition: &str) -> Option<String> {
     filled(params.remove("name"))
 }
 
-/// What a line between parts announces.
+/// What a line between parts begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     Part,
@@ -54,7 +54,7 @@ struct Reader<'a> {
     rest: &'a [u8],
     /// The boundary with its dashes.
     mark: Vec<u8>,
-    /// How lines end here; the first boundary decides.
+    /// The line ending; the first boundary decides.
     newline: &'static [u8],
     first: bool,
 }
@@ -104,7 +104,7 @@ impl<'a> Reader<'a> {
         rest.map(without_blanks).is_some_and(|rest| rest.is_empty() || rest == self.newline)
     }
 
-    /// The part's `Content-Disposition`; nothing if the form ends within its header.
+    /// The part's `Content-Disposition`; `None` if the form ends within the part's header.
     fn header(&mut self) -> Option<Option<String>> {
         let mut fields: Vec<(String, Vec<u8>)> = Vec::new();
         loop {
@@ -141,7 +141,7 @@ impl<'a> Reader<'a> {
         Some(Some(String::from_utf8_lossy(&value).into_owned()))
     }
 
-    /// Everything up to the next boundary, which must come.
+    /// The content up to the next boundary, which must exist.
     fn body(&mut self) -> Option<&'a [u8]> {
         let text = self.rest;
         if text.strip_prefix(self.mark.as_slice()).is_some_and(ends) {
@@ -161,7 +161,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Whether a boundary ends before this rather than going on as another word.
+/// Whether the boundary ends here rather than being a prefix of a longer word.
 fn ends(rest: &[u8]) -> bool {
     matches!(rest, [] | [b' ' | b'\t' | b'\r' | b'\n', ..] | [b'-', b'-', ..])
 }
@@ -170,7 +170,7 @@ fn find(text: &[u8], part: &[u8]) -> Option<usize> {
     text.windows(part.len()).position(|window| window == part)
 }
 
-/// The first line with its end, and what follows.
+/// The first line including its line ending, and the rest.
 fn line(text: &[u8]) -> (&[u8], &[u8]) {
     let end = text.iter().position(|byte| *byte == b'\n').map_or(text.len(), |at| at + 1);
     text.split_at(end)

@@ -1,5 +1,5 @@
-//! `/flagz` and `/statusz`: what was asked of this process and how it is, for people and, by an
-//! exact `Accept`, for programs (apiserver: `NegotiateOutputMediaType`).
+//! `/flagz` and `/statusz`: the flags and the state of this process, as text and, for an exact
+//! `Accept` header, as structured documents (apiserver: `NegotiateOutputMediaType`).
 
 use crate::accept::{self, Clause};
 use crate::query::Query;
@@ -19,7 +19,7 @@ const TEXT: &str = "text/plain; charset=utf-8";
 const REFUSED: &str =
     "only the following media types are accepted: application/json, application/yaml, text/plain";
 
-/// A way to write a document.
+/// A structured media type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Media {
     Json,
@@ -27,7 +27,7 @@ enum Media {
     Text,
 }
 
-/// In which form an answer is wanted.
+/// The requested format of the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     Text,
@@ -75,14 +75,14 @@ pub(crate) fn statusz(deps: &ServerDeps, switches: Switches, request: &Request<I
     answer(request, "Statusz", text, fields)
 }
 
-/// A version as it is written here, and the release that it is of.
+/// The version as written here, and the release it belongs to.
 fn versions(version: &str) -> (&str, String) {
     let binary = version.trim_start_matches('v');
     let release: Vec<&str> = binary.splitn(3, '.').take(2).collect();
     (binary, release.join("."))
 }
 
-/// What is handled outside of upstream's router, which a page that is switched off is too.
+/// Paths handled outside of upstream's router; a disabled page is one of them.
 fn paths(switches: Switches) -> Vec<&'static str> {
     let all = [
         ("/configz", true),
@@ -131,7 +131,8 @@ fn answer(
     }
 }
 
-/// The refusal is negotiated too, but without any transformation; what fits nothing is JSON.
+/// The error response is negotiated too, but without any transformation; without a match it is
+/// JSON.
 fn refused(clauses: &[Clause], pretty: bool) -> Reply {
     let document = [
         ("kind", json!("Status")),
@@ -244,7 +245,7 @@ fn pretty_json(document: &Document) -> String {
     format!("{{\n{}\n}}", fields.join(",\n"))
 }
 
-/// The document in the order that Go's YAML has: by name.
+/// The document in the order of Go's YAML: fields by name.
 fn yaml(document: &Document) -> String {
     let mut fields: Vec<&(&str, Value)> = document.iter().collect();
     fields.sort_by_key(|(name, _)| *name);
@@ -269,7 +270,7 @@ fn yaml(document: &Document) -> String {
     text
 }
 
-/// A scalar; texts that YAML would read as something else are quoted, long ones folded.
+/// A scalar; strings that YAML would read as another type are quoted, long ones folded.
 fn scalar(value: &Value, column: usize) -> String {
     let Value::String(text) = value else { return value.to_string() };
     let number = text.parse::<f64>().is_ok();

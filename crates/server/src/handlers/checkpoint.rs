@@ -1,7 +1,7 @@
-//! `/checkpoint/NS/POD/CONTAINER`: a running container written to an archive.
+//! `/checkpoint/NS/POD/CONTAINER`: writes a running container to an archive.
 //!
-//! An archive holds a container's whole memory and nobody removes it: operators can say how many there may
-//! be (CVE-2025-0426).
+//! An archive contains a container's complete memory and is never removed: operators can limit the
+//! number of archives (CVE-2025-0426).
 
 use super::pods::find;
 use super::stream::find_running;
@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Asks the runtime for the archive.
+/// Has the runtime write the archive.
 pub(crate) async fn answer(
     deps: &ServerDeps,
     path: &ContainerPath,
@@ -45,7 +45,7 @@ pub(crate) async fn answer(
         Ok(None) => return failed(format!("container {} not found", path.container)),
         Err(error) => return failed(error.to_string()),
     };
-    let Some(_under_way) = deps.checkpoints.begin(kept(deps).await) else {
+    let Some(_in_flight) = deps.checkpoints.begin(count_archives(deps).await) else {
         let (namespace, pod, container) = (&path.namespace, &path.pod, &path.container);
         let text = format!(
             "checkpointing of {namespace}/{pod}/{container} refused (there are as many archives as allowed: {})",
@@ -53,7 +53,7 @@ pub(crate) async fn answer(
         );
         return reply::plain(StatusCode::TOO_MANY_REQUESTS, text);
     };
-    let name = archive(path, &moment(deps.clock.now()));
+    let name = archive(path, &local_time(deps.clock.now()));
     let place = deps.roots.kubelet.join("checkpoints").join(name).display().to_string();
     match deps.runtime.checkpoint_container(&id, &place, timeout).await {
         Ok(()) => reply::json(format!("{{\"items\":[\"{place}\"]}}")),
@@ -61,43 +61,47 @@ pub(crate) async fn answer(
     }
 }
 
-/// How many archives there may be.
+/// Limits the number of archives.
 #[derive(Debug, Default)]
 pub struct CheckpointQuota {
     most: Option<usize>,
-    under_way: AtomicUsize,
+    in_flight: AtomicUsize,
 }
 
 impl CheckpointQuota {
-    /// At most so many; `None` for no limit.
+    /// At most `most` archives; `None` for no limit.
     pub fn new(most: Option<usize>) -> Self {
-        Self { most, under_way: AtomicUsize::new(0) }
+        Self { most, in_flight: AtomicUsize::new(0) }
     }
 
-    /// The right to one more beside those that are kept and those under way.
-    fn begin(&self, kept: usize) -> Option<UnderWay<'_>> {
-        let others = self.under_way.fetch_add(1, Ordering::SeqCst);
-        let turn = UnderWay(&self.under_way);
-        self.most.is_none_or(|most| kept.saturating_add(others) < most).then_some(turn)
+    /// Reserves one more archive besides those on disk and those being written; `None` over the
+    /// limit.
+    fn begin(&self, on_disk: usize) -> Option<InFlight<'_>> {
+        let others = self.in_flight.fetch_add(1, Ordering::SeqCst);
+        let permit = InFlight(&self.in_flight);
+        self.most.is_none_or(|most| on_disk.saturating_add(others) < most).then_some(permit)
     }
 }
 
 /// An archive that is being written.
-struct UnderWay<'a>(&'a AtomicUsize);
+struct InFlight<'a>(&'a AtomicUsize);
 
-impl Drop for UnderWay<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// Archives on disk; not looked for without a limit. A folder that cannot be read counts as full.
-async fn kept(deps: &ServerDeps) -> usize {
+/// The number of archives on disk; not counted without a limit. An unreadable directory counts as
+/// full.
+async fn count_archives(deps: &ServerDeps) -> usize {
     if deps.checkpoints.most.is_none() {
         return 0;
     }
     let folder = deps.roots.kubelet.join("checkpoints");
-    match sys::blocking::run(move || sys::fs::list_dir(folder)).await {
+    match sys::blocking::run_for(sys::blocking::Purpose::Callers, move || sys::fs::list_dir(folder))
+        .await
+    {
         Ok(Ok(names)) => names.iter().filter(|name| name.ends_with(".tar")).count(),
         Ok(Err(error)) if error.is_not_found() => 0,
         _ => usize::MAX,
@@ -109,7 +113,7 @@ fn archive(path: &ContainerPath, when: &str) -> String {
 }
 
 /// Local time as RFC 3339.
-fn moment(now: Timestamp) -> String {
+fn local_time(now: Timestamp) -> String {
     let local = now.to_zoned(TimeZone::system());
     let zone = if local.offset().seconds() == 0 { "Z" } else { "%:z" };
     local.strftime(&format!("%Y-%m-%dT%H:%M:%S{zone}")).to_string()

@@ -7,7 +7,7 @@ use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 use units::strconv::parse_uint;
 
-/// Far more than a number: whoever sends more gets no echo of it.
+/// Far longer than any number; a larger body is not echoed in the response.
 const MAX_BODY: usize = 1 << 20;
 
 /// Sets the verbosity to the number in the body.

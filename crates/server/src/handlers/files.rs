@@ -1,10 +1,12 @@
-//! One file as an answer: its type, its parts, and whether it is wanted at all (Go:
-//! `http.ServeContent`).
+//! Serves one file: content type, ranges and preconditions (Go: `http.ServeContent`).
+//!
+//! Promises: a file is opened once, however many ranges are requested, and read in pieces.
 
 use super::kinds;
 use crate::gotime::http_time;
 use crate::reply::{self, Reply};
-use axum::body::Body;
+use axum::body::{Body, Bytes};
+use futures::Stream;
 use http::header::{
     ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderName, HeaderValue, IF_MATCH,
     IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, LAST_MODIFIED, RANGE,
@@ -12,21 +14,25 @@ use http::header::{
 use http::{HeaderMap, StatusCode};
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::{Read as _, Seek as _, SeekFrom};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 const PIECE: usize = 64 * 1024;
-const SNIFF: u64 = 512;
-/// Under which conditions the file is wanted.
+const SNIFF: usize = 512;
+/// A request for more ranges gets the whole file, as does one for overlapping ranges.
+const MOST_PARTS: usize = 1024;
+/// The preconditions of a request for a file.
 pub(super) struct Conditions<'a> {
     /// The request's headers.
     pub(super) headers: &'a HeaderMap,
-    /// When the file was changed.
+    /// The file's modification time.
     pub(super) changed: SystemTime,
 }
 
 impl Conditions<'_> {
-    /// A header that says something, be it no text.
+    /// A header that is not empty, decoded lossily.
     fn header(&self, name: HeaderName) -> Option<Cow<'_, str>> {
         let value = self.headers.get(name).filter(|value| !value.is_empty());
         value.map(|value| String::from_utf8_lossy(value.as_bytes()))
@@ -36,7 +42,7 @@ impl Conditions<'_> {
         self.header(name).and_then(|text| http_time(&text))
     }
 
-    /// The answer if the file itself is not wanted (Go: `checkPreconditions`). Files have no tag.
+    /// The status if the preconditions do not hold (Go: `checkPreconditions`). Files have no ETag.
     fn refusal(&self) -> Option<StatusCode> {
         let changed = seconds(self.changed);
         let failed = match self.header(IF_MATCH) {
@@ -61,13 +67,13 @@ impl Conditions<'_> {
     }
 }
 
-/// Whether a folder has not changed since the moment that the client names.
+/// Whether a directory has not changed since the client's `If-Modified-Since`.
 pub(super) fn not_modified_since(headers: &HeaderMap, changed: SystemTime) -> bool {
     let conditions = Conditions { headers, changed };
     conditions.time(IF_MODIFIED_SINCE).is_some_and(|since| seconds(changed) <= since)
 }
 
-/// The same answer with the time of the last change.
+/// The same response with a `Last-Modified` header.
 pub(super) fn with_time(mut reply: Reply, changed: SystemTime) -> Reply {
     if let Some(value) = http_date(changed).and_then(|text| HeaderValue::from_str(&text).ok()) {
         reply.headers_mut().insert(LAST_MODIFIED, value);
@@ -85,7 +91,7 @@ fn http_date(time: SystemTime) -> Option<String> {
     Some(stamp.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string())
 }
 
-/// Whether any file will do: one of the tags is a star. Files have none that could be the same.
+/// Whether a list of ETags contains `*`. Files have no ETag, so no other one can match.
 fn any_tag(tags: &str) -> bool {
     let mut rest = tags.trim_matches([' ', '\t']);
     loop {
@@ -99,7 +105,7 @@ fn any_tag(tags: &str) -> bool {
     }
 }
 
-/// What is behind the tag in front (Go: `scanETag`).
+/// The text after the first ETag (Go: `scanETag`).
 fn after_tag(text: &str) -> Option<&str> {
     let inside = text.strip_prefix("W/").unwrap_or(text).strip_prefix('"')?;
     let good = |byte: u8| matches!(byte, 0x21 | 0x23..=0x7e | 0x80..);
@@ -107,9 +113,9 @@ fn after_tag(text: &str) -> Option<&str> {
     inside.get(end..)?.strip_prefix('"')
 }
 
-/// The file, or the parts of it that are asked for.
+/// The file, or the requested ranges of it.
 pub(super) async fn content(
-    mut file: File,
+    file: File,
     length: u64,
     name: &str,
     conditions: &Conditions<'_>,
@@ -118,17 +124,16 @@ pub(super) async fn content(
     if let Some(status) = conditions.refusal() {
         return with_time(reply::bare(status, Body::empty()), changed);
     }
+    let file = Arc::new(file);
     let kind = match kinds::by_name(name) {
         Some(kind) => kind,
-        None => {
-            let mut head = Vec::new();
-            let read = (&file).take(SNIFF).read_to_end(&mut head).is_ok();
-            if !read || file.seek(SeekFrom::Start(0)).is_err() {
+        None => match piece(&file, 0, SNIFF).await {
+            Ok(head) => kinds::by_content(&head).to_owned(),
+            Err(_) => {
                 let text = "seeker can't seek";
                 return reply::error(StatusCode::INTERNAL_SERVER_ERROR, text);
             }
-            kinds::by_content(&head).to_owned()
-        }
+        },
     };
     let parts = match ranges(&conditions.range(), length) {
         Ok(parts) => parts,
@@ -138,18 +143,19 @@ pub(super) async fn content(
             return unsatisfiable("invalid range: failed to overlap", Some(length));
         }
     };
-    let parts = if total(&parts) > length { Vec::new() } else { parts };
+    let too_much = total(&parts) > length || parts.len() > MOST_PARTS;
+    let parts = if too_much { Vec::new() } else { parts };
     let mut reply = match parts.as_slice() {
-        [] => typed(StatusCode::OK, &kind, stream(file, 0, length), length),
+        [] => typed(StatusCode::OK, &kind, Body::from_stream(stream(file, 0, length)), length),
         [(from, count)] => {
-            let body = stream(file, *from, *count);
+            let body = Body::from_stream(stream(file, *from, *count));
             let mut reply = typed(StatusCode::PARTIAL_CONTENT, &kind, body, *count);
             if let Ok(value) = HeaderValue::from_str(&place(*from, *count, length)) {
                 reply.headers_mut().insert(CONTENT_RANGE, value);
             }
             reply
         }
-        parts => several(file, length, &kind, parts),
+        _ => several(&file, length, &kind, parts),
     };
     reply.headers_mut().insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     with_time(reply, changed)
@@ -182,44 +188,46 @@ fn unsatisfiable(text: &str, length: Option<u64>) -> Reply {
     reply
 }
 
-/// Several parts in one answer; they are read one after the other.
-fn several(file: File, length: u64, kind: &str, parts: &[(u64, u64)]) -> Reply {
+/// Several ranges in one multipart response; they are read one after the other.
+fn several(file: &Arc<File>, length: u64, kind: &str, parts: Vec<(u64, u64)>) -> Reply {
     use futures::StreamExt as _;
+    use futures::stream::iter;
     let boundary = format!("{:032x}{:028x}", length, std::process::id());
-    let mut bodies = Vec::new();
-    for (index, (from, count)) in parts.iter().enumerate() {
-        let gap = if index == 0 { "" } else { "\r\n" };
-        let place = place(*from, *count, length);
-        let head =
-            format!("{gap}--{boundary}\r\nContent-Range: {place}\r\nContent-Type: {kind}\r\n\r\n");
-        bodies.push(Body::from(head));
-        match file.try_clone() {
-            Ok(file) => bodies.push(stream(file, *from, *count)),
-            Err(error) => {
-                return reply::error(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string());
-            }
+    let head = {
+        let (boundary, kind) = (boundary.clone(), kind.to_owned());
+        move |index: usize, from: u64, count: u64| {
+            let gap = if index == 0 { "" } else { "\r\n" };
+            let place = place(from, count, length);
+            format!("{gap}--{boundary}\r\nContent-Range: {place}\r\nContent-Type: {kind}\r\n\r\n")
         }
-    }
-    bodies.push(Body::from(format!("\r\n--{boundary}--\r\n")));
-    let whole = futures::stream::iter(bodies).flat_map(Body::into_data_stream);
-    let mut reply = reply::bare(StatusCode::PARTIAL_CONTENT, Body::from_stream(whole));
+    };
+    let end = format!("\r\n--{boundary}--\r\n");
+    let bytes = |text: &str| u64::try_from(text.len()).unwrap_or(0);
+    let heads = parts.iter().enumerate();
+    let heads = heads.map(|(index, (from, count))| bytes(&head(index, *from, *count)));
+    let all = heads.chain([total(&parts), bytes(&end)]).fold(0, u64::saturating_add);
+    let file = Arc::clone(file);
+    let bodies = iter(parts.into_iter().enumerate());
+    let bodies = bodies.flat_map(move |(index, (from, count))| {
+        let head = Bytes::from(head(index, from, count));
+        let data = stream(Arc::clone(&file), from, count);
+        iter([Ok(head)]).chain(data).boxed()
+    });
+    let whole = bodies.chain(iter([Ok(Bytes::from(end))]));
     let kind = format!("multipart/byteranges; boundary={boundary}");
-    if let Ok(kind) = HeaderValue::from_str(&kind) {
-        reply.headers_mut().insert(CONTENT_TYPE, kind);
-    }
-    reply
+    typed(StatusCode::PARTIAL_CONTENT, &kind, Body::from_stream(whole), all)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Refused {
-    /// Not a range.
+pub(crate) enum Refused {
+    /// Not a valid range.
     Invalid,
-    /// Nothing of it lies in the file.
+    /// It lies outside the file.
     Outside,
 }
 
-/// The parts asked for, each as place and length; none without a header.
-fn ranges(text: &str, length: u64) -> Result<Vec<(u64, u64)>, Refused> {
+/// The requested ranges, each as offset and length; empty without a header.
+pub(crate) fn ranges(text: &str, length: u64) -> Result<Vec<(u64, u64)>, Refused> {
     if text.is_empty() {
         return Ok(Vec::new());
     }
@@ -254,32 +262,36 @@ fn ranges(text: &str, length: u64) -> Result<Vec<(u64, u64)>, Refused> {
     if outside && parts.is_empty() { Err(Refused::Outside) } else { Ok(parts) }
 }
 
-/// The part, piece by piece; a file that shrinks ends the answer early.
-fn stream(file: File, from: u64, count: u64) -> Body {
-    let state = (file, Some(from), count);
-    let pieces = futures::stream::try_unfold(state, |(file, seek, left)| async move {
+/// The range in pieces; if the file shrinks, the response ends early.
+fn stream(
+    file: Arc<File>,
+    from: u64,
+    count: u64,
+) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
+    futures::stream::try_unfold((file, from, count), |(file, from, left)| async move {
         if left == 0 {
             return Ok(None);
         }
-        let read = sys::blocking::run(move || {
-            let mut file = file;
-            if let Some(from) = seek {
-                file.seek(SeekFrom::Start(from))?;
-            }
-            let most = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
-            let mut piece = vec![0; most];
-            let got = file.read(&mut piece)?;
-            piece.truncate(got);
-            Ok::<_, std::io::Error>((file, piece))
-        });
-        let (file, piece) = read.await.map_err(std::io::Error::other)??;
+        let most = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
+        let piece = piece(&file, from, most).await?;
         if piece.is_empty() {
-            return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof));
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let left = left.saturating_sub(u64::try_from(piece.len()).unwrap_or(left));
-        Ok(Some((bytes::Bytes::from(piece), (file, None, left))))
+        let got = u64::try_from(piece.len()).unwrap_or(left);
+        Ok(Some((Bytes::from(piece), (file, from + got, left.saturating_sub(got)))))
+    })
+}
+
+/// Reads up to `most` bytes at an offset.
+async fn piece(file: &Arc<File>, from: u64, most: usize) -> io::Result<Vec<u8>> {
+    let file = Arc::clone(file);
+    let read = sys::blocking::run_for(sys::blocking::Purpose::Callers, move || {
+        let mut piece = vec![0; most];
+        let got = file.read_at(&mut piece, from)?;
+        piece.truncate(got);
+        Ok(piece)
     });
-    Body::from_stream(pieces)
+    read.await.map_err(io::Error::other)?
 }
 
 #[cfg(test)]
@@ -321,5 +333,48 @@ mod tests {
         let range = Conditions { headers: &headers, changed }.range().into_owned();
         assert_eq!(ranges(&range, 10), Err(Refused::Invalid));
         assert_eq!(http_date(changed).as_deref(), Some("Sun, 09 Sep 2001 01:46:40 GMT"));
+    }
+
+    /// The response to a range request for a file of a million bytes: status, declared length, and
+    /// body.
+    async fn asked(range: &str) -> (u16, u64, Vec<u8>) {
+        use http_body_util::BodyExt as _;
+        let path = std::env::temp_dir().join(format!("rubelet-ranges-{}", std::process::id()));
+        sys::fs::write(&path, "0123456789".repeat(100_000)).unwrap();
+        let file = File::open(&path).unwrap();
+        let value = HeaderValue::from_str(range).unwrap();
+        let headers = HeaderMap::from_iter([(RANGE, value)]);
+        let conditions = Conditions { headers: &headers, changed: SystemTime::UNIX_EPOCH };
+        let reply = content(file, 1_000_000, "a.txt", &conditions).await;
+        let said = reply.headers()[CONTENT_LENGTH].to_str().unwrap().parse().unwrap();
+        let open = std::fs::read_dir("/proc/self/fd").unwrap();
+        let open = open.filter(|fd| {
+            std::fs::read_link(fd.as_ref().unwrap().path()).is_ok_and(|to| to == path)
+        });
+        assert_eq!(open.count(), 1, "the file is open once");
+        let status = reply.status().as_u16();
+        let body = reply.into_body().collect().await.unwrap().to_bytes().to_vec();
+        sys::fs::remove_file(&path).unwrap();
+        (status, said, body)
+    }
+
+    // One descriptor per range would be as many as fit into a header.
+    #[tokio::test]
+    async fn however_many_parts_are_asked_for_the_file_is_open_once() {
+        let (status, said, body) = asked("bytes=0-4,999998-").await;
+        assert_eq!((status, said), (206, u64::try_from(body.len()).unwrap()));
+        let text = String::from_utf8(body).unwrap();
+        assert!(
+            text.contains("bytes 0-4/1000000\r\nContent-Type: text/plain")
+                && text.contains("\r\n\r\n01234\r\n--"),
+            "{text}"
+        );
+        assert!(text.contains("\r\n\r\n89\r\n--"), "{text}");
+        let some = format!("bytes={}", "5-5,".repeat(MOST_PARTS));
+        let (status, said, body) = asked(&some).await;
+        assert_eq!((status, said), (206, u64::try_from(body.len()).unwrap()));
+        let many = format!("bytes={}", "5-5,".repeat(200_000));
+        let (status, said, body) = asked(&many).await;
+        assert_eq!((status, said, body.len()), (200, 1_000_000, 1_000_000));
     }
 }

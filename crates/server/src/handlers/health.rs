@@ -44,11 +44,11 @@ fn all(service: &Service, query: &str) -> Reply {
 pub(crate) struct Check<'a> {
     /// Its name.
     pub(crate) name: &'a str,
-    /// Looks; not called if the check is excluded.
+    /// Runs the check; not called if the check is excluded.
     pub(crate) result: &'a dyn Fn() -> Result<(), String>,
 }
 
-/// Runs the checks and says how they went (apiserver: `healthz.handleRootHealth`).
+/// Runs the checks and reports the results (apiserver: `healthz.handleRootHealth`).
 pub(crate) fn respond(checks: &[Check<'_>], query: &str, metrics: &HealthMetrics) -> Reply {
     let query = Query::parse(query);
     let mut excluded: BTreeSet<&[u8]> = query.all_bytes("exclude").collect();

@@ -1,12 +1,12 @@
-//! Which type a file has, by its name or else by its first bytes (Go: `mime.TypeByExtension`,
-//! `http.DetectContentType`).
+//! The content type of a file, by its extension or else by its first bytes (Go:
+//! `mime.TypeByExtension`, `http.DetectContentType`).
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-/// Tables of an operating system (shared-mime-info); only the first that is there is read.
+/// The operating system's tables (shared-mime-info); only the first one that exists is read.
 const GLOBS: [&str; 2] = ["/usr/local/share/mime/globs2", "/usr/share/mime/globs2"];
-/// Older tables, all of which are read where there is none of those.
+/// Older tables; all of them are read where none of the above exists.
 const TABLES: [&str; 4] = [
     "/etc/mime.types",
     "/etc/apache2/mime.types",
@@ -14,7 +14,7 @@ const TABLES: [&str; 4] = [
     "/etc/httpd/conf/mime.types",
 ];
 
-/// What is known without any table.
+/// The built-in types.
 const KNOWN: [(&str, &str); 64] = [
     (".ai", "application/postscript"),
     (".apk", "application/vnd.android.package-archive"),
@@ -82,7 +82,7 @@ const KNOWN: [(&str, &str); 64] = [
     (".zip", "application/zip"),
 ];
 
-/// Types by extension, as it is written and in lower case.
+/// Types by extension, as written and in lower case.
 #[derive(Debug, Default)]
 struct Types {
     exact: BTreeMap<String, String>,
@@ -112,7 +112,7 @@ impl Types {
         types
     }
 
-    /// `50:text/x-log:*.log` of a glob table, in which the first of an extension counts.
+    /// `50:text/x-log:*.log` of a glob table; the first entry of an extension counts.
     fn glob(&mut self, line: &str) {
         let mut fields = line.split(':');
         let (Some(weight), Some(kind), Some(glob)) = (fields.next(), fields.next(), fields.next())
@@ -150,14 +150,14 @@ impl Types {
     }
 }
 
-/// The type of a file of this name, if its extension is known.
+/// The type by the file's extension, if that is known.
 pub(super) fn by_name(name: &str) -> Option<String> {
     static TYPES: OnceLock<Types> = OnceLock::new();
     let extension = name.rfind('.').and_then(|at| name.get(at..))?;
     TYPES.get_or_init(Types::read).of(extension).cloned()
 }
 
-/// Tags that a page may begin with; a space or a bracket follows.
+/// Tags that an HTML page may begin with; a space or a bracket must follow.
 const TAGS: [&[u8]; 17] = [
     b"<!DOCTYPE HTML",
     b"<HTML",
@@ -181,14 +181,14 @@ const TAGS: [&[u8]; 17] = [
 const DOCUMENTS: [(&[u8], &str); 2] =
     [(b"%PDF-", "application/pdf"), (b"%!PS-Adobe-", "application/postscript")];
 
-/// Marks of how a text is encoded; four bytes must be there.
+/// Byte order marks; at least four bytes must be present.
 const MARKS: [(&[u8], &str); 3] = [
     (b"\xfe\xff", "text/plain; charset=utf-16be"),
     (b"\xff\xfe", "text/plain; charset=utf-16le"),
     (b"\xef\xbb\xbf", "text/plain; charset=utf-8"),
 ];
 
-/// Pictures and sounds; a point stands for any byte.
+/// Image and audio signatures; a dot stands for any byte.
 const MEDIA: [(&[u8], &str); 14] = [
     (b"\x00\x00\x01\x00", "image/x-icon"),
     (b"\x00\x00\x02\x00", "image/x-icon"),
@@ -206,7 +206,7 @@ const MEDIA: [(&[u8], &str); 14] = [
     (b"RIFF....WAVE", "audio/wave"),
 ];
 
-/// Films, fonts and archives; a point stands for any byte.
+/// Video, font and archive signatures; a dot stands for any byte.
 const OTHERS: [(&[u8], &str); 12] = [
     (b"\x1a\x45\xdf\xa3", "video/webm"),
     (b"..................................LP", "application/vnd.ms-fontobject"),
@@ -222,15 +222,15 @@ const OTHERS: [(&[u8], &str); 12] = [
     (b"\x00\x61\x73\x6d", "application/wasm"),
 ];
 
-/// Go's server looks no further for a type (Go: `sniffLen`).
+/// Bytes that Go's server examines for a type (Go: `sniffLen`).
 const SNIFFED: usize = 512;
 
-/// The type of a text by its start.
+/// The type of a body by its first bytes.
 pub(crate) fn of_start(text: &[u8]) -> &'static str {
     by_content(text.get(..SNIFFED).unwrap_or(text))
 }
 
-/// The type of what begins like this.
+/// The type of content that begins with these bytes.
 pub(super) fn by_content(head: &[u8]) -> &'static str {
     let blank = |byte: &u8| matches!(byte, b'\t' | b'\n' | 0x0c | b'\r' | b' ');
     let start = head.iter().position(|byte| !blank(byte)).unwrap_or(head.len());
@@ -264,13 +264,13 @@ fn fits(head: &[u8], pattern: &[u8]) -> bool {
     head.len() >= pattern.len() && head.iter().zip(pattern).all(same)
 }
 
-/// A tag in letters of any size, and its end.
+/// A tag in any case, and the byte that ends it.
 fn is_tag(text: &[u8], tag: &[u8]) -> bool {
     let begins = text.get(..tag.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(tag));
     begins && matches!(text.get(tag.len()), Some(b' ' | b'>'))
 }
 
-/// One of the brands in the first box is a version of MP4.
+/// Whether one of the brands in the first box is a version of MP4.
 fn is_mp4(head: &[u8]) -> bool {
     let Some((size, rest)) = head.split_first_chunk::<4>().filter(|_| head.len() >= 12) else {
         return false;
@@ -279,7 +279,7 @@ fn is_mp4(head: &[u8]) -> bool {
     let Some(all) = head.get(..size).filter(|_| size % 4 == 0 && rest.starts_with(b"ftyp")) else {
         return false;
     };
-    // The version of the major brand is no brand.
+    // The third word is the version of the major brand, not a brand.
     let brands = all.chunks_exact(4).enumerate().skip(2).filter(|(at, _)| *at != 3);
     brands.into_iter().any(|(_, brand)| brand.starts_with(b"mp4"))
 }

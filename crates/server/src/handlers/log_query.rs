@@ -1,51 +1,59 @@
-//! `/logs/?query=…`: what services of the node logged, from the journal or from files.
+//! `/logs/?query=…`: logs of the node's services, from the journal or from files.
 //!
-//! Promises: names that reach a command line are of safe characters only, no shell is involved, and
-//! the whole answer takes 30 seconds at most (kubelet: `nodeLogQuery`).
+//! Promises: names that reach a command line consist of safe characters only, no shell is involved,
+//! output is streamed as it is found, and the search ends after 30 seconds (kubelet:
+//! `nodeLogQuery`).
 
+mod out;
 mod pattern;
 
 use super::node_logs::open;
 use crate::gotime::rfc3339;
 use crate::query::Query;
 use crate::reply::{self, Reply};
-use axum::body::Body;
-use flate2::Compression;
-use flate2::write::GzEncoder;
+use crate::serve::ServerDeps;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderValue};
 use http::{HeaderMap, StatusCode};
-use std::fmt::Write as _;
-use std::io::{Read as _, Write as _};
+use out::{Gone, Out};
+use ports::OnExit;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::Command;
+use tokio::sync::Semaphore;
 use units::cri_log::Moment;
 use units::strconv::{parse_int, quote};
 
-/// The kernel's limit of one part of a path.
+/// The kernel's limit for one component of a path (`NAME_MAX`).
 const LONGEST_PART: usize = 255;
 const DEADLINE: Duration = Duration::from_secs(30);
 const MOST_SERVICES: usize = 4;
 const MOST_LINES: i64 = 100_000;
 const LONGEST_NAME: usize = 256;
-/// More than this is not kept in memory for one answer.
-const MOST_BYTES: u64 = 256 << 20;
+/// The limit for the list of unit names that is read.
+const MOST_NAMES: u64 = 4 << 20;
+/// Queries that run concurrently; others wait.
+const AT_ONCE: usize = 4;
+static TURNS: Semaphore = Semaphore::const_new(AT_ONCE);
+const PIECE: usize = 16 << 10;
 const KIND: &str = "text/plain;charset=UTF-8";
 
-/// What a request is.
+/// The kind of a request.
 pub(super) enum Mode {
     /// No query: a file by its path.
     Files,
-    /// A file by its name in the query.
+    /// A file named in the query.
     File(String),
-    /// Not a good query.
+    /// An invalid query.
     Refused(Box<Reply>),
     /// Logs of services.
     Services(Asked),
 }
 
-/// A checked query of services.
+/// A validated query for services.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Asked {
     services: Vec<String>,
@@ -62,7 +70,7 @@ struct Options {
     pattern: String,
 }
 
-/// Looks at the query and the path below `/logs/`.
+/// Validates the query and the path below `/logs/`.
 pub(super) fn decide(query: &Query, path: &str, root: &Path) -> Mode {
     let refuse = |status, text: String| Mode::Refused(Box::new(reply::error(status, &text)));
     let asked = match parse(query) {
@@ -85,7 +93,7 @@ pub(super) fn decide(query: &Query, path: &str, root: &Path) -> Mode {
     }
 }
 
-/// Several faults in the form of Kubernetes' aggregates.
+/// Several errors in the format of Kubernetes' aggregates.
 fn aggregate(faults: Vec<String>) -> String {
     let mut seen: Vec<String> = Vec::new();
     for fault in faults {
@@ -198,8 +206,8 @@ fn validate(asked: &Asked, root: &Path) -> Vec<String> {
     faults
 }
 
-/// A good time as Go writes it again: at most nine digits of a fraction without zeros at their end,
-/// and `Z` where no hours are between it and UTC.
+/// A valid time as Go formats it again: at most nine digits of a fraction without trailing zeros,
+/// and `Z` for a zero offset.
 fn marshalled(text: &str) -> String {
     let (whole, rest) = text.split_at_checked(19).unwrap_or((text, ""));
     let zone_at = rest.find(['Z', '+', '-']).unwrap_or(rest.len());
@@ -223,83 +231,99 @@ fn stat(root: &Path, file: &str) -> Result<(), String> {
     }
 }
 
-/// Runs a checked query.
-pub(super) async fn run(root: PathBuf, asked: Asked, headers: &HeaderMap) -> Reply {
-    let text = tokio::time::timeout(DEADLINE, collect(root, asked)).await.unwrap_or_default();
+/// Runs a validated query.
+pub(super) async fn run(
+    deps: &ServerDeps,
+    root: PathBuf,
+    asked: Asked,
+    headers: &HeaderMap,
+) -> Reply {
     let packed = headers.get(ACCEPT_ENCODING).is_some_and(|value| value == "gzip");
-    let body = if packed { gzip(&text).unwrap_or_default() } else { text };
-    let mut reply = reply::with_type(StatusCode::OK, KIND, Body::from(body));
+    let (mut out, pieces) = out::channel(packed);
+    deps.tasks.spawn("log-query", OnExit::Alone, async move {
+        let found = tokio::time::timeout(DEADLINE, collect(root, asked, &mut out)).await;
+        // Output found in time is sent completely, unless the caller has disconnected.
+        if !matches!(found, Ok(Err(Gone))) {
+            let _ = tokio::time::timeout(DEADLINE, out.finish()).await;
+        }
+    });
+    let mut reply = reply::with_type(StatusCode::OK, KIND, pieces.body().await);
     if packed {
         reply.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     }
     reply
 }
 
-fn gzip(text: &[u8]) -> Option<Vec<u8>> {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    encoder.write_all(text).ok()?;
-    encoder.finish().ok()
-}
-
-async fn collect(root: PathBuf, asked: Asked) -> Vec<u8> {
-    let units = journalctl(&["--field".to_owned(), "_SYSTEMD_UNIT".to_owned()]).await;
-    let units = match &units {
-        Ok((true, output)) => String::from_utf8_lossy(output).into_owned(),
-        _ => String::new(),
-    };
+async fn collect(root: PathBuf, asked: Asked, out: &mut Out) -> Result<(), Gone> {
+    let Ok(_turn) = TURNS.acquire().await else { return Ok(()) };
+    let units = units().await.unwrap_or_default();
     let (native, others): (Vec<&String>, Vec<&String>) =
         asked.services.iter().partition(|name| units.contains(&format!("{name}.service")));
-    let mut text = Vec::new();
     if !native.is_empty() {
-        match journalctl(&arguments(&asked.options, &native)).await {
-            Ok((_, output)) => text.extend(output),
+        match journalctl(&arguments(&asked.options, &native)) {
+            Ok(command) => copy(command, out).await?,
             Err(_) if asked.options.boot.unwrap_or(0) == 0 => {
-                text.extend(b"\nerror: journal output not available\n");
+                out.write(b"\nerror: journal output not available\n").await?;
             }
             Err(_) => {}
         }
     }
     if !others.is_empty() && asked.options != Options::default() {
         let names: Vec<&str> = others.iter().map(|name| name.as_str()).collect();
-        let mut line = String::new();
-        // Writing to a string cannot fail.
-        let _ = write!(
-            line,
+        let text = format!(
             "\noptions present and query resolved to log files for [{}]\ntry without specifying options\n",
             names.join(" ")
         );
-        text.extend(line.into_bytes());
-        return text;
+        return out.write(text.as_bytes()).await;
     }
     for name in others {
-        let (root, name) = (root.clone(), name.clone());
-        let found = sys::blocking::run(move || from_file(&root, &name)).await;
-        text.extend(found.unwrap_or_default());
+        let (root, wanted) = (root.clone(), name.clone());
+        let found =
+            sys::blocking::run_for(sys::blocking::Purpose::Callers, move || find(&root, &wanted))
+                .await;
+        match found.unwrap_or_else(|_| Err(String::new())) {
+            Ok(file) => copy_file(file, name, out).await?,
+            Err(text) => out.write(text.as_bytes()).await?,
+        }
     }
-    text
+    Ok(())
 }
 
-/// The first of `s`, `s.log`, `s/s.log`.
-fn from_file(root: &Path, name: &str) -> Vec<u8> {
+/// Opens the first of `s`, `s.log`, `s/s.log`, or returns the error text.
+fn find(root: &Path, name: &str) -> Result<File, String> {
     let places = [name.to_owned(), format!("{name}.log"), format!("{name}/{name}.log")];
     let too_long = |place: &&String| place.split('/').any(|part| part.len() > LONGEST_PART);
     let file = places.iter().take_while(|place| !too_long(place)).find_map(|place| {
         let file = open(root, Path::new(place))?;
         file.metadata().is_ok_and(|meta| meta.is_file()).then_some(file)
     });
-    let Some(file) = file else {
-        let text = match places.iter().find(too_long) {
-            Some(place) => {
-                format!("\nerror getting log for {name}: openat {place}: file name too long\n")
+    file.ok_or_else(|| match places.iter().find(too_long) {
+        Some(place) => {
+            format!("\nerror getting log for {name}: openat {place}: file name too long\n")
+        }
+        None => format!("\nlog not found for {name}\n"),
+    })
+}
+
+async fn copy_file(mut file: File, name: &str, out: &mut Out) -> Result<(), Gone> {
+    loop {
+        let read = sys::blocking::run_for(sys::blocking::Purpose::Callers, move || {
+            let mut piece = vec![0; PIECE];
+            let got = file.read(&mut piece)?;
+            piece.truncate(got);
+            io::Result::Ok((file, piece))
+        });
+        match read.await.map_err(io::Error::other).flatten() {
+            Ok((_, piece)) if piece.is_empty() => return Ok(()),
+            Ok((again, piece)) => {
+                file = again;
+                out.write(&piece).await?;
             }
-            None => format!("\nlog not found for {name}\n"),
-        };
-        return text.into_bytes();
-    };
-    let mut text = Vec::new();
-    match file.take(MOST_BYTES).read_to_end(&mut text) {
-        Ok(_) => text,
-        Err(error) => format!("\nerror getting log for {name}: {error}\n").into_bytes(),
+            Err(error) => {
+                let text = format!("\nerror getting log for {name}: {error}\n");
+                return out.write(text.as_bytes()).await;
+            }
+        }
     }
 }
 
@@ -325,7 +349,7 @@ fn arguments(options: &Options, services: &[&String]) -> Vec<String> {
     arguments
 }
 
-/// `2006-1-2 15:4:5`, in the zone that was given.
+/// `2006-1-2 15:4:5`, in the given time zone.
 fn unpadded(text: &str) -> String {
     let part = |from: usize, to: usize| {
         text.get(from..to).and_then(|digits| digits.parse::<u32>().ok()).unwrap_or_default()
@@ -335,18 +359,53 @@ fn unpadded(text: &str) -> String {
     format!("{year}-{month}-{day} {hour:02}:{minute}:{second}")
 }
 
-/// Runs journalctl: whether it succeeded, and everything it said.
-async fn journalctl(arguments: &[String]) -> std::io::Result<(bool, Vec<u8>)> {
+/// Starts journalctl; it is killed when its reader is dropped.
+fn journalctl(arguments: &[String]) -> io::Result<tokio::process::Child> {
     let mut command = Command::new("journalctl");
     command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
-    let output = command.output().await?;
-    let mut text = output.stdout;
-    text.extend(output.stderr);
-    Ok((output.status.success(), text))
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
 }
 
-/// What a query is taken for, in a word.
-#[cfg(test)]
+/// The names of all units with journal entries; `None` if they cannot be read.
+async fn units() -> Option<String> {
+    let mut child = journalctl(&["--field".to_owned(), "_SYSTEMD_UNIT".to_owned()]).ok()?;
+    let mut text = Vec::new();
+    child.stdout.take()?.take(MOST_NAMES).read_to_end(&mut text).await.ok()?;
+    let succeeded = child.wait().await.is_ok_and(|status| status.success());
+    succeeded.then(|| String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Copies a command's stdout and stderr as they are written.
+async fn copy(mut child: tokio::process::Child, out: &mut Out) -> Result<(), Gone> {
+    let (mut said, mut complained) = (child.stdout.take(), child.stderr.take());
+    let (mut one, mut other) = (vec![0; PIECE], vec![0; PIECE]);
+    loop {
+        tokio::select! {
+            // Cancel-safe: a dropped read has consumed nothing.
+            read = read(&mut said, &mut one), if said.is_some() => match read {
+                0 => said = None,
+                count => out.write(one.get(..count).unwrap_or_default()).await?,
+            },
+            // Cancel-safe: a dropped read has consumed nothing.
+            read = read(&mut complained, &mut other), if complained.is_some() => match read {
+                0 => complained = None,
+                count => out.write(other.get(..count).unwrap_or_default()).await?,
+            },
+            else => return Ok(()),
+        }
+    }
+}
+
+/// The number of bytes read; 0 at the end and on errors.
+async fn read(from: &mut Option<impl AsyncRead + Unpin>, piece: &mut [u8]) -> usize {
+    match from {
+        Some(from) => from.read(piece).await.unwrap_or(0),
+        None => 0,
+    }
+}
+
+/// The kind of a query, in one word.
+#[cfg(any(test, fuzzing))]
 pub(crate) fn outcome(query: &Query, root: &Path) -> &'static str {
     match decide(query, "", root) {
         Mode::Files => "files",
@@ -406,6 +465,28 @@ mod tests {
             }
         }
         assert_eq!(refusal("query=kubelet&tailLines=5&boot=-1"), None);
+    }
+
+    // Buffering everything in memory would lose all of it at the time limit.
+    #[tokio::test]
+    async fn what_a_command_says_is_sent_as_it_comes() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo first; echo second >&2; exec yes"]).kill_on_drop(true);
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (mut out, mut pieces) = out::channel(false);
+        let heard = async {
+            let mut all = Vec::new();
+            while all.len() < 1 << 20 {
+                all.extend(pieces.next().await.unwrap());
+            }
+            drop(pieces);
+            String::from_utf8(all).unwrap()
+        };
+        let (copied, heard) = tokio::join!(copy(command, &mut out), heard);
+        assert_eq!(copied, Err(Gone), "nobody listens to what has no end");
+        assert!(
+            heard.contains("first\n") && heard.contains("second\n") && heard.contains("y\ny\n")
+        );
     }
 
     #[test]

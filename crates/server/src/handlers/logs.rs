@@ -1,4 +1,4 @@
-//! `/containerLogs`: a container's log, from its file.
+//! `/containerLogs`: a container's log, read from its file.
 
 use super::kinds;
 use super::pods::find;
@@ -26,7 +26,7 @@ use units::strconv::{parse_int, quote};
 const PIECES: usize = 8;
 const NO_STATUS: &str = "container status is nil";
 
-/// What the query asks for, checked.
+/// The validated options of the query.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Wanted {
     previous: bool,
@@ -88,7 +88,7 @@ pub(crate) async fn container(
     }
 }
 
-/// A log that is being read: its pieces, then what went wrong.
+/// A log being read: its pieces, then the error, if any.
 struct Log {
     pieces: mpsc::Receiver<Vec<u8>>,
     fault: Option<oneshot::Receiver<String>>,
@@ -107,7 +107,7 @@ impl Log {
         self.fault.take()?.await.ok().map(Part::Fault)
     }
 
-    /// What is left, after a part that was taken already.
+    /// The rest of the log, preceded by a part that was taken already.
     fn body(self, first: Option<Part>) -> Body {
         Body::from_stream(futures::stream::unfold((first, self), |(first, mut log)| async move {
             let part = match first {
@@ -125,23 +125,24 @@ impl Log {
 
 fn read(deps: &Arc<ServerDeps>, id: String, wanted: Wanted) -> Log {
     let (sink, pieces) = mpsc::channel::<Vec<u8>>(PIECES);
-    let (told, fault) = oneshot::channel();
+    let (report, fault) = oneshot::channel();
     let deps = Arc::clone(deps);
     let tasks = deps.tasks.clone();
-    tasks.spawn("container-log", OnExit::Fine, async move {
+    tasks.spawn("container-log", OnExit::Alone, async move {
         if let Err(text) = follow(&deps, &id, wanted, sink).await {
-            // A reader that has gone does not need the reason.
-            let _ = told.send(text);
+            // A caller that has disconnected does not need the error.
+            let _ = report.send(text);
         }
     });
     Log { pieces, fault: Some(fault) }
 }
 
-/// The answer with the head that Go's server gives it. Upstream asks for chunks, for which HTTP/1
-/// has no type; HTTP/2 has no chunks, and the type of what is in hand when the head is sent.
+/// The response with the headers that Go's server sends. Upstream asks for chunked encoding, with
+/// which HTTP/1 responses get no content type; HTTP/2 has no chunked encoding, and the type is that
+/// of the bytes present when the headers are sent.
 async fn answer(mut log: Log, streams: Streams, version: Version) -> Reply {
     if streams != Streams::Stderr {
-        // Upstream writes nothing to standard output first of all, which sends the head.
+        // Upstream's first write to stdout is empty, which sends the headers.
         return reply::bare(StatusCode::OK, log.body(None));
     }
     let first = match log.next().await {
@@ -150,7 +151,7 @@ async fn answer(mut log: Log, streams: Streams, version: Version) -> Reply {
         None if version == Version::HTTP_2 => return reply::bare(StatusCode::OK, Body::empty()),
         None => return reply::bare(StatusCode::OK, log.body(None)),
     };
-    // Each line is written by itself.
+    // Upstream writes each line separately.
     let line = first.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default();
     let kind = kinds::of_start(line);
     let body = log.body(Some(Part::Piece(first)));
@@ -160,7 +161,7 @@ async fn answer(mut log: Log, streams: Streams, version: Version) -> Reply {
     }
 }
 
-/// The answer where no line was sent.
+/// The response when nothing was sent before the error.
 fn refused(text: String, version: Version) -> Reply {
     if version == Version::HTTP_2 {
         return reply::plain(StatusCode::BAD_REQUEST, text);
@@ -181,7 +182,7 @@ async fn follow(
     let log_path = match status {
         Ok(answer) => answer.status.ok_or(NO_STATUS)?.log_path,
         Err(error) => {
-            tracing::debug!(err = %error, containerID = bare, "no status for a log");
+            tracing::debug!(err = %error, containerID = bare, "Failed to get container status for its log");
             return Err(format!("unable to retrieve container logs for {kind}://{bare}"));
         }
     };
@@ -197,16 +198,16 @@ async fn follow(
     read_log(&path, wanted.query, alive, sink).await.map_err(|e| e.to_string())
 }
 
-/// Runtime and id of a container as its status names it; both empty if it names none (kubelet:
+/// Runtime and ID of a container ID from a status; both empty if it is empty (kubelet:
 /// `ParseContainerID`).
 fn parts(id: &str) -> (&str, &str) {
     let parts = id.trim_matches('"').split_once("://");
     parts.filter(|(_, bare)| !bare.contains("://")).unwrap_or_default()
 }
 
-/// Whether more is to be expected of a container. A runtime that is away says nothing about it; what
-/// else goes wrong ends the log, with its text as the last of it (cri-client: `isContainerRunning`):
-/// also that the container has been removed.
+/// Whether the container may still write. An unreachable runtime does not end the log; any other
+/// error does, with its text as the last line (cri-client: `isContainerRunning`), also when the
+/// container was removed.
 fn still_runs(answer: Result<ContainerStatusResponse, CriError>) -> Result<bool, String> {
     match answer {
         Ok(answer) => {
@@ -271,7 +272,7 @@ pub(crate) fn parse(text: &str) -> Result<Wanted, Box<Reply>> {
     })
 }
 
-/// The moment so many seconds ago, with Go's wrapping arithmetic.
+/// The time so many seconds ago, with Go's wrapping arithmetic.
 fn ago(now: jiff::Timestamp, seconds: i64) -> Moment {
     let back = seconds.wrapping_mul(1_000_000_000).wrapping_neg();
     let nanos = now.as_nanosecond() + i128::from(back);
@@ -288,7 +289,7 @@ fn has_container(pod: &Pod, name: &str) -> bool {
     names.any(|n| n == name)
 }
 
-/// The id of the instance whose log is wanted (kubelet: `validateContainerLogStatus`).
+/// The ID of the container instance whose log is requested (kubelet: `validateContainerLogStatus`).
 fn choose(
     status: Option<&PodStatus>,
     path: &ContainerPath,
@@ -349,8 +350,8 @@ mod tests {
 
     const TEXT: Option<&str> = Some("text/plain; charset=utf-8");
 
-    /// Status, type and body of the answer to a log.
-    async fn told(
+    /// Status, content type and body of the response to a log request.
+    async fn response(
         pieces: &[&[u8]],
         fault: Option<&str>,
         (streams, version): (Streams, Version),
@@ -389,7 +390,7 @@ mod tests {
             (&[], None, two, 200, None, ""),
         ] {
             let want = (status, kind.map(str::to_owned), body.to_owned());
-            assert_eq!(told(pieces, fault, how).await, want, "{pieces:?} {fault:?} {how:?}");
+            assert_eq!(response(pieces, fault, how).await, want, "{pieces:?} {fault:?} {how:?}");
         }
     }
 
@@ -408,8 +409,8 @@ mod tests {
         };
         assert_eq!(failed(tonic::Code::Unavailable, "away"), Ok(true));
         let gone = "an error occurred when try to find container \"x\": not found";
-        let told = format!("rpc error: code = NotFound desc = {gone}");
-        assert_eq!(failed(tonic::Code::NotFound, gone), Err(told));
+        let message = format!("rpc error: code = NotFound desc = {gone}");
+        assert_eq!(failed(tonic::Code::NotFound, gone), Err(message));
         assert_eq!(
             still_runs(Ok(ContainerStatusResponse::default())),
             Err("container status is nil".to_owned())
@@ -428,17 +429,21 @@ mod tests {
         let ended = |id: &str| json!({"terminated": {"exitCode": 0, "containerID": id}});
         let waiting = |reason: &str| json!({"waiting": {"reason": reason}});
         let ok = |id: &str| Ok(id.to_owned());
-        let told = |why: &str| Err(format!("container \"c\" in pod \"p\" is {why}"));
+        let refusal = |why: &str| Err(format!("container \"c\" in pod \"p\" is {why}"));
         for (state, last, want) in [
             (json!({"running": {}}), ended("r://old"), ok("r://now")),
             (ended("r://one"), ended("r://old"), ok("r://one")),
             (ended(""), ended("r://old"), ok("r://old")),
-            (ended(""), json!({}), told("terminated")),
+            (ended(""), json!({}), refusal("terminated")),
             (waiting("CrashLoopBackOff"), ended("r://old"), ok("r://old")),
-            (waiting("CrashLoopBackOff"), ended(""), told("terminated")),
-            (waiting("x"), json!({}), told("waiting to start: x")),
-            (waiting("ErrImagePull"), json!({}), told("waiting to start: image can't be pulled")),
-            (json!({}), json!({}), told("waiting to start - no logs yet")),
+            (waiting("CrashLoopBackOff"), ended(""), refusal("terminated")),
+            (waiting("x"), json!({}), refusal("waiting to start: x")),
+            (
+                waiting("ErrImagePull"),
+                json!({}),
+                refusal("waiting to start: image can't be pulled"),
+            ),
+            (json!({}), json!({}), refusal("waiting to start - no logs yet")),
         ] {
             assert_eq!(chosen(state.clone(), last, false), want, "{state}");
         }
@@ -461,9 +466,9 @@ mod tests {
             for version in [Version::HTTP_11, Version::HTTP_2] {
                 let how = (streams, version);
                 let want = |body: &str| (200, None, body.to_owned());
-                assert_eq!(told(&[b"a\n"], None, how).await, want("a\n"));
-                assert_eq!(told(&[], Some("gone"), how).await, want("gone"));
-                assert_eq!(told(&[], None, how).await, want(""));
+                assert_eq!(response(&[b"a\n"], None, how).await, want("a\n"));
+                assert_eq!(response(&[], Some("gone"), how).await, want("gone"));
+                assert_eq!(response(&[], None, how).await, want(""));
             }
         }
         let (_sink, pieces) = mpsc::channel(1);

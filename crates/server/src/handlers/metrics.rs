@@ -1,4 +1,4 @@
-//! The metrics pages.
+//! The metrics endpoints.
 
 use super::volume_metrics;
 use crate::exposition::{self, Format};
@@ -27,7 +27,7 @@ const LOG_BYTES: Desc = Desc::alpha(
 const LOG_LABELS: &[&str] = &["uid", "namespace", "pod", "container"];
 const START: HeaderName = HeaderName::from_static("process-start-time-unix");
 
-/// The page's families as text, packed if the client takes it so.
+/// The families of the endpoint, compressed if the client accepts it.
 pub(crate) async fn answer(
     service: &Service,
     page: MetricsPage,
@@ -72,7 +72,8 @@ pub(crate) async fn answer(
     reply
 }
 
-/// What the process counts, the size of each running container's logs, and how full claims are.
+/// The metrics of the process, the log size of each running container, and the volume stats of
+/// claims.
 async fn main_page(deps: &ServerDeps) -> String {
     let summary = match deps.stats.summary(StatsScope::All).await {
         Ok(summary) => Some(summary),
@@ -100,8 +101,8 @@ async fn main_page(deps: &ServerDeps) -> String {
     })
 }
 
-/// Whether the page is wanted packed (promhttp: `NegotiateContentEncoding`, which offers it as it is
-/// and packed, in this order).
+/// Whether gzip is preferred (promhttp: `NegotiateContentEncoding`, which offers identity and gzip,
+/// in this order).
 fn takes_gzip(headers: &HeaderMap) -> bool {
     let asked: Vec<(String, f64)> =
         headers.get_all(ACCEPT_ENCODING).iter().flat_map(|line| codings(line.as_bytes())).collect();
@@ -157,7 +158,8 @@ fn weight(text: &str) -> Option<(f64, &str)> {
     Some((whole + fraction, behind))
 }
 
-/// The body of an answer. The one page that has megabytes is made while it is sent, as fast as the client takes it.
+/// The body of a response. The one endpoint with megabytes is generated while it is sent, as fast
+/// as the client reads.
 fn body(pieces: Box<dyn Iterator<Item = Bytes> + Send>, page: MetricsPage) -> Body {
     if page == MetricsPage::Cadvisor {
         return Body::from_stream(stream::iter(pieces.map(Ok::<_, Infallible>)));
@@ -169,7 +171,7 @@ fn body(pieces: Box<dyn Iterator<Item = Bytes> + Send>, page: MetricsPage) -> Bo
     }
 }
 
-/// Packs pieces with gzip.
+/// Compresses pieces with gzip.
 struct Packed<I> {
     pieces: I,
     encoder: Option<GzEncoder<Vec<u8>>>,
@@ -187,7 +189,7 @@ impl<I: Iterator<Item = Bytes>> Iterator for Packed<I> {
     fn next(&mut self) -> Option<Bytes> {
         let encoder = self.encoder.as_mut()?;
         for piece in self.pieces.by_ref() {
-            // A vector takes everything.
+            // Writing to a vector cannot fail.
             encoder.write_all(&piece).ok()?;
             if !encoder.get_ref().is_empty() {
                 return Some(std::mem::take(encoder.get_mut()).into());

@@ -1,8 +1,7 @@
-//! `/logs/`: files and listings of the node's log folder, and queries of its services.
+//! `/logs/`: files and listings of the node's log directory, and queries for its services' logs.
 //!
-//! Promises: nothing outside the folder is opened, whatever links lie in it: a link is followed
-//! only as long as its target lies inside. (Upstream follows links anywhere.) Everything else is
-//! as Go's `http.FileServer` has it.
+//! Promises: nothing outside the directory is opened: a symlink is followed only if its target lies
+//! inside. (Upstream follows links anywhere.) Everything else is as in Go's `http.FileServer`.
 
 use super::files::{Conditions, content, not_modified_since, with_time};
 use super::log_query;
@@ -19,19 +18,19 @@ use std::fs::File;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
-use sys::beneath::{Dir, EntryKind};
+use sys::rooted_dir::{Dir, EntryKind};
 
-/// What lies at a path.
+/// What exists at a path.
 enum Found {
     Listing(Vec<(Vec<u8>, bool)>, SystemTime),
-    /// The page that stands for a folder.
+    /// The `index.html` of a directory.
     Index(File, u64, SystemTime),
     File(File, u64, SystemTime),
-    /// Something that cannot be opened.
+    /// It exists but cannot be opened.
     Failure,
 }
 
-/// A file, the listing of a folder, or what services logged.
+/// A file, a directory listing, or the logs of services.
 pub(crate) async fn answer(
     deps: &ServerDeps,
     switches: Switches,
@@ -41,7 +40,7 @@ pub(crate) async fn answer(
     let Some(root) = deps.roots.container_logs.parent().map(Path::to_owned) else {
         return missing();
     };
-    // Go takes the prefix off both spellings of a path, and only as it is.
+    // Go strips the prefix from both the decoded and the encoded path, and only in its exact form.
     let Some(path) = target.path.strip_prefix("/logs/") else { return missing() };
     if !target.escaped.starts_with("/logs/") {
         return missing();
@@ -54,7 +53,9 @@ pub(crate) async fn answer(
             log_query::Mode::Files => {}
             log_query::Mode::File(path) => return file(root, path.as_bytes(), "", headers).await,
             log_query::Mode::Refused(refused) => return *refused,
-            log_query::Mode::Services(asked) => return log_query::run(root, asked, headers).await,
+            log_query::Mode::Services(asked) => {
+                return log_query::run(deps, root, asked, headers).await;
+            }
         }
     }
     file(root, bytes, &target.query, headers).await
@@ -68,7 +69,8 @@ async fn file(root: PathBuf, path: &[u8], query: &str, headers: &HeaderMap) -> R
     }
     let Some(wanted) = relative(&url) else { return missing() };
     let own = wanted.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let found = sys::blocking::run(move || look(&root, &wanted)).await;
+    let found =
+        sys::blocking::run_for(sys::blocking::Purpose::Callers, move || look(&root, &wanted)).await;
     let as_folder = url.ends_with(b"/");
     let name = url.split(|byte| *byte == b'/').rfind(|part| !part.is_empty()).unwrap_or_default();
     match found {
@@ -111,7 +113,7 @@ fn moved(to: &[u8], query: &str) -> Reply {
     reply
 }
 
-/// The path below the folder.
+/// The path relative to the directory.
 fn relative(url: &[u8]) -> Option<PathBuf> {
     if url.contains(&0) {
         return None;
@@ -129,18 +131,18 @@ fn relative(url: &[u8]) -> Option<PathBuf> {
     Some(if path.as_os_str().is_empty() { PathBuf::from(".") } else { path })
 }
 
-/// Opens a file or folder below `root`; links are followed as long as they stay inside.
+/// Opens a file or directory below `root`; symlinks are followed as long as they stay inside.
 pub(super) fn open(root: &Path, wanted: &Path) -> Option<File> {
     let folder = Dir::open(root).ok()?;
     folder.open_file(wanted).ok().or_else(|| {
-        // An absolute link that stays inside is followed by its real name.
+        // An absolute symlink that stays inside is followed by its resolved path.
         let real = std::fs::canonicalize(root.join(wanted)).ok()?;
         let inside = real.strip_prefix(std::fs::canonicalize(root).ok()?).ok()?.to_owned();
         folder.open_file(&inside).ok()
     })
 }
 
-/// Whether it is more than absence that keeps a name from being opened (Go: `mapOpenError`).
+/// Whether a name exists but cannot be opened (Go: `mapOpenError`).
 fn cannot_be_opened(root: &Path, wanted: &Path) -> bool {
     let Err(error) = Dir::open(root).and_then(|folder| folder.open_file(wanted)) else {
         return false;

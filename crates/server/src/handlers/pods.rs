@@ -10,14 +10,14 @@ use ports::{PodEntry, PodSource};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// The pods bound to this node, as they are held.
+/// The pods bound to this node, as the agent has them.
 pub(crate) fn all(deps: &ServerDeps) -> Reply {
     let snapshot = deps.pods.watch().borrow().clone();
     let items: Vec<Value> = snapshot.pods.values().filter_map(object).collect();
     reply::json(pod_json::list(&items))
 }
 
-/// The JSON of a pod that its source has; static pods carry the status that we generated.
+/// The JSON of a pod as its source has it; static pods carry the status generated here.
 fn object(entry: &PodEntry) -> Option<Value> {
     let mut value = serde_json::to_value(entry.given.as_deref()?).unwrap_or_default();
     if let Some(map) = value.as_object_mut() {
@@ -32,7 +32,7 @@ fn object(entry: &PodEntry) -> Option<Value> {
     Some(value)
 }
 
-/// What the runtime has, pod by pod.
+/// The pods of the runtime.
 pub(crate) async fn running(deps: &ServerDeps) -> Reply {
     let pods = match runtime_pods::all(deps).await {
         Ok(pods) => pods,
@@ -51,7 +51,7 @@ fn shown(pod: &RuntimePod) -> Value {
     json!({"metadata": metadata, "spec": {"containers": containers.collect::<Vec<_>>()}})
 }
 
-/// The pod of this name that a source has.
+/// The pod of this name, from any source.
 pub(crate) fn find(deps: &ServerDeps, namespace: &str, name: &str) -> Option<PodEntry> {
     let snapshot = deps.pods.watch().borrow().clone();
     let mut entries = snapshot.pods.values().filter(|entry| entry.given.is_some());

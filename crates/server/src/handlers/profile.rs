@@ -1,10 +1,10 @@
-//! `/debug/pprof/NAME`: what a native process can give of Go's profiles.
+//! `/debug/pprof/NAME`: the few of Go's profiles that a native process can serve.
 
 use crate::reply::{self, Reply};
 use crate::serve::ServerDeps;
 use http::{HeaderName, HeaderValue, StatusCode};
 
-/// The command line and the symbol question; other profiles are of a Go runtime.
+/// The command line and the symbol lookup; other profiles need a Go runtime.
 pub(crate) fn answer(deps: &ServerDeps, path: &str) -> Reply {
     match path.strip_prefix("/debug/pprof/").unwrap_or_default() {
         "cmdline" => {

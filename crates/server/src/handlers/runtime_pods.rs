@@ -1,8 +1,8 @@
-//! Pods as the runtime has them: those with a ready sandbox or a running container (kubelet:
+//! Pods as the runtime lists them: those with a ready sandbox or a running container (kubelet:
 //! `kubeGenericRuntimeManager.GetPods`).
 //!
-//! Streams look for their container here by the pod's name, as upstream does: while a pod that was
-//! replaced by another of its name still ends and the other has nothing yet, it is the old one.
+//! Streams look up their container here by the pod's name, as upstream does: while a replaced pod
+//! is still terminating and its successor of the same name has no sandbox yet, this is the old pod.
 
 use crate::serve::ServerDeps;
 use api::core::v1::Pod;
@@ -18,20 +18,20 @@ const NAME: &str = "io.kubernetes.pod.name";
 const NAMESPACE: &str = "io.kubernetes.pod.namespace";
 const UID: &str = "io.kubernetes.pod.uid";
 
-/// A pod that the runtime has something of.
+/// A pod with a sandbox or a container in the runtime.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct RuntimePod {
     pub(super) uid: String,
     pub(super) name: String,
     pub(super) namespace: String,
-    /// When its first ready sandbox was made; 0 without one.
+    /// When its first ready sandbox was created; 0 without one.
     created: i64,
-    /// Those that run, the newest first.
+    /// Running containers, the newest first.
     pub(super) containers: Vec<Container>,
 }
 
 impl RuntimePod {
-    /// The id of the running container of a name.
+    /// The ID of the running container with this name.
     pub(super) fn container(&self, name: &str) -> Option<&str> {
         let named = |c: &&Container| c.metadata.as_ref().is_some_and(|meta| meta.name == name);
         self.containers.iter().find(named).map(|c| c.id.as_str())
@@ -43,7 +43,7 @@ pub(super) async fn all(deps: &ServerDeps) -> Result<Vec<RuntimePod>, CriError> 
     list(deps, BTreeMap::new()).await
 }
 
-/// The newest pod that has a pod's name.
+/// The newest pod with the name of this pod.
 pub(super) async fn named(deps: &ServerDeps, pod: &Pod) -> Result<Option<RuntimePod>, CriError> {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     let labels = [(NAME, text(&pod.metadata.name)), (NAMESPACE, text(&pod.metadata.namespace))];
@@ -51,7 +51,7 @@ pub(super) async fn named(deps: &ServerDeps, pod: &Pod) -> Result<Option<Runtime
     Ok(list(deps, labels).await?.into_iter().next())
 }
 
-/// The newest sandbox of a pod, whatever its state.
+/// The newest sandbox of a pod, in any state.
 pub(super) async fn sandbox(deps: &ServerDeps, uid: &str) -> Result<Option<String>, CriError> {
     let filter = PodSandboxFilter {
         label_selector: BTreeMap::from([(UID.to_owned(), uid.to_owned())]),

@@ -9,7 +9,7 @@ use ports::StatsScope;
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// Usage of the node and its pods.
+/// Resource usage of the node and its pods.
 pub(crate) async fn summary(deps: &ServerDeps, request: Request<Incoming>) -> Reply {
     let failed = |error: String| {
         tracing::error!(err = error, "HTTP InternalServerError serving /stats/summary");
@@ -38,7 +38,7 @@ fn indented(value: &impl Serialize) -> Reply {
     }
 }
 
-/// What Go escapes in strings; it is nowhere else in JSON.
+/// Escapes the characters that Go escapes in strings; they occur nowhere else in JSON.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {

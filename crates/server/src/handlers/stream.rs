@@ -1,15 +1,17 @@
 //! exec, attach, port-forward and run.
 //!
-//! The first three ask the runtime for a URL and then copy bytes between the caller's connection
-//! and the runtime's, so that either protocol (SPDY or WebSocket) is negotiated by the runtime.
-//! The URL is never shown to the caller.
+//! The first three request a URL from the runtime and then copy bytes between the caller's
+//! connection and the runtime's, so that the runtime negotiates the protocol (SPDY or WebSocket).
+//! The URL is never shown to the caller. The number of concurrent streams is limited, and each
+//! buffers only a few network packets: a side that does not read stops the other side.
 
 use super::pods::find;
 use super::{runtime_pods, translate};
 use crate::auth::{is_websocket, wants_upgrade};
+use crate::connections;
 use crate::form::{Apart, Form};
 use crate::query::Query;
-use crate::reply::{self, AsTold, Reply};
+use crate::reply::{self, Reply, Verbatim};
 use crate::request_metrics::Running;
 use crate::route::ContainerPath;
 use crate::serve::{Caller, ServerDeps};
@@ -31,18 +33,45 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use units::strconv::{parse_uint, quote};
 
 const DIAL_DEADLINE: Duration = Duration::from_secs(10);
-/// What a runtime says when it refuses a stream is short.
+/// Longer error bodies of the runtime are not read.
 const LONGEST_REFUSAL: usize = 64 << 10;
 
-/// Who understands the newer WebSocket protocols (gate ExtendWebSocketsToKubelet).
+/// Concurrent streams. The runtime has its own limit for streams that were requested but not
+/// started.
+const MOST_SESSIONS: usize = 1024;
+
+/// Limits the number of streams. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Sessions(Arc<Semaphore>);
+
+impl Default for Sessions {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(MOST_SESSIONS)))
+    }
+}
+
+/// The permit for one stream.
+pub(super) type Session = OwnedSemaphorePermit;
+
+impl Sessions {
+    fn begin(&self) -> Result<Session, Box<Reply>> {
+        Arc::clone(&self.0).try_acquire_owned().map_err(|_| {
+            let text = "too many exec, attach and port-forward streams".to_owned();
+            Box::new(try_later(reply::plain(StatusCode::TOO_MANY_REQUESTS, text)))
+        })
+    }
+}
+
+/// Which side handles the newer WebSocket protocols (gate ExtendWebSocketsToKubelet).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WebSockets {
-    /// We do, and speak SPDY to the runtime.
+    /// The kubelet, which then speaks SPDY to the runtime.
     Ours,
-    /// The runtime, if at all.
+    /// The runtime, if it supports them.
     Runtimes,
 }
 
@@ -52,7 +81,7 @@ impl WebSockets {
     }
 }
 
-/// Runs a command to its end and answers with its output.
+/// Runs a command to completion and responds with its output.
 pub(crate) async fn run(
     deps: &ServerDeps,
     path: &ContainerPath,
@@ -81,7 +110,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Streams wanted by a query or a form.
+/// The streams requested by a query or a form.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Streams {
     pub(super) stdin: bool,
@@ -105,7 +134,7 @@ fn streams(form: &Form) -> Result<Streams, Box<Reply>> {
     Ok(wanted)
 }
 
-/// A command with streams.
+/// Executes a command with streams.
 pub(crate) async fn exec(
     deps: &Arc<ServerDeps>,
     path: &ContainerPath,
@@ -118,7 +147,7 @@ pub(crate) async fn exec(
         Ok(wanted) => wanted,
         Err(refused) => return *refused,
     };
-    // The command is none of the form's.
+    // The command is read from the query only, never from the form.
     let query = Query::parse(&target::query(&apart.request));
     let quoted = quoted_container(path, &apart.request);
     let id = match running_container(deps, path, quoted).await {
@@ -133,17 +162,21 @@ pub(crate) async fn exec(
         stdout: wanted.stdout,
         stderr: wanted.stderr,
     };
+    let session = match deps.sessions.begin() {
+        Ok(session) => session,
+        Err(refused) => return *refused,
+    };
     match deps.runtime.exec(message).await {
         Ok(url) if websockets.are_ours() && translate::is_v5(apart.request.headers()) => {
             translate::count(deps, "exec");
-            translate::translate(deps, url, apart.request, wanted)
+            translate::translate(deps, url, apart.request, wanted, session)
         }
-        Ok(url) => proxy(deps, &url, apart, caller).await,
+        Ok(url) => proxy(deps, &url, apart, caller, session).await,
         Err(error) => runtime_refused(&error),
     }
 }
 
-/// The streams of a running container.
+/// Attaches to a running container.
 pub(crate) async fn attach(
     deps: &Arc<ServerDeps>,
     path: &ContainerPath,
@@ -169,7 +202,7 @@ pub(crate) async fn attach(
         Ok(None) => return missing(),
         Err(error) => return runtime_refused(&error),
     };
-    // The container comes first: upstream looks for it by name alone.
+    // The container is looked up before the UID is checked: upstream finds it by name alone.
     if path.uid.as_deref().is_some_and(|uid| entry.pod.metadata.uid.as_deref() != Some(uid)) {
         let text = format!("pod {full_name} not found");
         return reply::plain(StatusCode::INTERNAL_SERVER_ERROR, text);
@@ -182,12 +215,16 @@ pub(crate) async fn attach(
         stdout: wanted.stdout,
         stderr: wanted.stderr,
     };
+    let session = match deps.sessions.begin() {
+        Ok(session) => session,
+        Err(refused) => return *refused,
+    };
     match deps.runtime.attach(message).await {
         Ok(url) if websockets.are_ours() && translate::is_v5(apart.request.headers()) => {
             translate::count(deps, "attach");
-            translate::translate(deps, url, apart.request, wanted)
+            translate::translate(deps, url, apart.request, wanted, session)
         }
-        Ok(url) => proxy(deps, &url, apart, caller).await,
+        Ok(url) => proxy(deps, &url, apart, caller, session).await,
         Err(error) => runtime_refused(&error),
     }
 }
@@ -202,7 +239,7 @@ fn wants_tty(pod: &api::core::v1::Pod, name: &str) -> Option<bool> {
     all.find(|(n, _)| *n == name).map(|(_, tty)| tty.unwrap_or(false))
 }
 
-/// Ports of a pod.
+/// Forwards ports of a pod.
 pub(crate) async fn port_forward(
     deps: &Arc<ServerDeps>,
     path: &ContainerPath,
@@ -239,17 +276,21 @@ pub(crate) async fn port_forward(
         Ok(None) => return failed(none()),
         Err(error) => return failed(format!("{}: {error}", none())),
     };
+    let session = match deps.sessions.begin() {
+        Ok(session) => session,
+        Err(refused) => return *refused,
+    };
     match deps.runtime.port_forward(&sandbox, &ports).await {
         Ok(url) if tunnel => {
             translate::count(deps, "portforward");
-            translate::tunnel(deps, &url, request, caller).await
+            translate::tunnel(deps, &url, request, caller, session).await
         }
-        Ok(url) => proxy(deps, &url, Apart::of(request), caller).await,
+        Ok(url) => proxy(deps, &url, Apart::of(request), caller, session).await,
         Err(error) => runtime_refused(&error),
     }
 }
 
-/// Ports of a plain WebSocket request; SPDY, in a tunnel too, names them per stream.
+/// The ports of a plain WebSocket request; SPDY, also when tunnelled, names them per stream.
 fn wanted_ports(headers: &HeaderMap, query: &Query, tunnel: bool) -> Result<Vec<i32>, String> {
     if !is_websocket(headers) || tunnel {
         return Ok(Vec::new());
@@ -275,13 +316,13 @@ fn wanted_ports(headers: &HeaderMap, query: &Query, tunnel: bool) -> Result<Vec<
     Ok(ports)
 }
 
-/// The container of a path as it was asked for, which may be no text.
+/// The container name of a path as requested, quoted; it may not be valid UTF-8.
 fn quoted_container<B>(path: &ContainerPath, request: &Request<B>) -> String {
     let part = if path.uid.is_some() { 4 } else { 3 };
     Target::of(request).map_or_else(|_| quote(&path.container), |target| target.quoted(part))
 }
 
-/// The running container of a path, or the answer that says why there is none.
+/// The running container of a path, or the error response.
 async fn running_container(
     deps: &ServerDeps,
     path: &ContainerPath,
@@ -301,7 +342,7 @@ async fn running_container(
     }
 }
 
-/// The id of a running container of a pod.
+/// The ID of a running container of a pod.
 pub(crate) async fn find_running(
     deps: &ServerDeps,
     pod: &api::core::v1::Pod,
@@ -311,25 +352,28 @@ pub(crate) async fn find_running(
     Ok(found.and_then(|pod| pod.container(container).map(str::to_owned)))
 }
 
+fn try_later(mut reply: Reply) -> Reply {
+    reply.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("60"));
+    reply
+}
+
 fn runtime_refused(error: &CriError) -> Reply {
     let status = match error.code() {
         Some(cri::Code::NotFound) => StatusCode::NOT_FOUND,
         Some(cri::Code::ResourceExhausted) => StatusCode::TOO_MANY_REQUESTS,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
-    let mut reply = reply::plain(status, error.to_string());
-    if status == StatusCode::TOO_MANY_REQUESTS {
-        reply.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("60"));
-    }
-    reply
+    let reply = reply::plain(status, error.to_string());
+    if status == StatusCode::TOO_MANY_REQUESTS { try_later(reply) } else { reply }
 }
 
-/// Replays the request to the runtime and ties both connections together.
+/// Replays the request to the runtime and joins the two connections.
 async fn proxy(
     deps: &Arc<ServerDeps>,
     url: &str,
     Apart { mut request, body }: Apart,
     caller: &Caller,
+    session: Session,
 ) -> Reply {
     if !wants_upgrade(request.headers()) {
         return reply::error(StatusCode::INTERNAL_SERVER_ERROR, "Upgrade request required");
@@ -348,20 +392,11 @@ async fn proxy(
         }
     };
     let ours = hyper::upgrade::on(&mut request);
-    let answer = match tokio::time::timeout(
-        DIAL_DEADLINE,
-        replay(deps, url, &request, body, caller),
-    )
-    .await
-    {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(error)) => {
+    let answer = match replay(deps, url, &request, body, caller).await {
+        Ok(answer) => answer,
+        Err(error) => {
             let text = format!("error dialing backend: {error}");
             return reply::error(StatusCode::INTERNAL_SERVER_ERROR, &text);
-        }
-        Err(_) => {
-            let text = "error dialing backend: i/o timeout";
-            return reply::error(StatusCode::INTERNAL_SERVER_ERROR, text);
         }
     };
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
@@ -375,13 +410,13 @@ async fn proxy(
     *switched.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     *switched.headers_mut() = answer.headers().clone();
     let theirs = hyper::upgrade::on(answer);
-    let running = Running::of(&request);
-    deps.tasks.spawn("stream", OnExit::Fine, async move {
+    let running = (Running::of(&request), connections::Request::of(&request), session);
+    deps.tasks.spawn("stream", OnExit::Alone, async move {
         let _running = running;
         let (ours, theirs) = match tokio::try_join!(ours, theirs) {
             Ok(both) => both,
             Err(error) => {
-                tracing::debug!(err = %error, "stream was not switched");
+                tracing::debug!(err = %error, "Failed to upgrade the connection");
                 return;
             }
         };
@@ -392,35 +427,35 @@ async fn proxy(
     switched
 }
 
-/// The runtime's refusal as it is. One whose length is not said ends with the runtime's connection; it is read here,
-/// so that it has one.
+/// The runtime's error response, unchanged. A response without a length ends with the runtime's
+/// connection; its body is read here, so that the response to the caller has a length.
 async fn refusal(answer: Response<Incoming>) -> Reply {
     let (mut head, body) = answer.into_parts();
-    head.extensions.insert(AsTold);
+    head.extensions.insert(Verbatim);
     if head.headers.contains_key(CONTENT_LENGTH) || head.headers.contains_key(TRANSFER_ENCODING) {
         return Response::from_parts(head, Body::new(body));
     }
     let read = tokio::time::timeout(DIAL_DEADLINE, Limited::new(body, LONGEST_REFUSAL).collect());
-    let told = match read.await {
+    let content = match read.await {
         Ok(Ok(read)) => read.to_bytes(),
-        // It has said no; why is not worth more patience.
+        // The status is what counts; a body that cannot be read in time is dropped.
         Ok(Err(_)) | Err(_) => Bytes::new(),
     };
     head.headers.insert(CONNECTION, HeaderValue::from_static("close"));
-    Response::from_parts(head, Body::from(told))
+    Response::from_parts(head, Body::from(content))
 }
 
-/// Copies both ways until either side ends; then nothing is kept open for the other.
+/// Copies both ways until either side ends; then both are closed.
 async fn between<S: AsyncRead + AsyncWrite>(ours: S, theirs: S) -> io::Result<()> {
     let (mut our_reader, mut our_writer) = tokio::io::split(ours);
     let (mut their_reader, mut their_writer) = tokio::io::split(theirs);
     tokio::select! {
-        // What the caller has sent is written; the runtime has nobody to answer.
+        // Everything the caller sent is written; it no longer reads responses of the runtime.
         copied = tokio::io::copy(&mut our_reader, &mut their_writer) => copied?,
-        // What the runtime has sent is written; the rest is for nobody.
+        // Everything the runtime sent is written; further input would not be read.
         copied = tokio::io::copy(&mut their_reader, &mut our_writer) => copied?,
     };
-    // Either may have gone.
+    // Either side may have disconnected.
     let _ = their_writer.shutdown().await;
     our_writer.shutdown().await
 }
@@ -448,8 +483,19 @@ async fn replay(
     dial(deps, url, request.method(), headers, body).await
 }
 
-/// Sends a request to the runtime's streaming server.
+/// Sends a request to the runtime's streaming server and waits for its response with a timeout.
 pub(super) async fn dial(
+    deps: &ServerDeps,
+    url: &str,
+    method: &Method,
+    headers: HeaderMap,
+    body: Vec<u8>,
+) -> Result<Response<Incoming>, String> {
+    let sent = tokio::time::timeout(DIAL_DEADLINE, send(deps, url, method, headers, body)).await;
+    sent.map_err(|_| "i/o timeout".to_owned())?
+}
+
+async fn send(
     deps: &ServerDeps,
     url: &str,
     method: &Method,
@@ -460,17 +506,13 @@ pub(super) async fn dial(
     let authority = target.authority().ok_or("the runtime's URL has no host")?;
     let port = authority.port_u16().unwrap_or(80);
     let host = authority.host().trim_matches(['[', ']']);
-    let connecting = TcpStream::connect((host, port));
-    let stream = tokio::time::timeout(DIAL_DEADLINE, connecting)
-        .await
-        .map_err(|_| "i/o timeout".to_owned())?
-        .map_err(|e| e.to_string())?;
+    let stream = TcpStream::connect((host, port)).await.map_err(|e| e.to_string())?;
     // A failure only costs latency.
     let _ = stream.set_nodelay(true);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
         .map_err(|e| e.to_string())?;
-    deps.tasks.spawn("stream-backend", OnExit::Fine, async move {
+    deps.tasks.spawn("stream-backend", OnExit::Alone, async move {
         if let Err(error) = connection.with_upgrades().await {
             tracing::debug!(err = %error, "runtime's stream ended");
         }
@@ -485,7 +527,7 @@ pub(super) async fn dial(
         None => {
             headers.insert(USER_AGENT, HeaderValue::from_static("Go-http-client/1.1"));
         }
-        // Go sends no empty one.
+        // Go omits an empty header.
         Some(agent) if agent.is_empty() => {
             headers.remove(USER_AGENT);
         }
@@ -527,6 +569,19 @@ mod tests {
     }
 
     #[test]
+    fn there_are_only_so_many_streams() {
+        let sessions = Sessions::default();
+        let mut all: Vec<Session> = (0..MOST_SESSIONS).map(|_| sessions.begin().unwrap()).collect();
+        let refused = sessions.begin().unwrap_err();
+        assert_eq!(
+            (refused.status().as_u16(), &refused.headers()[RETRY_AFTER]),
+            (429, &"60".parse().unwrap())
+        );
+        all.pop();
+        assert!(sessions.begin().is_ok());
+    }
+
+    #[test]
     fn a_container_that_is_not_there_is_named_as_it_was_asked_for() {
         let quoted = |target: &str, uid: Option<&str>| {
             let request = Request::builder().uri(target).body(()).unwrap();
@@ -549,7 +604,7 @@ mod tests {
                 if runtime_ends {
                     runtime.shutdown().await.unwrap();
                 }
-                // The other side may still be there.
+                // The other side may still be open.
                 runtime
             };
             let talk = async {
@@ -566,8 +621,12 @@ mod tests {
             copied.unwrap();
             assert_eq!(heard, said);
             let mut rest = Vec::new();
-            assert_eq!(client.read_to_end(&mut rest).await.unwrap(), 0, "it is told of the end");
-            assert_eq!(runtime.read_to_end(&mut rest).await.unwrap(), 0, "it is told of the end");
+            assert_eq!(client.read_to_end(&mut rest).await.unwrap(), 0, "it is content of the end");
+            assert_eq!(
+                runtime.read_to_end(&mut rest).await.unwrap(),
+                0,
+                "it is content of the end"
+            );
         }
     }
 }

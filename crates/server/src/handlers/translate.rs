@@ -1,19 +1,21 @@
-//! kubectl's newest WebSocket protocols, answered by the kubelet itself and spoken on to the runtime
-//! as SPDY (apiserver: `StreamTranslatorHandler`, `TunnelingHandler`).
+//! kubectl's newest WebSocket protocols, handled by the kubelet and translated to SPDY for the
+//! runtime (apiserver: `StreamTranslatorHandler`, `TunnelingHandler`).
 //!
 //! ```text
 //! client ──frames [channel, bytes…]──▶ messages ──▶ SPDY streams ──▶ runtime
 //!        ◀─frames [channel, bytes…]── writer ◀──── SPDY streams ◀──
 //! ```
 //!
-//! Promises: nothing is buffered beyond a few frames; whichever side ends, the other is told.
+//! Promises: only a few small pieces are buffered each way, and a side that does not read stops the
+//! other side; when one side ends, the other one is closed.
 
-use super::stream::{Streams, dial};
+use super::stream::{Session, Streams, dial};
+use crate::connections;
 use crate::reply::{self, Reply};
 use crate::request_metrics::Running;
 use crate::serve::{Caller, ServerDeps};
 use crate::spdy::{self, Frame, Headers};
-use crate::websocket::{self, Message};
+use crate::websocket::{self, Piece};
 use axum::body::Body;
 use http::header::{
     CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, SEC_WEBSOCKET_ACCEPT,
@@ -31,10 +33,15 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 
 const V5: &str = "v5.channel.k8s.io";
-/// What stands before the name of a protocol within a tunnel.
+/// The prefix of a protocol name within a tunnel.
 const TUNNEL: &str = "SPDY/3.1+";
 const STREAM_VERSION: HeaderName = HeaderName::from_static("x-stream-protocol-version");
-const PIECES: usize = 8;
+/// Pieces queued for each side.
+const PIECES: usize = 4;
+/// The maximal size of a control message: a terminal size, or the channel to close.
+const LONGEST_ORDER: usize = 1024;
+/// The maximal size of the status that a command ends with.
+const LONGEST_STATUS: usize = 64 << 10;
 const STDIN: u8 = 0;
 const STDOUT: u8 = 1;
 const STDERR: u8 = 2;
@@ -48,22 +55,22 @@ const WEBSOCKETS: Desc = Desc::alpha(
 )
 .labels(&["subresource"]);
 
-/// Counts a WebSocket that is answered here.
+/// Counts a WebSocket that is handled here.
 pub(super) fn count(deps: &ServerDeps, sub_resource: &str) {
     deps.metrics.counter(WEBSOCKETS).inc(&[sub_resource]);
 }
 
-/// Whether exec and attach are asked for in the protocol that the kubelet answers itself.
+/// Whether exec or attach is requested with the protocol that the kubelet handles itself.
 pub(super) fn is_v5(headers: &HeaderMap) -> bool {
     crate::auth::is_websocket(headers) && websocket::offered(headers).iter().any(|name| name == V5)
 }
 
-/// Whether a port-forward is asked for as SPDY within a WebSocket.
+/// Whether a port-forward is requested as SPDY within a WebSocket.
 pub(super) fn is_tunnel(headers: &HeaderMap) -> bool {
     crate::auth::is_websocket(headers) && !tunnelled(headers).is_empty()
 }
 
-/// The protocols that are offered within a tunnel.
+/// The protocols offered within a tunnel.
 fn tunnelled(headers: &HeaderMap) -> Vec<String> {
     let inside = |name: &String| {
         let name = name.strip_prefix(TUNNEL)?;
@@ -72,24 +79,26 @@ fn tunnelled(headers: &HeaderMap) -> Vec<String> {
     websocket::offered(headers).iter().filter_map(inside).collect()
 }
 
-/// exec and attach.
+/// Handles exec and attach.
 pub(super) fn translate(
     deps: &Arc<ServerDeps>,
     url: String,
     mut request: Request<()>,
     wanted: Streams,
+    right: Session,
 ) -> Reply {
     let switched = match websocket::accept(request.method(), request.headers(), V5) {
         Ok(switched) => switched,
         Err(refused) => return *refused,
     };
     let ours = hyper::upgrade::on(&mut request);
-    let (inner, running) = (Arc::clone(deps), Running::of(&request));
-    deps.tasks.spawn("stream", OnExit::Fine, async move {
+    let inner = Arc::clone(deps);
+    let running = (Running::of(&request), connections::Request::of(&request), right);
+    deps.tasks.spawn("stream", OnExit::Alone, async move {
         let _running = running;
         match ours.await {
             Ok(client) => session(&inner, &url, TokioIo::new(client), wanted).await,
-            Err(error) => tracing::debug!(err = %error, "stream was not switched"),
+            Err(error) => tracing::debug!(err = %error, "Failed to upgrade the connection"),
         }
     });
     switched
@@ -114,15 +123,15 @@ async fn session(
                 return;
             }
         }
-        // The client may have gone first.
+        // The client may have disconnected first.
         let _ = writer.shutdown().await;
     };
     let read = from_client(&mut reader, &ids, &to_client, &to_runtime);
     let run = async {
         let lowest = [(wanted.stdout, STDOUT), (wanted.stderr, STDERR), (true, ERROR)];
         let lowest = lowest.iter().find(|(open, _)| *open).map_or(ERROR, |(_, channel)| *channel);
-        let told = to_client.send(Some(websocket::binary(&[lowest], &[]))).await;
-        let ended = match told {
+        let sent = to_client.send(Some(websocket::binary(&[lowest], &[]))).await;
+        let ended = match sent {
             Ok(()) => through_runtime(deps, url, &ids, &to_client, pieces).await,
             Err(_) => return,
         };
@@ -130,15 +139,15 @@ async fn session(
         for last in
             [Some(websocket::binary(&[ERROR], status.as_bytes())), Some(websocket::close()), None]
         {
-            // A client that has gone needs no status.
+            // A client that has disconnected needs no status.
             let _ = to_client.send(last).await;
         }
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        // Ends with the last frame or the client; frames half written go with the connection.
+        // Ends with the last frame or the client; partly written frames end with the connection.
         () = write => {}
-        // Ends when the client goes: nothing is owed to it.
+        // Ends when the client disconnects: nothing more is sent to it.
         () = read => {}
         // Never ends by itself.
         () = run => {}
@@ -185,43 +194,86 @@ impl Ids {
     }
 }
 
-/// Takes the client's messages apart until it goes.
+/// Parses the client's messages until it disconnects.
 async fn from_client(
-    reader: &mut (impl AsyncRead + Unpin),
+    reader: impl AsyncRead + Unpin,
     ids: &Ids,
     to_client: &ToClient,
     to_runtime: &mpsc::Sender<Vec<u8>>,
 ) {
-    while let Ok(message) = websocket::read(reader).await {
-        let message = match message {
-            Message::Close => return,
-            Message::Ping(bytes) => {
+    let mut reader = websocket::Reader::new(reader);
+    let mut message = Message::default();
+    while let Ok(piece) = reader.next().await {
+        let frame = match piece {
+            Piece::Close => return,
+            Piece::Ping(bytes) => {
                 if to_client.send(Some(websocket::pong(&bytes))).await.is_err() {
                     return;
                 }
                 continue;
             }
-            Message::Bytes(bytes) => bytes,
-        };
-        let Some((channel, bytes)) = message.split_first() else { continue };
-        let frame = match (*channel, ids.stdin, ids.resize) {
-            (STDIN, Some(id), _) => spdy::data(id, bytes, false),
-            (CLOSE, Some(id), _) if bytes == [STDIN] => spdy::data(id, &[], true),
-            (RESIZE, _, Some(id)) => {
-                let mut line = bytes.to_vec();
-                line.push(b'\n');
-                spdy::data(id, &line, false)
+            Piece::Bytes { first, last, bytes } => {
+                if first {
+                    message = Message::default();
+                }
+                message.take(&bytes, last, ids)
             }
-            _ => continue,
         };
+        let Some(frame) = frame else { continue };
         if to_runtime.send(frame).await.is_err() {
-            // The runtime has ended its side; the client is told by the status.
+            // The runtime has closed its side; the client learns it from the status.
             std::future::pending::<()>().await;
         }
     }
 }
 
-/// Runs the command over SPDY; the status at its end.
+/// A message of the client, possibly received in part.
+#[derive(Debug, Default)]
+struct Message {
+    channel: Option<u8>,
+    /// The content so far of a control message.
+    order: Vec<u8>,
+}
+
+impl Message {
+    /// Adds received bytes; returns a frame for the runtime if there is something to send.
+    fn take(&mut self, bytes: &[u8], last: bool, ids: &Ids) -> Option<Vec<u8>> {
+        let bytes = match self.channel {
+            Some(_) => bytes,
+            None => {
+                let (channel, bytes) = bytes.split_first()?;
+                self.channel = Some(*channel);
+                bytes
+            }
+        };
+        match (self.channel?, ids.stdin, ids.resize) {
+            (STDIN, Some(id), _) if !bytes.is_empty() => Some(spdy::data(id, bytes, false)),
+            (CLOSE | RESIZE, ..) => {
+                if self.order.len() + bytes.len() > LONGEST_ORDER {
+                    // Too long for any control message: the rest of it is ignored.
+                    self.channel = Some(ERROR);
+                    return None;
+                }
+                self.order.extend_from_slice(bytes);
+                if last { self.order(ids) } else { None }
+            }
+            _ => None,
+        }
+    }
+
+    fn order(&mut self, ids: &Ids) -> Option<Vec<u8>> {
+        match (self.channel?, ids.stdin, ids.resize) {
+            (CLOSE, Some(id), _) if self.order == [STDIN] => Some(spdy::data(id, &[], true)),
+            (RESIZE, _, Some(id)) => {
+                self.order.push(b'\n');
+                Some(spdy::data(id, &self.order, false))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Runs the command over SPDY; returns its final status.
 async fn through_runtime(
     deps: &Arc<ServerDeps>,
     url: &str,
@@ -243,7 +295,7 @@ async fn through_runtime(
         return Err(format!("unable to upgrade connection: {}", answer.status()));
     }
     let upgraded = hyper::upgrade::on(answer).await.map_err(|e| e.to_string())?;
-    let (mut reader, mut writer) = tokio::io::split(TokioIo::new(upgraded));
+    let (reader, mut writer) = tokio::io::split(TokioIo::new(upgraded));
     let mut opener = Headers::new().map_err(|e| e.to_string())?;
     for (id, kind) in ids.all() {
         let frame = opener.open(id, "streamtype", kind).map_err(|e| e.to_string())?;
@@ -264,17 +316,17 @@ async fn through_runtime(
         }
         std::future::pending::<()>().await;
     };
-    let read = from_runtime(&mut reader, ids, to_client, &pings);
+    let read = from_runtime(spdy::Reader::new(reader), ids, to_client, &pings);
     tokio::select! {
-        // Never ends: the runtime's side decides.
+        // Ends only when writing fails: otherwise the runtime's side decides.
         () = write => Err("the connection to the runtime broke".to_owned()),
-        // Ends with all streams.
+        // Ends when all streams have ended.
         ended = read => ended,
     }
 }
 
 async fn from_runtime(
-    reader: &mut (impl AsyncRead + Unpin),
+    mut reader: spdy::Reader<impl AsyncRead + Unpin>,
     ids: &Ids,
     to_client: &ToClient,
     pings: &mpsc::Sender<Vec<u8>>,
@@ -283,15 +335,16 @@ async fn from_runtime(
         [Some(ids.error), ids.stdout, ids.stderr].into_iter().flatten().collect();
     let mut status = Vec::new();
     while !open.is_empty() {
-        let frame = match spdy::read(reader).await {
+        let frame = match reader.next().await {
             Ok(frame) => frame,
-            // A runtime that closes after its last words has said everything.
+            // A runtime that closes the connection after its last frame has sent everything.
             Err(_) => break,
         };
         match frame {
             Frame::Data { stream, end, data } => {
                 if stream == ids.error {
-                    status.extend(data);
+                    let room = LONGEST_STATUS - status.len();
+                    status.extend_from_slice(data.get(..room).unwrap_or(&data));
                 } else if !data.is_empty() {
                     let channel = if Some(stream) == ids.stdout { STDOUT } else { STDERR };
                     let frame = websocket::binary(&[channel], &data);
@@ -305,7 +358,7 @@ async fn from_runtime(
             }
             Frame::Reset(stream) => open.retain(|id| *id != stream),
             Frame::Ping(id) => {
-                // A full queue means that others are being answered.
+                // A full queue means that earlier pings are being answered.
                 let _ = pings.try_send(spdy::ping(id));
             }
             Frame::GoAway => break,
@@ -315,7 +368,7 @@ async fn from_runtime(
     verdict(&status)
 }
 
-/// The runtime's status as the client is told it (client-go: `errorDecoderV4`).
+/// The runtime's status in the form sent to the client (client-go: `errorDecoderV4`).
 fn verdict(status: &[u8]) -> Result<Value, String> {
     let success = || json!({"metadata": {}, "status": "Success"});
     if status.is_empty() {
@@ -361,12 +414,13 @@ fn internal_error(error: &str) -> Value {
     })
 }
 
-/// A port-forward: the runtime's SPDY connection, byte by byte within frames.
+/// A port-forward: the bytes of the runtime's SPDY connection within WebSocket frames.
 pub(super) async fn tunnel(
     deps: &Arc<ServerDeps>,
     url: &str,
     mut request: Request<Incoming>,
     caller: &Caller,
+    session: Session,
 ) -> Reply {
     let inside = tunnelled(request.headers());
     let mut headers = request.headers().clone();
@@ -407,31 +461,32 @@ pub(super) async fn tunnel(
         Err(refused) => return *refused,
     };
     let (ours, theirs) = (hyper::upgrade::on(&mut request), hyper::upgrade::on(answer));
-    let running = Running::of(&request);
-    deps.tasks.spawn("tunnel", OnExit::Fine, async move {
+    let running = (Running::of(&request), connections::Request::of(&request), session);
+    deps.tasks.spawn("tunnel", OnExit::Alone, async move {
         let _running = running;
         match tokio::try_join!(ours, theirs) {
             Ok((client, runtime)) => carry(TokioIo::new(client), TokioIo::new(runtime)).await,
-            Err(error) => tracing::debug!(err = %error, "stream was not switched"),
+            Err(error) => tracing::debug!(err = %error, "Failed to upgrade the connection"),
         }
     });
     switched
 }
 
 async fn carry(client: impl AsyncRead + AsyncWrite, runtime: impl AsyncRead + AsyncWrite) {
-    let (mut client_reader, mut client_writer) = tokio::io::split(client);
+    let (client_reader, mut client_writer) = tokio::io::split(client);
     let (mut runtime_reader, mut runtime_writer) = tokio::io::split(runtime);
     let (pongs, mut answers) = mpsc::channel::<Vec<u8>>(PIECES);
     let up = async {
-        while let Ok(message) = websocket::read(&mut client_reader).await {
-            let bytes = match message {
-                Message::Close => return,
-                Message::Ping(bytes) => {
-                    // A full queue means that others are being answered.
+        let mut client = websocket::Reader::new(client_reader);
+        while let Ok(piece) = client.next().await {
+            let bytes = match piece {
+                Piece::Close => return,
+                Piece::Ping(bytes) => {
+                    // A full queue means that earlier pings are being answered.
                     let _ = pongs.try_send(websocket::pong(&bytes));
                     continue;
                 }
-                Message::Bytes(bytes) => bytes,
+                Piece::Bytes { bytes, .. } => bytes,
             };
             let sent = runtime_writer.write_all(&bytes).await;
             if sent.is_err() || runtime_writer.flush().await.is_err() {
@@ -440,12 +495,12 @@ async fn carry(client: impl AsyncRead + AsyncWrite, runtime: impl AsyncRead + As
         }
     };
     let down = async {
-        let mut piece = vec![0; 32 * 1024];
+        let mut piece = vec![0; websocket::PIECE];
         loop {
             let frame = tokio::select! {
                 // Cancel-safe: a receive.
                 Some(pong) = answers.recv() => pong,
-                // Cancel-safe: a read that was dropped has taken nothing.
+                // Cancel-safe: a dropped read has consumed nothing.
                 read = runtime_reader.read(&mut piece) => match read {
                     Ok(0) | Err(_) => break,
                     Ok(read) => websocket::binary(&[], piece.get(..read).unwrap_or_default()),
@@ -456,14 +511,14 @@ async fn carry(client: impl AsyncRead + AsyncWrite, runtime: impl AsyncRead + As
                 return;
             }
         }
-        // The client may have gone first.
+        // The client may have disconnected first.
         let _ = client_writer.write_all(&websocket::close()).await;
         let _ = client_writer.shutdown().await;
     };
     tokio::select! {
-        // The client has gone: the runtime's connection ends with it.
+        // The client has disconnected: the runtime's connection is closed with it.
         () = up => {}
-        // The runtime has ended: the client was told.
+        // The runtime has closed its connection: the client was sent a close frame.
         () = down => {}
     }
 }
@@ -475,15 +530,65 @@ mod tests {
     #[test]
     fn an_exit_code_is_told_in_the_clients_words() {
         let status = br#"{"status":"Failure","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"7"}]}}"#;
-        let told = verdict(status).unwrap();
-        assert_eq!(told["details"]["causes"][0]["message"], "7");
+        let sent = verdict(status).unwrap();
+        assert_eq!(sent["details"]["causes"][0]["message"], "7");
         let want =
             "command terminated with non-zero exit code: command terminated with exit code 7";
-        assert_eq!(told["message"], want);
+        assert_eq!(sent["message"], want);
         assert_eq!(verdict(b"").unwrap()["status"], "Success");
         let other = br#"{"status":"Failure","message":"no"}"#;
         assert_eq!(verdict(other).unwrap_err(), "no");
         assert_eq!(internal_error("no")["message"], "Internal error occurred: no");
+    }
+
+    #[test]
+    fn messages_go_to_their_streams_whatever_pieces_they_come_in() {
+        let ids = Ids::new(&Streams { stdin: true, stdout: true, stderr: false, tty: true });
+        let (stdin, resize) = (ids.stdin.unwrap(), ids.resize.unwrap());
+        let said = |pieces: &[&[u8]]| {
+            let mut message = Message::default();
+            let pieces = pieces.iter().enumerate();
+            let last = |at: usize| at + 1 == pieces.len();
+            let said = pieces.clone().filter_map(|(at, piece)| message.take(piece, last(at), &ids));
+            said.collect::<Vec<_>>()
+        };
+        let input = |bytes: &[u8]| spdy::data(stdin, bytes, false);
+        assert_eq!(said(&[b"\0abc"]), [input(b"abc")]);
+        assert_eq!(said(&[b"", b"\0", b"ab", b"\0c"]), [input(b"ab"), input(b"\0c")]);
+        assert_eq!(said(&[&[CLOSE], &[STDIN]]), [spdy::data(stdin, b"", true)]);
+        assert!(said(&[&[CLOSE, STDOUT]]).is_empty());
+        assert_eq!(
+            said(&[b"\x04{\"Wid", b"th\":1}"]),
+            [spdy::data(resize, b"{\"Width\":1}\n", false)]
+        );
+        let long = vec![RESIZE; 1 << 20];
+        assert!(said(&[&long]).is_empty() && said(&[&long[..900], &long[..900], b"x"]).is_empty());
+    }
+
+    // A client that does not read stops the runtime, and little is buffered meanwhile.
+    #[tokio::test(start_paused = true)]
+    async fn who_does_not_read_is_not_read_from() {
+        let ids = Ids::new(&Streams { stdin: false, stdout: true, stderr: false, tty: false });
+        let (to_client, mut frames) = mpsc::channel(PIECES);
+        let (pings, _pongs) = mpsc::channel(1);
+        let (mut runtime, ours) = tokio::io::duplex(1024);
+        let flood = async {
+            let frame = spdy::data(3, &vec![b'x'; 1 << 20], false);
+            let mut sent = 0;
+            while let Ok(Ok(count)) = {
+                let rest = frame.get(sent..).unwrap_or_default();
+                tokio::time::timeout(std::time::Duration::from_secs(60), runtime.write(rest)).await
+            } {
+                sent += count;
+            }
+            sent
+        };
+        let reader = spdy::Reader::new(ours);
+        tokio::select! {
+            _ = from_runtime(reader, &ids, &to_client, &pings) => panic!("nothing has ended"),
+            sent = flood => assert!(sent < (PIECES + 3) * websocket::PIECE, "{sent}"),
+        }
+        assert!(frames.recv().await.is_some());
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! How full the volumes behind claims are (upstream: `volumeStatsCollector`).
+//! Volume stats of persistent volume claims (upstream: `volumeStatsCollector`).
 //!
-//! Promises: one sample per claim, however many pods have it. Deliberately absent: measuring; the summary has it.
+//! Promises: one sample per claim, however many pods use it. Deliberately absent: measuring; the
+//! stats summary does it.
 
 use api::stats::{PodStats, PvcReference, VolumeStats};
 use std::collections::BTreeSet;

@@ -1,7 +1,8 @@
-//! A Kubernetes object's JSON as Kubernetes' protobuf.
+//! Encodes a Kubernetes object's JSON as Kubernetes' protobuf.
 //!
-//! Promises: byte for byte what Go's generated code writes: fields by number; a field that is no pointer in Go's
-//! type is written also when it is empty; maps by key; times in whole seconds; quantities in their canonical form.
+//! Promises: byte for byte the output of Go's generated code: fields by number; fields that are not
+//! pointers in Go's type are written even when empty; maps sorted by key; times in whole seconds;
+//! quantities in canonical form.
 
 use serde_json::{Map, Value};
 use units::Quantity;
@@ -10,7 +11,7 @@ use units::Quantity;
 #[derive(Debug)]
 pub(super) struct Field {
     pub(super) number: u32,
-    /// Its name in JSON; empty if its own fields are there instead.
+    /// Its name in JSON; empty if its fields are inlined there.
     pub(super) name: &'static str,
     pub(super) shape: Shape,
     pub(super) kind: Kind,
@@ -19,19 +20,19 @@ pub(super) struct Field {
 /// When and how often a field is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// Once, also when nothing is in it.
+    /// Once, also when empty.
     Always,
-    /// Once, if it is there.
+    /// Once, if set.
     IfSet,
     /// For each element.
     List,
     /// For each key, as a message of key and value.
     Map,
-    /// Once; its fields are those of the object around it.
+    /// Once; in JSON its fields are inlined in the enclosing object.
     Flat,
 }
 
-/// What a field is.
+/// The type of a field.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kind {
     Text,
@@ -43,7 +44,7 @@ pub(super) enum Kind {
     Message(&'static [Field]),
 }
 
-/// Bits of a tag that say how the value is written.
+/// Wire types.
 const VARINT: u32 = 0;
 const BYTES: u32 = 2;
 
@@ -113,7 +114,7 @@ fn one(out: &mut Vec<u8>, number: u32, kind: Kind, value: Option<&Value>) {
     }
 }
 
-/// The canonical form; what is no quantity is shown as it is.
+/// The canonical form; an invalid quantity is returned unchanged.
 pub(crate) fn quantity(value: Option<&Value>) -> String {
     let given = match value {
         None => "0".to_owned(),

@@ -1,7 +1,8 @@
-//! Field numbers of a pod and of everything in it (Kubernetes: `core/v1`, `meta/v1`).
+//! Field numbers of a pod and of all types in it (Kubernetes: `core/v1`, `meta/v1`).
 //!
-//! One line says: number, name in JSON, when it is written, what it is. `managedFields` is not here: no pod of
-//! ours has any. The numbers never change upstream; new fields come with a new version of the API.
+//! Each line has number, JSON name, when the field is written, and its type. `managedFields` is
+//! missing: no pod here has any. The numbers never change upstream; new fields come with a new
+//! version of the API.
 
 use super::encode::{Field, Kind, Shape};
 

@@ -1,4 +1,5 @@
-//! The pods socket, asked over its socket; and the protobuf next to what Go's code makes of the same pods.
+//! The pods socket, called over the socket; and the protobuf compared with that of Go's code for
+//! the same pods.
 
 use super::*;
 use api::core::v1::PodStatus;
@@ -11,7 +12,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 use tonic::Code;
 
-/// A folder that goes with the test.
+/// A directory that is removed after the test.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -80,7 +81,7 @@ fn a_pod_is_written_as_go_writes_it() {
         let wanted = case["protobuf"].as_str().unwrap();
         let wanted = base64::engine::general_purpose::STANDARD.decode(wanted).unwrap();
         same_bytes(&encode(table::POD, &case["pod"]), &wanted, number);
-        // Our own types must not lose anything either.
+        // Our own types must not lose any field either.
         let mut pod = case["pod"].clone();
         if pod["spec"]["containers"].is_null() {
             pod["spec"]["containers"] = json!([]);

@@ -1,7 +1,7 @@
-//! Exchanges of keys: which ones are offered of those that `tlsCurvePreferences` names. As for Go, it
-//! is a set: its order means nothing.
+//! Key exchange groups: which of those named by `tlsCurvePreferences` are offered. As in Go, it is
+//! a set: its order has no meaning.
 //!
-//! Deliberately absent: exchanges with ML-KEM, which the library of ours does not have.
+//! Deliberately absent: ML-KEM, which the TLS library does not have.
 
 use super::TlsError;
 use p521::elliptic_curve::Generate;
@@ -12,19 +12,19 @@ use rustls::crypto::{ActiveKeyExchange, GetRandomFailed, SharedSecret, Supported
 use rustls::ffdhe_groups::FfdheGroup;
 use rustls::{Error, NamedGroup, PeerMisbehaved};
 
-/// An exchange that can be offered.
+/// A key exchange group that can be offered.
 pub(super) type Group = &'static dyn SupportedKxGroup;
 
-/// A point of this curve that is not packed.
+/// The length of an uncompressed point of this curve.
 const P521_POINT: usize = 133;
 const NOT_PACKED: u8 = 4;
 
-/// Everything that is offered, in Go's order.
+/// All groups that are offered, in Go's order.
 fn all() -> [Group; 4] {
     [kx_group::X25519, kx_group::SECP256R1, kx_group::SECP384R1, &P521]
 }
 
-/// The exchanges of these numbers; all for none.
+/// The groups with these numbers; all if the list is empty.
 pub(super) fn offered(wanted: &[i32]) -> Result<Vec<Group>, TlsError> {
     let number = |group: &Group| i32::from(u16::from(group.name()));
     let known: Vec<i32> = all().iter().map(number).collect();
@@ -61,7 +61,7 @@ impl SupportedKxGroup for Secp521r1 {
     }
 }
 
-/// Our half of an exchange.
+/// Our key share of an exchange.
 struct Begun {
     secret: p521::SecretKey,
     public: Vec<u8>,

@@ -1,14 +1,14 @@
-//! Which cipher suite is taken of those a client offers: the first of an order of ours, as in Go
+//! Which cipher suite is chosen of those a client offers: the first in the server's order, as in Go
 //! (upstream: `cipherSuitesPreferenceOrder`, `isAESGCMPreferred`).
 //!
-//! Deliberately absent: an order of curves. rustls takes the first of the client's that it knows.
+//! Deliberately absent: a preference of curves. rustls chooses the client's first that it knows.
 
 use crate::tls::TlsError;
 use arc_swap::ArcSwap;
 use rustls::{CipherSuite, DistinguishedName, ServerConfig, SupportedCipherSuite};
 use std::io;
 use std::sync::Arc;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -32,19 +32,19 @@ const ORDER: [CipherSuite; 9] = [
     CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
 ];
 
-/// Every suite that Go has an implementation of, by number: what a client names before the first of
-/// these says nothing about it.
+/// Every suite that Go implements, by number; unknown suites at the front of a client's list are
+/// ignored.
 const KNOWN_TO_GO: [u16; 25] = [
     0x0005, 0x000a, 0x002f, 0x0035, 0x003c, 0x009c, 0x009d, 0x1301, 0x1302, 0x1303, 0xc007, 0xc009,
     0xc00a, 0xc011, 0xc012, 0xc013, 0xc014, 0xc023, 0xc027, 0xc02b, 0xc02c, 0xc02f, 0xc030, 0xcca8,
     0xcca9,
 ];
-/// Those among them that are AES-GCM with an exchange of keys.
+/// Those that are AES-GCM with an ephemeral key exchange.
 const AES_GCM: [u16; 6] = [0x1301, 0x1302, 0xc02b, 0xc02c, 0xc02f, 0xc030];
 /// Those that are ChaCha20.
 const CHACHA: [u16; 3] = [0x1303, 0xcca8, 0xcca9];
 
-/// Puts suites into our order.
+/// Sorts suites into the server's order.
 pub(super) fn sort(suites: &mut [SupportedCipherSuite], first: First) {
     suites.sort_by_key(|suite| {
         let late = first == First::ChaCha && !CHACHA.contains(&u16::from(suite.suite()));
@@ -52,8 +52,8 @@ pub(super) fn sort(suites: &mut [SupportedCipherSuite], first: First) {
     });
 }
 
-/// What comes first for a client: AES if this machine is made for it and the client shows by its own
-/// order that it is too.
+/// The preferred cipher for a client: AES if this machine has hardware support and the client's
+/// order shows that it has too.
 fn first_for(offered: &[CipherSuite], hardware: bool) -> First {
     let known = offered.iter().map(|suite| u16::from(*suite)).find(|id| KNOWN_TO_GO.contains(id));
     match known {
@@ -82,11 +82,11 @@ fn has_aes() -> bool {
     }
 }
 
-/// The settings in an order, with these names of authorities for clients.
+/// Builds the configuration for an order, with these authorities' names for clients.
 type Recipe =
     Box<dyn Fn(First, &[DistinguishedName]) -> Result<ServerConfig, TlsError> + Send + Sync>;
 
-/// The server's TLS settings, once in each order.
+/// The server's TLS configuration, once for each order.
 pub(crate) struct ServerTls {
     recipe: Recipe,
     current: ArcSwap<Orders>,
@@ -120,7 +120,7 @@ impl ServerTls {
         Ok(Self { recipe, current, hardware: has_aes() })
     }
 
-    /// Tells clients of these authorities from now on.
+    /// From now on sends the names of these authorities to clients.
     pub(crate) fn name(&self, names: Vec<DistinguishedName>) -> Result<(), TlsError> {
         let bytes = |names: &[DistinguishedName]| -> Vec<Vec<u8>> {
             names.iter().map(|name| name.as_ref().to_vec()).collect()
@@ -131,8 +131,11 @@ impl ServerTls {
         Ok(())
     }
 
-    /// The whole handshake with a client.
-    pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+    /// Performs the handshake with a client.
+    pub(crate) async fn accept<S>(&self, stream: S) -> io::Result<TlsStream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
         let acceptor = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream);
         let start = acceptor.await?;
         let current = self.current.load_full();
@@ -150,7 +153,7 @@ mod tests {
     use crate::tls::{AskClient, ServingCertificate, TlsSettings, self_signed_pair, server_tls};
     use rustls::client::danger::HandshakeSignatureValid;
     use std::sync::Mutex;
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     const AES_128: CipherSuite = CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256;
     const AES_256: CipherSuite = CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384;
@@ -163,7 +166,7 @@ mod tests {
             (vec![AES_256, CHACHA_12], First::Aes),
             (vec![grease, AES_128], First::Aes),
             (vec![CHACHA_12, AES_128], First::ChaCha),
-            // Known, though we do not have it.
+            // Known to Go, though this build lacks it.
             (vec![CipherSuite::TLS_RSA_WITH_AES_128_CBC_SHA, AES_128], First::ChaCha),
             (vec![CipherSuite::TLS_RSA_WITH_AES_128_GCM_SHA256, AES_128], First::ChaCha),
             (vec![grease], First::ChaCha),
@@ -224,7 +227,7 @@ mod tests {
         }
     }
 
-    /// What server and client agree on if the client offers these, in this order.
+    /// The suite that server and client agree on if the client offers these, in this order.
     async fn agreed(server: &ServerTls, offered: &[CipherSuite]) -> CipherSuite {
         let mut crypto = rustls::crypto::ring::default_provider();
         let all = crypto.cipher_suites.clone();
@@ -245,7 +248,7 @@ mod tests {
         try_meet(server, config).await.unwrap()
     }
 
-    /// A handshake with a client that may have nothing in common with the server.
+    /// A handshake that may fail because client and server have nothing in common.
     async fn try_meet(
         server: &ServerTls,
         config: rustls::ClientConfig,
@@ -260,7 +263,7 @@ mod tests {
         client.and(served).ok()
     }
 
-    /// A client that has nothing to show and keeps whose certificate it was asked for.
+    /// A client without a certificate that records the authorities it was asked for.
     #[derive(Debug, Default)]
     struct Asked(Mutex<Vec<Vec<u8>>>);
 
@@ -310,7 +313,7 @@ mod tests {
         }
     }
 
-    /// What a client that offers these exchanges of keys agrees on with a server that has these.
+    /// The group that a client offering these agrees on with a server that has these curves.
     async fn exchange(curves: &[i32], offered: &[u16]) -> Option<u16> {
         let certificate = Arc::new(ServingCertificate::default());
         let (chain, key) = self_signed_pair("node", 1_700_000_000).unwrap();

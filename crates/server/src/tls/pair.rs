@@ -1,4 +1,4 @@
-//! A certificate with its key: made for this host, or judged in Go's words.
+//! A certificate with its key: generated for this host, or checked with Go's error texts.
 
 use super::{ServingCertificate, TlsError, provider};
 use rcgen::{
@@ -9,7 +9,7 @@ use rustls::SignatureAlgorithm;
 use rustls_pki_types::PrivateKeyDer;
 use std::net::IpAddr;
 
-/// What is wrong with a PEM pair, as Go says it; `None` for one that can be served with.
+/// The error in a PEM pair, in Go's words; `None` if it can be used.
 pub fn pair_fault(certificate: &[u8], key: &[u8]) -> Option<String> {
     if let Some(fault) = units::x509::pair_outline_fault(certificate, key) {
         return Some(fault);
@@ -37,8 +37,9 @@ pub fn pair_fault(certificate: &[u8], key: &[u8]) -> Option<String> {
         .map(|_mismatch| "tls: private key does not match public key".to_owned())
 }
 
-/// A new certificate for this host, valid for a year from now, and its key; PEM. Behind it stands the
-/// authority it was signed by, whose key nobody keeps (client-go: `GenerateSelfSignedCertKey`).
+/// A new certificate for this host, valid for a year from now, and its key; PEM. It is followed by
+/// the CA certificate that signed it, whose key is discarded (client-go:
+/// `GenerateSelfSignedCertKey`).
 pub fn self_signed_pair(hostname: &str, unix_now: i64) -> Result<(String, String), TlsError> {
     make(hostname, unix_now).map_err(|e| TlsError::SelfSigned(e.to_string()))
 }
@@ -81,7 +82,7 @@ mod tests {
     use rustls_pki_types::CertificateDer;
     use rustls_pki_types::pem::PemObject;
 
-    // As `pki/kubelet.crt` of the Go kubelet reads, but for the kind of key.
+    // As `pki/kubelet.crt` of the Go kubelet, except for the type of key.
     #[test]
     fn behind_the_certificate_stands_its_authority() {
         let (chain, key) = self_signed_pair("node1", 1_700_000_000).unwrap();
@@ -101,14 +102,14 @@ mod tests {
         assert!(PrivateKeyDer::from_pem_slice(key.as_bytes()).is_ok());
     }
 
-    // In the words of the Go kubelet for the same in a kubeconfig.
+    // The Go kubelet's texts for the same errors in a kubeconfig.
     #[test]
     fn what_is_no_pair_is_named() {
         let made = || self_signed_pair("a", 1_700_000_000).unwrap();
         let ((one, key), (_, other)) = (made(), made());
         let fault = |c: &str, k: &str| pair_fault(c.as_bytes(), k.as_bytes());
         assert_eq!(fault(&one, &key), None);
-        // Go reads what stands behind such lines.
+        // Go reads the block after such header lines.
         let headed = one.replacen("-----\n", "-----\nProc-Type: 4,ENCRYPTED\n\n", 1);
         assert_eq!(fault(&headed.replace("\r\n", "\n"), &key), None);
         let differs = "tls: private key does not match public key";

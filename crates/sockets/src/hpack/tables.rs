@@ -1,6 +1,7 @@
-//! The two tables of RFC 7541: header fields that have a number, and how long each byte's code is.
+//! The two tables of RFC 7541: the static header fields, and the length of each byte's Huffman
+//! code.
 
-/// Appendix A: field 1 comes first.
+/// Appendix A: index 1 comes first.
 pub(super) const FIELDS: [(&str, &str); 61] = [
     (":authority", ""),
     (":method", "GET"),
@@ -65,8 +66,8 @@ pub(super) const FIELDS: [(&str, &str); 61] = [
     ("www-authenticate", ""),
 ];
 
-/// Appendix B: bits of each byte's code. The code is canonical: codes of one length follow each other in
-/// the order of the bytes, shorter ones first.
+/// Appendix B: the length in bits of each byte's code. The code is canonical: codes of one length
+/// follow each other in the order of the bytes, shorter ones first.
 pub(super) const CODE_BITS: [u8; 256] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28,
     28, 28, 28, 28, 28, 28, 28, 28, 6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, 5, 5,

@@ -1,13 +1,14 @@
-//! How many descriptors and sockets the processes of a cgroup have.
+//! The numbers of descriptors and sockets of a cgroup's processes.
 //!
-//! Telling sockets from files takes a call for each descriptor. It is spared where nothing can have
-//! changed: no process of the cgroup has run since, as its CPU time says. For a process that did run,
-//! sockets are told apart again when it has another number of descriptors, and after [`BELIEVED`] anyway, if it is
-//! a pod's; of the node's own processes, of which each pod brings one that holds many, after [`OWN_BELIEVED`].
-//! This process, which holds thousands of files of cgroups, asks for its own by number.
+//! Telling sockets from files takes a system call for each descriptor. It is skipped where nothing
+//! can have changed: no process of the cgroup has run since, according to its CPU time. For a pod's
+//! process that did run, sockets are counted again when its number of descriptors changes, and
+//! after [`REUSE_FOR`] in any case; for the node's own processes, of which each pod brings one with
+//! many descriptors, after [`OWN_REUSE_FOR`]. This process, which holds thousands of cgroup files
+//! open, counts its own by number.
 
+use crate::cgroup_cache::REUSE_FOR;
 use crate::reading::CgroupReading;
-use crate::watched::BELIEVED;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,18 +16,19 @@ use std::time::Duration;
 use sys::stats::{OpenFiles, descriptors, open_files, own_open_files};
 use tokio::time::Instant;
 
-/// How long processes that are no pod's are believed to have as many sockets, if they have as many descriptors.
-const OWN_BELIEVED: Duration = Duration::from_secs(5 * 60);
+/// How long the socket count of processes outside pods is cached while their number of descriptors
+/// stays the same.
+const OWN_REUSE_FOR: Duration = Duration::from_secs(5 * 60);
 
-/// What was counted before.
+/// The cached counts.
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
     cgroups: HashMap<Arc<str>, OfCgroup>,
     processes: HashMap<String, OfProcess>,
-    /// The number of the page under way.
+    /// The number of the response being built.
     page: u64,
-    /// Whether the kernel says how many descriptors a process has.
-    told: bool,
+    /// Whether the kernel reports the number of descriptors of a process.
+    kernel_reports_count: bool,
 }
 
 #[derive(Debug)]
@@ -45,22 +47,22 @@ struct OfProcess {
 }
 
 impl OfProcess {
-    /// Whether the sockets are still those that were counted so lately, with so many descriptors now.
-    fn is_believed(&self, now: u64, lately: Duration) -> bool {
+    /// Whether a socket count of this age is still valid for this number of descriptors.
+    fn is_valid(&self, now: u64, max_age: Duration) -> bool {
         let counted = self.open.descriptors;
-        counted > 0 && now == counted && self.at.elapsed() < lately
+        counted > 0 && now == counted && self.at.elapsed() < max_age
     }
 }
 
 impl Counted {
-    /// Before the cgroups of a page are counted.
+    /// Called before the cgroups of a response are counted.
     pub(super) fn begin(&mut self, proc_root: &Path) {
         self.page += 1;
-        // This process has some.
-        self.told = descriptors(proc_root, "self") > 0;
+        // This process has some, so 0 means that the kernel does not report it.
+        self.kernel_reports_count = descriptors(proc_root, "self") > 0;
     }
 
-    /// What all processes of a cgroup have open.
+    /// The open descriptors of all processes of a cgroup.
     pub(super) fn of_cgroup(
         &mut self,
         proc_root: &Path,
@@ -92,29 +94,29 @@ impl Counted {
     }
 
     fn of_process(&mut self, proc_root: &Path, pid: &str, is_pods: bool) -> OpenFiles {
-        let lately = if is_pods { BELIEVED } else { OWN_BELIEVED };
-        // Of a pod's process that was not counted before, the number alone spares nothing.
-        let ask = self.told && (!is_pods || self.processes.contains_key(pid));
+        let max_age = if is_pods { REUSE_FOR } else { OWN_REUSE_FOR };
+        // For a pod's process that was not counted before, the number alone saves nothing.
+        let ask = self.kernel_reports_count && (!is_pods || self.processes.contains_key(pid));
         let now = if ask { descriptors(proc_root, pid) } else { 0 };
-        // The kernel's own threads have none.
+        // Kernel threads have none.
         if ask && now == 0 {
             return OpenFiles::default();
         }
         if let Some(known) = self.processes.get_mut(pid)
-            && known.is_believed(now, lately)
+            && known.is_valid(now, max_age)
         {
             known.page = self.page;
             return known.open;
         }
-        let own = self.told && pid.parse() == Ok(std::process::id());
+        let own = self.kernel_reports_count && pid.parse() == Ok(std::process::id());
         let open = if own { own_open_files(now) } else { open_files(proc_root, pid) };
         let known = OfProcess { at: Instant::now(), open, page: self.page };
         self.processes.insert(pid.to_owned(), known);
         open
     }
 
-    /// After all cgroups of a page: those that were not among them are forgotten. Processes of a cgroup that
-    /// did not run are counted anew when it does.
+    /// Called after all cgroups of a response: those not among them are dropped. Processes of a
+    /// cgroup that did not run are counted again when it does.
     pub(super) fn end(&mut self) {
         let page = self.page;
         self.cgroups.retain(|_, known| known.page == page);
@@ -164,11 +166,11 @@ mod tests {
             open: OpenFiles { descriptors, sockets: 0 },
             page: 0,
         };
-        let now = |counted, now| known(counted).is_believed(now, BELIEVED);
+        let now = |counted, now| known(counted).is_valid(now, REUSE_FOR);
         assert!(now(3, 3) && !now(3, 4));
         assert!(!now(3, 0) && !now(0, 0), "the kernel does not say");
         let old = known(3);
-        tokio::time::advance(BELIEVED).await;
-        assert!(!old.is_believed(3, BELIEVED) && old.is_believed(3, OWN_BELIEVED));
+        tokio::time::advance(REUSE_FOR).await;
+        assert!(!old.is_valid(3, REUSE_FOR) && old.is_valid(3, OWN_REUSE_FOR));
     }
 }

@@ -10,10 +10,10 @@ use sys::mountinfo::MountEntry;
 use sys::stats::{DeviceIo, FsUsage, fs_usage};
 use telemetry::metrics::{Desc, Kind};
 
-/// Filesystems shown at most.
+/// Maximal number of filesystems.
 const MOST: usize = 128;
-/// Besides those whose names begin with `ext` (cadvisor: its plugins). Left out are those whose
-/// numbers may never come: a page does not wait for a server of files that is away.
+/// In addition to those whose names begin with `ext` (cadvisor: its plugins). Network filesystems
+/// are excluded: a response does not wait for a file server that is down.
 const KINDS: [&str; 17] = [
     "tmpfs", "overlay", "btrfs", "xfs", "squashfs", "f2fs", "jfs", "reiserfs", "hfs", "hfsplus",
     "ntfs", "vfat", "fat", "msdos", "exfat", "udf", "iso9660",
@@ -51,7 +51,7 @@ static OF_FS: [OfFs; 4] = [
 
 type OfIo = fn(&DeviceIo) -> Option<u64>;
 
-/// What a cgroup itself did to a device.
+/// I/O of a cgroup on a device.
 static OF_CGROUP: [(Desc, OfIo); 4] = [
     (READ_BYTES, |io| io.bytes.get("Read").copied()),
     (WRITE_BYTES, |io| io.bytes.get("Write").copied()),
@@ -109,8 +109,8 @@ static OF_DISK: [OfDisk; 11] = [
     ),
 ];
 
-/// The kernel's milliseconds as upstream shows them: taken for nanoseconds (cadvisor: `fs.ReadTime` and
-/// its like over `time.Second`).
+/// The kernel's milliseconds as upstream reports them: treated as nanoseconds (cadvisor:
+/// `fs.ReadTime` and similar over `time.Second`).
 fn millis(number: u64) -> f64 {
     float(number) / 1e9
 }
@@ -133,7 +133,7 @@ struct DiskCounters {
     weighted_ms: u64,
 }
 
-/// A filesystem with a name of its own.
+/// A filesystem with its own name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Filesystem {
     device: String,
@@ -141,8 +141,8 @@ pub(crate) struct Filesystem {
     mount_point: PathBuf,
 }
 
-/// The filesystems that are mounted, each once. Upstream looks for them when it starts, and so is
-/// this to be called: later the mount table is full of volumes.
+/// The mounted filesystems, each once. As upstream, to be called at start: later the mount table is
+/// full of volumes.
 pub(crate) fn filesystems(proc_root: &Path) -> Vec<Filesystem> {
     of_mounts(sys::mountinfo::read(proc_root).unwrap_or_default())
 }
@@ -155,7 +155,7 @@ fn of_mounts(mounts: Vec<MountEntry>) -> Vec<Filesystem> {
             continue;
         }
         let device = match kind {
-            // Those of one kind all have the same source.
+            // All tmpfs mounts have the same source.
             "tmpfs" => mount.mount_point.display().to_string(),
             "overlay" => format!("{}_{}-{}", mount.source, mount.major, mount.minor),
             _ => mount.source,
@@ -188,7 +188,7 @@ impl Disks {
         let by_number = parse(&text.unwrap_or_default());
         let mut filesystems = BTreeMap::new();
         for one in known {
-            // A mount point that cannot be reached is none of this page's.
+            // An unreachable mount point is skipped.
             if let Ok(usage) = fs_usage(&one.mount_point) {
                 let counters = counters(&by_number, one).cloned().unwrap_or_default();
                 filesystems.insert(one.device.clone(), (usage, counters));
@@ -202,7 +202,7 @@ impl Disks {
         self.by_number.get(&number).map_or("", |disk| &disk.path)
     }
 
-    /// The devices that cgroups used.
+    /// The I/O of cgroups by device.
     fn of_cgroups(&self, shown: &[Shown], used: &OfIo) -> Vec<Row<'_>> {
         let mut rows = Vec::new();
         for (index, s) in shown.iter().enumerate() {
@@ -216,7 +216,7 @@ impl Disks {
         rows
     }
 
-    /// The machine's filesystems, with the root.
+    /// The machine's filesystems, with the root cgroup's labels.
     fn of_machine(
         &self,
         shown: &[Shown],
@@ -281,16 +281,16 @@ pub(super) fn add(page: &mut Page) {
 /// A sample about a device.
 #[derive(Debug, Default)]
 struct Row<'a> {
-    /// Of which cgroup.
+    /// The index of the cgroup.
     index: usize,
     device: &'a str,
-    /// Major and minor number; empty where they are no labels.
+    /// Major and minor number; empty where they are not labels.
     numbers: (String, String),
     operation: &'static str,
     value: f64,
 }
 
-/// Adds samples by their label values; one label set once.
+/// Adds samples sorted by their label values; each label set once.
 fn write(lines: &mut Lines<'_>, seen: &Seen, mut rows: Vec<Row<'_>>) {
     let shown = &seen.shown;
     let container = |row: &Row<'_>| shown.get(row.index).map(|s| s.labels.container());
@@ -322,7 +322,7 @@ fn write(lines: &mut Lines<'_>, seen: &Seen, mut rows: Vec<Row<'_>>) {
     }
 }
 
-/// The counters of the device that a filesystem is on: the one of its name, or else of its number.
+/// The counters of a filesystem's device, by its name or else by its number.
 fn counters<'a>(
     disks: &'a HashMap<(u64, u64), DiskCounters>,
     filesystem: &Filesystem,
@@ -331,7 +331,7 @@ fn counters<'a>(
     named.or_else(|| disks.get(&filesystem.number)).filter(|disk| is_counted(&disk.path))
 }
 
-/// Whether upstream counts what a device does (cadvisor: `partitionRegex`).
+/// Whether upstream reports the counters of a device (cadvisor: `partitionRegex`).
 fn is_counted(path: &str) -> bool {
     let name = path.strip_prefix("/dev/").unwrap_or(path);
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());

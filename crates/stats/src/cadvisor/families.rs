@@ -1,4 +1,4 @@
-//! The families of the page: names, help texts and where their values come from.
+//! The families of the response: names, help texts and the source of their values.
 
 use crate::reading::CgroupReading;
 use sys::stats::{CpuUsage, InterfaceUsage, MemoryUsage, PressureSet};
@@ -163,7 +163,7 @@ pub(super) static CFS: [Cpu; 5] = [
 
 type SpecCpu = (Desc, fn(&CpuUsage) -> Option<f64>);
 
-/// Settings of the CPU.
+/// CPU settings.
 pub(super) static SPEC_CPU: [SpecCpu; 3] = [
     (d("container_spec_cpu_period", "CPU period of the container."), |c| {
         Some(float(c.period_us.unwrap_or(0)))
@@ -254,7 +254,7 @@ pub(super) static NETWORK: [Network; 8] = [
 
 type Stall = (Desc, fn(&PressureSet) -> f64);
 
-/// Where the kernel has pressure.
+/// Where the kernel supports PSI.
 pub(super) static PRESSURE: [Stall; 6] = [
     (
         d(

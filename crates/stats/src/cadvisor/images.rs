@@ -1,34 +1,34 @@
-//! The names of images, as cAdvisor shows them: those by which the runtime's own store has them.
+//! Image names as cAdvisor reports them: those of the runtime's own store.
 //!
-//! The runtime lists containers by the ids of their images and says nothing of those that sandboxes
-//! have. Either is asked for once; one that does not answer is asked again with the next page.
+//! The runtime lists containers by the ids of their images and does not list the images of
+//! sandboxes. Each is queried once; a failed query is repeated for the next response.
 
 use crate::reading::Reading;
 use cri::RuntimeClient;
 use cri::api::{Image, ImageSpec};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// Names that were learned.
+/// The cached names.
 #[derive(Debug, Default)]
 pub(crate) struct ImageNames {
-    /// By what a container's image is listed as.
+    /// By the image reference in the container list.
     images: HashMap<String, String>,
-    /// By the ids of sandboxes.
+    /// By sandbox id.
     sandboxes: HashMap<String, String>,
 }
 
 impl ImageNames {
-    /// The name of a container's image; what it is listed as if it has none.
+    /// The name of a container's image; the listed reference if it has none.
     pub(super) fn of<'a>(&'a self, image: &'a str) -> &'a str {
         self.images.get(image).map_or(image, String::as_str)
     }
 
-    /// The name of a sandbox's image; empty if it is not known.
+    /// The name of a sandbox's image; empty if unknown.
     pub(super) fn of_sandbox(&self, sandbox: &str) -> &str {
         self.sandboxes.get(sandbox).map_or("", String::as_str)
     }
 
-    /// Asks for the names that are not known, and forgets those of what is gone.
+    /// Queries unknown names, and drops those of removed images and sandboxes.
     pub(crate) async fn learn(&mut self, runtime: &RuntimeClient, reading: &Reading) {
         let containers = || reading.pods.iter().flat_map(|pod| &pod.containers);
         let listed: HashSet<&str> = containers().map(|c| c.image.as_str()).collect();
@@ -41,14 +41,16 @@ impl ImageNames {
                         let known = answer.image.as_ref().and_then(name).unwrap_or(image);
                         self.images.insert(image.to_owned(), known.to_owned());
                     }
-                    Err(error) => tracing::debug!(err = %error, image, "image has no name"),
+                    Err(error) => {
+                        tracing::debug!(err = %error, image, "Failed to get the name of an image")
+                    }
                 }
             }
         }
         let there: HashSet<&str> = reading.pods.iter().map(|pod| &*pod.sandbox_id).collect();
         self.sandboxes.retain(|sandbox, _| there.contains(sandbox.as_str()));
-        // Sandboxes that came between two pages have their image in common if they have a handler so:
-        // what the runtime says of one is long.
+        // New sandboxes with the same runtime handler have the same image, so one verbose status,
+        // which is large, is enough.
         let mut new: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for pod in &reading.pods {
             if !self.sandboxes.contains_key(&pod.sandbox_id) {
@@ -64,23 +66,23 @@ impl ImageNames {
                     self.sandboxes.extend(named);
                 }
                 Err(error) => {
-                    tracing::debug!(err = %error, podSandboxID = first, "sandbox has no image");
+                    tracing::debug!(err = %error, podSandboxID = first, "Failed to get the image of a sandbox");
                 }
             }
         }
     }
 }
 
-/// The first of an image's names; one with a tag comes before one with a digest.
+/// The first of an image's names; tags come before digests.
 fn name(image: &Image) -> Option<&str> {
     image.repo_tags.first().or(image.repo_digests.first()).map(String::as_str)
 }
 
-/// The image that the runtime names in what it says beyond the status.
+/// The image in the runtime's verbose status.
 fn of_info(info: &BTreeMap<String, String>) -> String {
-    let told = info.get("info").and_then(|text| serde_json::from_str(text).ok());
-    let told: serde_json::Value = told.unwrap_or_default();
-    told["image"].as_str().unwrap_or_default().to_owned()
+    let verbose = info.get("info").and_then(|text| serde_json::from_str(text).ok());
+    let verbose: serde_json::Value = verbose.unwrap_or_default();
+    verbose["image"].as_str().unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]

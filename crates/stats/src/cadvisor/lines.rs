@@ -1,4 +1,4 @@
-//! The text of a page about many cgroups, in pieces.
+//! The text of a response about many cgroups, in pieces.
 
 use super::{Owner, Seen, Shown};
 use crate::cadvisor::families::float;
@@ -8,13 +8,13 @@ use std::sync::Arc;
 use telemetry::go_text::push_float;
 use telemetry::metrics::{Desc, Kind, push_header, push_label};
 
-/// What adds the samples of one family.
+/// Adds the samples of one family.
 type Add = Box<dyn Fn(&mut Lines<'_>, &Seen) + Send>;
 
-/// A family that is to be written.
+/// A family to be written.
 type Family = (&'static Desc, Kind, Add);
 
-/// A page in the making: families by name.
+/// A response being composed: families by name.
 #[derive(Default)]
 pub(super) struct Page {
     families: BTreeMap<&'static str, Family>,
@@ -31,7 +31,7 @@ impl Page {
         self.families.insert(desc.name(), (desc, kind, Box::new(add)));
     }
 
-    /// The page of what was seen at a moment, between other text.
+    /// The response for values read at `at`, between other text.
     pub(super) fn pieces(self, before: String, seen: Seen, at: Timestamp, after: String) -> Pieces {
         Pieces {
             text: Text { full: VecDeque::new(), open: before },
@@ -44,21 +44,22 @@ impl Page {
     }
 }
 
-/// No piece but the last is much shorter, nor longer unless a line is very long: a few frames of HTTP/2, and
-/// little enough that the memory of one is taken again for the next.
+/// The size of a piece; only the last one is much shorter, and one is longer only if it has a very
+/// long line. It is a few HTTP/2 frames, and small enough that its memory is reused for the next
+/// piece.
 const PIECE: usize = 64 << 10;
-/// A piece with less room than this has no room for one more line.
+/// A piece with less free space than this is complete.
 const LINE: usize = 1 << 10;
 
-/// Text in the making.
+/// Text being written.
 struct Text {
-    /// Pieces that are whole.
+    /// Complete pieces.
     full: VecDeque<String>,
     open: String,
 }
 
 impl Text {
-    /// After a line: goes on in the next piece if this one is full.
+    /// After a line: continues in the next piece if this one is full.
     fn end_line(&mut self) {
         if self.open.len() + LINE > PIECE {
             let next = String::with_capacity(PIECE);
@@ -67,7 +68,7 @@ impl Text {
     }
 }
 
-/// A page's text, written as it is taken: that of a full node has megabytes.
+/// A response's text, generated as it is read: that of a full node has megabytes.
 pub(super) struct Pieces {
     text: Text,
     families: btree_map::IntoIter<&'static str, Family>,
@@ -102,16 +103,16 @@ impl Iterator for Pieces {
     }
 }
 
-/// Labels of one cgroup as they are printed.
+/// The rendered labels of one cgroup.
 pub(super) struct Labels {
     container: String,
     id: Arc<str>,
     whole: String,
-    /// Where in the whole the labels end after which others may come.
+    /// The offsets at which other labels may be inserted.
     ends: [usize; 4],
 }
 
-/// A label as it follows another.
+/// A label with a comma in front.
 pub(super) fn label(name: &str, value: &str) -> String {
     let mut text = ",".to_owned();
     push_label(&mut text, name, value);
@@ -139,7 +140,7 @@ impl Labels {
         Self { container: owner.container.to_owned(), id: Arc::clone(id), whole, ends }
     }
 
-    /// What samples are sorted by.
+    /// The sort key of samples.
     pub(super) fn key(&self) -> (&str, &str) {
         (&self.container, &self.id)
     }
@@ -150,7 +151,7 @@ impl Labels {
     }
 }
 
-/// Further labels, each with a comma in front, at the places where their names belong.
+/// Additional labels, each with a comma in front, by where their names belong in the order.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Extra<'a> {
     pub(super) before_id: &'a str,
@@ -168,12 +169,12 @@ pub(super) struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    /// When the values were read, in whole seconds.
+    /// When the values were read, in seconds.
     pub(super) fn seconds(&self) -> f64 {
         float(u64::try_from(self.at.as_millisecond() / 1000).unwrap_or(0))
     }
 
-    /// A sample without labels and time.
+    /// A sample without labels and timestamp.
     pub(super) fn alone(&mut self, value: f64) {
         let open = &mut self.text.open;
         open.push_str(self.name);
@@ -183,13 +184,13 @@ impl Lines<'_> {
         self.text.end_line();
     }
 
-    /// A sample for each cgroup that has a value, with the time it was read.
+    /// A sample for each cgroup that has a value, with a timestamp.
     pub(super) fn each(&mut self, shown: &[Shown], value: impl Fn(&Shown) -> Option<f64>) {
         let time = self.time;
         self.plain(shown, value, time);
     }
 
-    /// The same without a time.
+    /// The same without a timestamp.
     pub(super) fn each_untimed(&mut self, shown: &[Shown], value: impl Fn(&Shown) -> Option<f64>) {
         self.plain(shown, value, "\n");
     }
@@ -207,7 +208,7 @@ impl Lines<'_> {
         }
     }
 
-    /// A sample with further labels and the time it was read.
+    /// A sample with additional labels and a timestamp.
     pub(super) fn with(&mut self, labels: &Labels, extra: Extra<'_>, value: f64) {
         let open = &mut self.text.open;
         open.push_str(self.name);

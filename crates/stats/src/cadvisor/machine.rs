@@ -1,4 +1,4 @@
-//! What the machine is.
+//! Metrics of the machine.
 
 use super::families::float;
 use crate::task::StatsConfig;
@@ -31,7 +31,7 @@ const ERROR: Desc = Desc::unstated(
     "1 if there was an error while getting machine metrics, 0 otherwise.",
 );
 
-/// Adds what runs on the machine; this goes with the containers, not with the machine.
+/// Adds the version metric; upstream reports it with the containers, not with the machine.
 pub(super) fn fill_versions(scrape: &mut Scrape, config: &StatsConfig) {
     let (kernel, os) = (&config.versions.0, &config.versions.1);
     scrape.family(&VERSION, Kind::Gauge).push_values(
@@ -77,7 +77,7 @@ pub(super) fn fill(scrape: &mut Scrape, config: &StatsConfig) {
     scrape.family(&ERROR, Kind::Gauge).push_values(&[], &[], 0.0.into(), None);
 }
 
-/// Sockets and physical cores; a file that does not say them means one thread per core.
+/// Sockets and physical cores; if the file does not name them, one thread per core.
 fn topology(cpuinfo: &str, cores: u64) -> (u64, u64) {
     let mut sockets = BTreeSet::new();
     let mut physical = BTreeSet::new();

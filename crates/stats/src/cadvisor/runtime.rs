@@ -1,4 +1,4 @@
-//! Metrics that the runtime counts itself (kubelet: `criMetricsCollector`).
+//! Metrics that the runtime reports itself (kubelet: `criMetricsCollector`).
 
 use super::families::float;
 use cri::api::{Metric, MetricDescriptor, MetricType, PodSandboxMetrics};
@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use telemetry::metrics::{Kind, Scrape};
 
-/// Adds the metrics that are described; one whose labels do not fit its description is left out.
+/// Adds the metrics that have a descriptor; one whose labels do not match it is skipped.
 pub(super) fn fill(
     scrape: &mut Scrape,
     descriptors: &[MetricDescriptor],
@@ -35,7 +35,7 @@ fn add(scrape: &mut Scrape, descriptor: &MetricDescriptor, metric: &Metric) {
     let names = descriptor.label_keys.iter().map(|name| Cow::Owned(name.clone()));
     let labels = names.zip(metric.label_values.iter().cloned()).collect();
     let value = float(metric.value.as_ref().map_or(0, |value| value.value));
-    // Without a time it was counted when asked.
+    // Without a timestamp the value is as of the query.
     let at = (metric.timestamp != 0).then_some(metric.timestamp / 1_000_000);
     let family = scrape.named(metric.name.clone(), &descriptor.help, kind);
     family.push(labels, value.into(), at);

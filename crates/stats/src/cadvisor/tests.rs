@@ -1,4 +1,4 @@
-//! Owners of cgroups, and the text of a page.
+//! Owners of cgroups, and the text of a response.
 
 use super::*;
 use crate::reading::{ContainerReading, PodReading};
@@ -49,7 +49,7 @@ fn cgroup(number: u64) -> CgroupReading {
     usage.memory.usage = number * 1_000_000;
     usage.memory.page_faults = number;
     usage.created = 1_700_000_000;
-    // Devices that nothing is known of have one name between them.
+    // Unknown devices share one (empty) name.
     usage.io = vec![io(259, number), io(7777, 1), io(7778, 9)];
     reading
 }
@@ -58,7 +58,7 @@ fn interface(name: &str) -> InterfaceUsage {
     InterfaceUsage { name: name.into(), rx_bytes: 5, ..InterfaceUsage::default() }
 }
 
-/// A node with two pods whose containers have names in common and odd letters.
+/// A node with two pods whose containers have common names and unusual characters.
 fn node() -> Reading {
     let mut reading = Reading {
         at: jiff::Timestamp::from_millisecond(1_700_000_000_123).unwrap(),
@@ -91,7 +91,7 @@ fn node() -> Reading {
     reading
 }
 
-/// A line's label values, with the names that they have, as the registry takes them.
+/// The label names and values of a line, in the registry's form.
 fn labels(text: &str) -> Vec<(std::borrow::Cow<'static, str>, String)> {
     let inside = text.trim_start_matches('{').trim_end_matches("\"}");
     let pairs = inside.split("\",").filter_map(|pair| pair.split_once("=\""));

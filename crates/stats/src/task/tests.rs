@@ -1,4 +1,4 @@
-//! The task over the fake runtime and a made-up cgroup tree.
+//! The task with the fake runtime and a synthetic cgroup tree.
 
 use super::*;
 use cri::Call;
@@ -21,14 +21,14 @@ impl VolumeUsages for OneVolume {
     }
 }
 
-struct Bed {
+struct Fixture {
     fake: FakeCri,
     root: PathBuf,
     handle: StatsHandle,
     tasks: Tasks,
 }
 
-impl Drop for Bed {
+impl Drop for Fixture {
     fn drop(&mut self) {
         let _ = std::process::Command::new("rm").arg("-rf").arg(&self.root).status();
     }
@@ -43,18 +43,21 @@ fn cgroup(root: &Path, path: &str, cpu_usec: u64) {
     let folder = root.join("cgroup").join(path);
     write(&folder.join("cpu.stat"), &format!("usage_usec {cpu_usec}\n"));
     write(&folder.join("memory.stat"), "anon 300\nfile 500\ninactive_file 200\n");
-    write(&folder.join("memory.current"), "1000\n");
+    // The real root has no such file.
+    if !path.is_empty() {
+        write(&folder.join("memory.current"), "1000\n");
+    }
     write(&folder.join("memory.max"), "4000\n");
     write(&folder.join("memory.swap.max"), "0\n");
     write(&folder.join("cgroup.procs"), "");
 }
 
 /// A node with one pod `default/web` of one container `c`.
-async fn bed(name: &str) -> Bed {
-    bed_with(name, false).await
+async fn fixture(name: &str) -> Fixture {
+    fixture_with(name, false).await
 }
 
-async fn bed_with(name: &str, from_runtime: bool) -> Bed {
+async fn fixture_with(name: &str, from_runtime: bool) -> Fixture {
     let root = std::env::temp_dir().join(format!("rubelet-stats-{name}-{}", std::process::id()));
     let clock = Arc::new(PausedClock::new());
     let fake = FakeCri::new(Arc::<PausedClock>::clone(&clock));
@@ -111,7 +114,7 @@ async fn bed_with(name: &str, from_runtime: bool) -> Bed {
     let tasks = Tasks::new();
     let volumes = Arc::new(OneVolume);
     let handle = start(config, StatsDeps { runtime: client, volumes, clock }, &tasks);
-    Bed { fake, root, handle, tasks }
+    Fixture { fake, root, handle, tasks }
 }
 
 /// Keys that `want` has and `got` lacks, as paths; lists are compared by their first elements.
@@ -146,8 +149,8 @@ fn missing(want: &Value, got: &Value, path: &str, out: &mut Vec<String>) {
 
 #[tokio::test(start_paused = true)]
 async fn the_summary_has_every_field_of_the_recorded_answer() {
-    let bed = bed("golden").await;
-    let summary = bed.handle.summary(StatsScope::All).await.unwrap();
+    let fixture = fixture("golden").await;
+    let summary = fixture.handle.summary(StatsScope::All).await.unwrap();
     let ours = serde_json::to_value(&*summary).unwrap();
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/server/answers.json");
     let golden: Value = serde_json::from_slice(&sys::fs::read(file).unwrap()).unwrap();
@@ -158,42 +161,45 @@ async fn the_summary_has_every_field_of_the_recorded_answer() {
     assert_eq!(ours["node"]["startTime"], "1970-01-01T00:16:40Z");
     assert_eq!(ours["pods"][0]["containers"][0]["memory"]["workingSetBytes"], 800);
     assert_eq!(ours["pods"][0]["containers"][0]["memory"]["availableBytes"], 3200);
-    bed.tasks.shutdown().await;
+    fixture.tasks.shutdown().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn callers_within_the_window_share_one_reading() {
-    let bed = bed("window").await;
+    let fixture = fixture("window").await;
     for _ in 0..3 {
-        bed.handle.summary(StatsScope::CpuAndMemory).await.unwrap();
+        fixture.handle.summary(StatsScope::CpuAndMemory).await.unwrap();
     }
-    let lists =
-        |bed: &Bed| bed.fake.calls().iter().filter(|c| c.call == Call::ListContainerStats).count();
-    assert_eq!(lists(&bed), 1);
+    let lists = |fixture: &Fixture| {
+        fixture.fake.calls().iter().filter(|c| c.call == Call::ListContainerStats).count()
+    };
+    assert_eq!(lists(&fixture), 1);
     tokio::time::advance(WINDOW).await;
-    bed.handle.resource_metrics().await;
-    assert_eq!(bed.fake.count(Call::ListContainerStats), 2);
-    bed.tasks.shutdown().await;
+    fixture.handle.resource_metrics().await;
+    assert_eq!(fixture.fake.count(Call::ListContainerStats), 2);
+    fixture.tasks.shutdown().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_runtime_that_fails_is_an_error_and_a_marked_page() {
-    let bed = bed("fault").await;
-    bed.fake.inject(Fault::on(Call::ListPodSandbox).fail(cri::Code::Internal, "broken").always());
-    let error = bed.handle.summary(StatsScope::CpuAndMemory).await.unwrap_err();
+    let fixture = fixture("fault").await;
+    fixture
+        .fake
+        .inject(Fault::on(Call::ListPodSandbox).fail(cri::Code::Internal, "broken").always());
+    let error = fixture.handle.summary(StatsScope::CpuAndMemory).await.unwrap_err();
     assert!(error.to_string().contains("broken"), "{error}");
-    let page = bed.handle.resource_metrics().await;
+    let page = fixture.handle.resource_metrics().await;
     assert!(page.ends_with("resource_scrape_error 1\n"), "{page}");
-    let page: String = bed.handle.container_metrics().await.collect();
+    let page: String = fixture.handle.container_metrics().await.collect();
     assert!(page.contains("\ncontainer_scrape_error 1\n"), "{page}");
     assert!(page.contains("\nmachine_memory_bytes{"), "{page}");
-    bed.tasks.shutdown().await;
+    fixture.tasks.shutdown().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn container_metrics_have_the_recorded_families_labels_and_times() {
-    let bed = bed("cadvisor").await;
-    let page: String = bed.handle.container_metrics().await.collect();
+    let fixture = fixture("cadvisor").await;
+    let page: String = fixture.handle.container_metrics().await.collect();
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/server/answers.json");
     let golden: Value = serde_json::from_slice(&sys::fs::read(file).unwrap()).unwrap();
     let families = golden["/metrics/cadvisor"]["families"].as_object().unwrap();
@@ -223,15 +229,15 @@ async fn container_metrics_have_the_recorded_families_labels_and_times() {
     let container = "container=\"c\",id=\"/kubepods/besteffort/podu-1/";
     let line = page.lines().find(|l| l.starts_with("container_memory_rss{container=\"c\""));
     assert!(line.is_some_and(|l| l.contains(container)), "{line:?}");
-    bed.tasks.shutdown().await;
+    fixture.tasks.shutdown().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_minute_of_looks_at_the_node_is_one_call_to_the_runtime() {
-    let bed = bed("node").await;
-    let before = bed.fake.calls().len();
+    let fixture = fixture("node").await;
+    let before = fixture.fake.calls().len();
     for _ in 0..6 {
-        let summary = bed.handle.summary(StatsScope::Node).await.unwrap();
+        let summary = fixture.handle.summary(StatsScope::Node).await.unwrap();
         let memory = summary.node.memory.as_ref().unwrap();
         assert_eq!(memory.working_set_bytes, Some(600));
         let pods = summary.node.system_containers.iter().find(|c| c.name == "pods").unwrap();
@@ -240,15 +246,15 @@ async fn a_minute_of_looks_at_the_node_is_one_call_to_the_runtime() {
         assert!(summary.node.rlimit.is_some() && summary.pods.is_empty());
         tokio::time::advance(Duration::from_secs(10)).await;
     }
-    let calls: Vec<Call> = bed.fake.calls().iter().skip(before).map(|c| c.call).collect();
+    let calls: Vec<Call> = fixture.fake.calls().iter().skip(before).map(|c| c.call).collect();
     assert_eq!(calls, [Call::ImageFsInfo]);
-    bed.tasks.shutdown().await;
+    fixture.tasks.shutdown().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_runtime_is_believed_where_it_is_to_be_asked() {
-    let bed = bed_with("strict", true).await;
-    let summary = bed.handle.summary(StatsScope::All).await.unwrap();
+    let fixture = fixture_with("strict", true).await;
+    let summary = fixture.handle.summary(StatsScope::All).await.unwrap();
     let [pod] = summary.pods.as_slice() else { panic!("{:?}", summary.pods) };
     let working_set = |memory: &Option<api::stats::MemoryStats>| {
         memory.as_ref().and_then(|memory| memory.working_set_bytes)
@@ -259,24 +265,37 @@ async fn the_runtime_is_believed_where_it_is_to_be_asked() {
     assert_eq!(pod.containers[0].cpu.as_ref().unwrap().usage_nano_cores, Some(10_000_000));
     assert!(pod.swap.is_none() && pod.network.is_none() && pod.process_stats.is_none());
     assert!(pod.ephemeral_storage.is_some() && pod.containers[0].logs.is_some());
-    let few = bed.handle.summary(StatsScope::CpuAndMemory).await.unwrap();
+    let few = fixture.handle.summary(StatsScope::CpuAndMemory).await.unwrap();
     let memory = few.pods[0].containers[0].memory.as_ref().unwrap();
     assert_eq!(memory.available_bytes, Some(0), "what is not told is zero");
     assert_eq!(few.pods[0].swap.as_ref().unwrap().swap_usage_bytes, Some(0), "summed up");
-    let page: String = bed.handle.container_metrics().await.collect();
+    let page: String = fixture.handle.container_metrics().await.collect();
     assert!(page.contains("\nmachine_memory_bytes{"), "{page}");
     assert!(!page.contains("container_") && !page.contains("cadvisor_version_info"), "{page}");
-    bed.tasks.shutdown().await;
+    fixture.tasks.shutdown().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_runtime_that_tells_nothing_of_pods_is_asked_as_before() {
-    let bed = bed_with("unimplemented", true).await;
+    let fixture = fixture_with("unimplemented", true).await;
     for call in [Call::ListPodSandboxStats, Call::StreamPodSandboxStats] {
-        bed.fake.inject(Fault::on(call).fail(cri::Code::Unimplemented, "no").always());
+        fixture.fake.inject(Fault::on(call).fail(cri::Code::Unimplemented, "no").always());
     }
-    let summary = bed.handle.summary(StatsScope::All).await.unwrap();
+    let summary = fixture.handle.summary(StatsScope::All).await.unwrap();
     let memory = summary.pods[0].containers[0].memory.as_ref().unwrap();
     assert_eq!(memory.working_set_bytes, Some(800), "the cgroup's");
-    bed.tasks.shutdown().await;
+    fixture.tasks.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn container_storage_counts_logs_and_the_hosts_file() {
+    let fixture = fixture("hosts").await;
+    let megabyte = "x".repeat(1 << 20);
+    write(&fixture.root.join("kubelet/pods/u-1/etc-hosts"), &megabyte);
+    write(&fixture.root.join("logs/default_web_u-1/c/0.log"), &megabyte);
+    let summary = fixture.handle.summary(StatsScope::All).await.unwrap();
+    let ours = serde_json::to_value(&*summary).unwrap();
+    let used = ours["pods"][0]["ephemeral-storage"]["usedBytes"].as_u64().unwrap();
+    assert!(used >= 2 << 20, "{used} bytes");
+    fixture.tasks.shutdown().await;
 }

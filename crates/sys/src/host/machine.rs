@@ -58,7 +58,7 @@ pub fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// The kernel's release, `Unknown` if it does not say.
+/// The kernel's release; `Unknown` if it is not reported.
 pub fn uname_release() -> String {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     if release.is_empty() { "Unknown".into() } else { release }
@@ -69,19 +69,19 @@ pub fn os_image(etc: &Path) -> String {
     let text = fs::read_to_string(etc.join("os-release"))
         .or_else(|_| fs::read_to_string(etc.join("../usr/lib/os-release")));
     let Ok(text) = text else { return "Unknown".into() };
-    // As upstream's expression finds it: the first anywhere, up to the end of its line.
+    // As upstream's regular expression: the first match anywhere, up to the end of its line.
     let name = text.split_once("PRETTY_NAME=").and_then(|(_, rest)| rest.split('\n').next());
     name.map_or("Linux", |name| name.trim_matches('"')).to_owned()
 }
 
-/// When the machine was started, from its uptime.
+/// When the machine was booted, from its uptime.
 pub fn boot_time(proc: &Path, now: jiff::Timestamp) -> Option<jiff::Timestamp> {
     let text = fs::read_to_string(proc.join("uptime")).ok()?;
     let seconds: f64 = text.split_whitespace().next()?.parse().ok()?;
     now.checked_sub(jiff::SignedDuration::try_from_secs_f64(seconds).ok()?).ok()
 }
 
-/// How long all processors together have idled since the start.
+/// The idle time of all processors together since boot.
 pub fn idle_time(proc: &Path) -> Option<Duration> {
     let text = fs::read_to_string(proc.join("uptime")).ok()?;
     let seconds: f64 = text.split_whitespace().nth(1)?.parse().ok()?;
@@ -115,7 +115,7 @@ fn cores(proc: &Path, sys: &Path) -> Result<u64, FsError> {
     Ok(u64::try_from(count).unwrap_or_default())
 }
 
-/// How many numbers a list like `0-3,8` names.
+/// The number of elements in a list like `0-3,8`.
 fn count_list(list: &str) -> Option<u64> {
     let mut count = 0_u64;
     for range in list.split(',') {

@@ -13,24 +13,26 @@ use tokio::time::Instant;
 use units::cri_log::{LineFilter, LineOptions, Moment, Streams, UnsupportedFormat, Wanted};
 use units::errno::go_text;
 
-/// How often a log that is followed is looked at when nothing announces a change.
+/// How often a followed log is polled when inotify reports no change.
 const POLL: Duration = Duration::from_secs(1);
-/// How long a file that was replaced is still read: the runtime makes the new one first, and then
-/// writes what it had taken for the old one.
+/// How long a replaced file is still read: the runtime creates the new one first, and then writes
+/// lines that it had queued for the old one.
 const HANDOVER: Duration = Duration::from_millis(200);
-/// About how much is read in one go.
+/// Approximately how much is read at once.
 const PIECE: usize = 256 * 1024;
 const TAIL_BLOCK: u64 = 64 * 1024;
+/// How much of a line is buffered. By default runtimes write lines of at most 16 KiB.
+const LONGEST_LINE: usize = 1 << 20;
 
-/// Why a log cannot be read. Users see the text.
+/// Why a log cannot be read. The texts are shown to users.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// A part of the path is not there.
+    /// A component of the path does not exist.
     #[error("failed to try resolving symlinks in path {path:?}: {}", go_text(source))]
     Resolve {
-        /// The path asked for.
+        /// The requested path.
         path: PathBuf,
-        /// What the kernel said, with the part it was said about.
+        /// The kernel's error, with the component it is about.
         source: io::Error,
     },
     /// The file cannot be opened.
@@ -38,7 +40,7 @@ pub enum LogError {
     Open {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The file cannot be read.
@@ -46,13 +48,13 @@ pub enum LogError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The content is no container log.
+    /// The content is not in a container log format.
     #[error(transparent)]
     Format(#[from] UnsupportedFormat),
-    /// Nobody knows whether the container still runs.
+    /// It is not known whether the container still runs.
     #[error("{0}")]
     State(String),
     /// The blocking pool is gone.
@@ -60,16 +62,16 @@ pub enum LogError {
     Blocking(#[from] blocking::BlockingError),
 }
 
-/// What of a log is wanted.
+/// Which part of a log to read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LogQuery {
     /// Only this many lines from the end.
     pub tail_lines: Option<u64>,
     /// At most this many bytes.
     pub limit_bytes: Option<u64>,
-    /// Only lines from this moment on.
+    /// Only lines from this time on.
     pub since: Option<Moment>,
-    /// Go on as the log grows, until the container ends.
+    /// Continue as the log grows, until the container ends.
     pub follow: bool,
     /// Each line begins with its time.
     pub timestamps: bool,
@@ -77,8 +79,8 @@ pub struct LogQuery {
     pub streams: Streams,
 }
 
-/// Reads a log into `sink`, piece by piece. With `follow`, `alive` is asked about once a second
-/// whether the container still runs. Ends well when the receiver is dropped.
+/// Reads a log into `sink`, in pieces. With `follow`, `alive` is called about once a second to
+/// learn whether the container still runs. Returns without an error when the receiver is dropped.
 pub async fn read_log<A, F>(
     path: &Path,
     query: LogQuery,
@@ -90,12 +92,14 @@ where
     F: Future<Output = Result<bool, String>>,
 {
     let wanted = path.to_owned();
-    let mut reader = blocking::run(move || Reader::open(&wanted, query)).await??;
+    let mut reader =
+        blocking::run_for(blocking::Purpose::Callers, move || Reader::open(&wanted, query))
+            .await??;
     let mut watch = None;
     let mut last_look = false;
     let mut asked: Option<Instant> = None;
     loop {
-        let (returned, step) = blocking::run(move || {
+        let (returned, step) = blocking::run_for(blocking::Purpose::Callers, move || {
             let step = reader.step();
             (reader, step)
         })
@@ -118,7 +122,7 @@ where
             End::OfFile => {}
         }
         if watch.is_none() {
-            // Armed before the next look, so that nothing written meanwhile is missed.
+            // Set up before the next read, so that nothing written meanwhile is missed.
             watch = Some(reader.path.parent().and_then(|folder| FolderWatch::new(folder).ok()));
             continue;
         }
@@ -142,7 +146,7 @@ async fn changed(watch: Option<&mut FolderWatch>) {
         None => false,
     };
     if !armed {
-        // No watch, or its folder is gone: the timer wakes us.
+        // No watch, or its directory is gone: the timer wakes us.
         std::future::pending::<()>().await;
     }
 }
@@ -154,7 +158,9 @@ struct Reader {
     follow: bool,
     /// A line whose end was not written yet.
     line: Vec<u8>,
-    /// The file to go on with once the current one is read to its end, and when it was found.
+    /// The beginning of the line was already sent, because it is too long to be buffered.
+    inside: bool,
+    /// The file to continue with once the current one is read to its end, and when it was found.
     next: Option<(File, Instant)>,
 }
 
@@ -167,7 +173,7 @@ struct Step {
 enum End {
     More,
     OfFile,
-    /// There is a new file, but the old one may still get lines.
+    /// There is a new file, but lines may still be written to the old one.
     Handover,
     Limit,
 }
@@ -189,7 +195,8 @@ impl Reader {
             streams: query.streams,
         });
         let file = BufReader::with_capacity(PIECE, file);
-        Ok(Self { path, file, filter, follow: query.follow, line: Vec::new(), next: None })
+        let (line, follow) = (Vec::new(), query.follow);
+        Ok(Self { path, file, filter, follow, line, inside: false, next: None })
     }
 
     /// Reads until a piece is full, the file ends, or a limit is reached.
@@ -200,15 +207,29 @@ impl Reader {
         }
         let mut taken = 0;
         while taken < PIECE {
-            let read = self.file.read_until(b'\n', &mut self.line);
+            let room = LONGEST_LINE.saturating_sub(self.line.len()) as u64;
+            let read = self.file.by_ref().take(room).read_until(b'\n', &mut self.line);
             taken += read.map_err(|source| LogError::Read { path: self.path.clone(), source })?;
+            if !self.line.ends_with(b"\n") && self.line.len() >= LONGEST_LINE {
+                let wanted = if self.inside {
+                    self.filter.line(&self.line, &mut out)?
+                } else {
+                    self.filter.begin(&self.line, &mut out)?
+                };
+                self.inside = true;
+                self.line.clear();
+                match wanted {
+                    Wanted::More => continue,
+                    Wanted::Done => return Ok(Step { out, end: End::Limit }),
+                }
+            }
             if !self.line.ends_with(b"\n") {
                 if let Some((next, found)) = self.next.take() {
                     if found.elapsed() < HANDOVER {
                         self.next = Some((next, found));
                         return Ok(Step { out, end: End::Handover });
                     }
-                    // The old file was read to its end after nobody writes to it any more.
+                    // The old file was read to its end after the handover time.
                     let wanted = self.take_line(&mut out)?;
                     self.file = BufReader::with_capacity(PIECE, next);
                     match wanted {
@@ -239,11 +260,12 @@ impl Reader {
             return Ok(Wanted::More);
         }
         let wanted = self.filter.line(&self.line, out)?;
+        self.inside = false;
         self.line.clear();
         Ok(wanted)
     }
 
-    /// Whether another file has our path now. A file that was cut is read from its start.
+    /// Whether another file has the path now. A truncated file is read from its start.
     fn rotated(&mut self) -> bool {
         let Ok(named) = std::fs::metadata(&self.path) else { return false };
         let Ok(ours) = self.file.get_ref().metadata() else { return false };
@@ -262,7 +284,7 @@ fn open(path: &Path) -> Result<File, LogError> {
     File::open(path).map_err(|source| LogError::Open { path: path.to_owned(), source })
 }
 
-/// The path without links; the error names the part that is missing.
+/// The path with symlinks resolved; the error names the missing component.
 fn resolve(path: &Path) -> Result<PathBuf, LogError> {
     std::fs::canonicalize(path).map_err(|source| {
         let missing = path.ancestors().filter(|p| p.symlink_metadata().is_err()).last();

@@ -24,32 +24,32 @@ pub fn size(log: &Path) -> Result<Option<u64>, FsError> {
     }
 }
 
-/// Makes room for one more rotated file: removes remains of earlier work and the oldest files, and
-/// compresses those that are left.
+/// Makes room for one more rotated file: removes leftovers of interrupted rotations and the oldest
+/// files, and compresses the rest.
 pub fn prepare(log: &Path, max_files: usize) -> Result<(), FsError> {
     let all = parts(log, ".")?;
     let names: BTreeSet<&PathBuf> = all.iter().collect();
-    let mut kept = Vec::new();
+    let mut remaining = Vec::new();
     for path in &all {
         let compressed = with_suffix(path, GZIP);
         if has_suffix(path, TEMPORARY) || names.contains(&compressed) {
             fs::remove_file(path)?;
         } else {
-            kept.push(path);
+            remaining.push(path);
         }
     }
-    // The current file and the one about to be rotated are not among them.
-    let excess = kept.len().saturating_sub(max_files.saturating_sub(2));
-    for path in kept.drain(..excess) {
+    // Neither the current file nor the one about to be rotated is counted here.
+    let excess = remaining.len().saturating_sub(max_files.saturating_sub(2));
+    for path in remaining.drain(..excess) {
         fs::remove_file(path)?;
     }
-    for path in kept.into_iter().filter(|p| !has_suffix(p, GZIP)) {
+    for path in remaining.into_iter().filter(|p| !has_suffix(p, GZIP)) {
         compress(path)?;
     }
     Ok(())
 }
 
-/// Gives the log its rotated name; `None` when a file of that name exists already.
+/// Renames the log to its rotated name; `None` when a file of that name already exists.
 pub fn rename_rotated(log: &Path, stamp: &str) -> Result<Option<PathBuf>, FsError> {
     let rotated = with_suffix(log, &format!(".{stamp}"));
     if fs::try_exists(&rotated)? {
@@ -69,7 +69,7 @@ pub fn remove_all(log: &Path) -> Result<(), FsError> {
     parts(log, "")?.iter().try_for_each(fs::remove_file)
 }
 
-/// Files beside the log whose names begin with its name and `separator`, in order of their names.
+/// Files next to the log whose names begin with its name and `separator`, in order of their names.
 fn parts(log: &Path, separator: &str) -> Result<Vec<PathBuf>, FsError> {
     let (Some(folder), Some(name)) = (log.parent(), log.file_name()) else { return Ok(vec![]) };
     let prefix = format!("{}{separator}", name.to_string_lossy());

@@ -1,13 +1,13 @@
 //! Usage of one cgroup, version 1 or 2 (cadvisor: `libcontainer.Handler.GetStats`).
 
+mod cached_fd;
 mod held;
-mod kept;
 mod parse;
 mod v1;
 mod v2;
 
+pub(super) use cached_fd::cached_numbers;
 pub use held::{HeldCgroup, Hold, Look, Pulse};
-pub(super) use kept::kept_numbers;
 
 use crate::cgroup::Cgroups;
 use std::collections::BTreeMap;
@@ -15,11 +15,11 @@ use std::collections::BTreeMap;
 /// CPU time and settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CpuUsage {
-    /// Time used since the cgroup was made, in nanoseconds.
+    /// CPU time used since the cgroup was created, in nanoseconds.
     pub total_ns: u64,
-    /// Of it in user space.
+    /// Of which in user space.
     pub user_ns: u64,
-    /// Of it in the kernel.
+    /// Of which in the kernel.
     pub system_ns: u64,
     /// CFS periods that passed.
     pub periods: u64,
@@ -27,9 +27,9 @@ pub struct CpuUsage {
     pub throttled_periods: u64,
     /// Time throttled, in nanoseconds.
     pub throttled_ns: u64,
-    /// Periods in which it used saved-up time.
+    /// Periods in which it used burst time.
     pub burst_periods: u64,
-    /// Saved-up time used, in nanoseconds.
+    /// Burst time used, in nanoseconds.
     pub burst_ns: u64,
     /// Shares on the version 1 scale.
     pub shares: Option<u64>,
@@ -40,6 +40,7 @@ pub struct CpuUsage {
 }
 
 /// Memory in bytes.
+/// Many fields: one for each number of the kernel's that somebody shows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MemoryUsage {
     /// All memory charged.
@@ -72,7 +73,7 @@ pub struct MemoryUsage {
     pub limit: Option<u64>,
     /// Swap limit; absent if there is none.
     pub swap_limit: Option<u64>,
-    /// Protected amount.
+    /// Memory reservation (`memory.min`, version 1 soft limit).
     pub reservation: Option<u64>,
 }
 
@@ -120,10 +121,10 @@ pub struct PressureSet {
     pub io: Pressure,
 }
 
-/// Everything about one cgroup at one moment.
+/// The usage of one cgroup at one point in time.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CgroupUsage {
-    /// When it was made, seconds since the epoch.
+    /// When it was created, seconds since the epoch.
     pub created: i64,
     /// CPU.
     pub cpu: CpuUsage,
@@ -135,19 +136,30 @@ pub struct CgroupUsage {
     pub pressure: PressureSet,
     /// Processes in this cgroup itself.
     pub processes: u64,
-    /// Their ids, one a line.
+    /// Their ids, one per line.
     pub procs: String,
-    /// Processes that the kernel killed for want of memory.
+    /// Processes killed by the OOM killer.
     pub oom_kills: u64,
-    /// Threads below it.
+    /// Threads in it and below.
     pub threads: u64,
     /// Thread limit; absent if there is none.
     pub threads_max: Option<u64>,
 }
 
-/// Reads a cgroup once, all of it; `None` if it is not there.
+/// Reads a cgroup completely, once; `None` if it does not exist.
 pub fn cgroup_usage(host: &Cgroups, path: &str) -> Option<CgroupUsage> {
     HeldCgroup::open(host, path, Hold::Folders)?.read(Look::default(), &mut Vec::new())
+}
+
+/// Parses a text in every format that a cgroup file can have.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn read_any_form(text: &str) {
+    let _sum = parse::pairs(text).fold(0, |sum: u64, (_, value)| sum.wrapping_add(value));
+    parse::numbers(text, ["usage_usec", "user_usec"]);
+    parse::pair(text, "anon");
+    parse::io_stat(text);
+    parse::pressure(text);
+    let _lines = text.lines().filter_map(parse::blkio_line).count();
 }
 
 #[cfg(test)]
@@ -195,6 +207,11 @@ mod tests {
         assert_eq!(usage.pressure.memory.some.total_us, 99);
         assert_eq!((usage.processes, usage.threads, usage.threads_max), (2, 3, None));
         assert_eq!(cgroup_usage(&host, "/absent"), None);
+        // The real root has no memory counters of its own, the root inside a container has.
+        files(&root, &[("memory.stat", "anon 300\nfile 500\n"), ("cgroup.procs", "")]);
+        assert_eq!(cgroup_usage(&host, "/").unwrap().memory.usage, 800);
+        files(&root, &[("memory.current", "1234\n")]);
+        assert_eq!(cgroup_usage(&host, "/").unwrap().memory.usage, 1234);
         std::fs::remove_dir_all(&root).unwrap();
     }
 
@@ -351,7 +368,7 @@ mod tests {
         let before = held.links();
         assert_eq!(held.children(), ["a"]);
         files(&root, &[("p/b/cgroup.procs", "3\n")]);
-        // Not every filesystem counts folders, but those of cgroups and of temporary files do.
+        // Not every filesystem counts subdirectories as links, but cgroup and tmpfs do.
         assert!(held.links() > before || before == Some(1), "{before:?}");
         std::fs::remove_dir_all(&root).unwrap();
     }

@@ -1,22 +1,24 @@
-//! Filesystem and folder usage without starting `du`.
+//! Filesystem and directory usage without starting `du`.
 
+use crate::descent::{Descent, Mounts, each_entry};
 use crate::fs::FsError;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, StatVfs};
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-/// Numbers of the filesystem that a path is on.
+/// Capacity and usage of the filesystem that a path is on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FsUsage {
-    /// Bytes in all.
+    /// Total bytes.
     pub capacity: u64,
-    /// Bytes that an unprivileged process can still use.
+    /// Bytes available to unprivileged processes.
     pub available: u64,
     /// Bytes in use.
     pub used: u64,
-    /// Inodes in all.
+    /// Total inodes.
     pub inodes: u64,
     /// Free inodes.
     pub inodes_free: u64,
@@ -24,7 +26,7 @@ pub struct FsUsage {
     pub inodes_used: u64,
 }
 
-/// What a folder holds.
+/// The usage of a directory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FolderUsage {
     /// Bytes on disk, each inode once.
@@ -33,7 +35,7 @@ pub struct FolderUsage {
     pub inodes: u64,
 }
 
-/// Asks the filesystem.
+/// Reads the filesystem's capacity and usage.
 pub fn fs_usage(path: &Path) -> Result<FsUsage, FsError> {
     let stat: StatVfs = rustix::fs::statvfs(path).map_err(|e| FsError {
         operation: "stat filesystem of",
@@ -60,8 +62,8 @@ pub fn device(path: &Path) -> Result<u64, FsError> {
     Ok(stat.st_dev)
 }
 
-/// Walks a folder (or takes a single file), staying on its filesystem, following no link. What
-/// vanishes meanwhile is not counted.
+/// Walks a directory (or takes a single file), staying on its filesystem, following no symlink.
+/// Entries that vanish meanwhile are not counted.
 pub fn folder_usage(path: &Path) -> Result<FolderUsage, FsError> {
     let open = || -> rustix::io::Result<FolderUsage> {
         let stat = rustix::fs::statat(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -70,15 +72,15 @@ pub fn folder_usage(path: &Path) -> Result<FolderUsage, FsError> {
         walk.count(&stat);
         if FileType::from_raw_mode(stat.st_mode).is_dir() {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            walk.folder(rustix::fs::open(path, flags, Mode::empty())?, 0);
+            walk.folder(rustix::fs::open(path, flags, Mode::empty())?);
         }
         Ok(walk.sum)
     };
     open().map_err(|e| FsError { operation: "measure", path: path.to_owned(), source: e.into() })
 }
 
-/// What the files directly in a folder take, each name for itself; nothing of the folder and those below
-/// (kubelet: `fileMetricsByDir`).
+/// The usage of the files directly in a directory, each name separately, without the directory and
+/// its subdirectories (kubelet: `fileMetricsByDir`).
 pub fn files_usage(path: &Path) -> Result<FolderUsage, FsError> {
     let open = || -> rustix::io::Result<FolderUsage> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -111,10 +113,6 @@ impl FolderUsage {
     }
 }
 
-/// Folders below this depth are not entered: no honest tree is so deep, and each level holds a
-/// descriptor.
-const MAX_DEPTH: usize = 256;
-
 struct Walk {
     device: u64,
     seen: HashSet<u64>,
@@ -132,28 +130,42 @@ impl Walk {
         self.sum.add(stat);
     }
 
-    fn folder(&mut self, folder: OwnedFd, depth: usize) {
-        let Ok(entries) = rustix::fs::Dir::read_from(&folder) else { return };
-        for entry in entries.flatten() {
-            let name = entry.file_name();
-            if name.to_bytes() == b"." || name.to_bytes() == b".." {
-                continue;
-            }
-            let Ok(stat) = rustix::fs::statat(folder.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW)
-            else {
-                continue;
-            };
-            if stat.st_dev != self.device {
-                continue;
-            }
-            self.count(&stat);
-            if FileType::from_raw_mode(stat.st_mode).is_dir() && depth < MAX_DEPTH {
-                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                if let Ok(child) = rustix::fs::openat(folder.as_fd(), name, flags, Mode::empty()) {
-                    self.folder(child, depth + 1);
+    /// Counts everything below a directory, at any depth; entries that cannot be read or vanish are
+    /// not counted.
+    fn folder(&mut self, folder: OwnedFd) {
+        let mut at = Descent::new(folder, Mounts::Enter);
+        let mut levels = vec![self.level(at.here())];
+        while let Some(level) = levels.last_mut() {
+            match level.pop() {
+                Some(name) if at.down(&name).is_ok() => levels.push(self.level(at.here())),
+                Some(_) => {}
+                None => {
+                    levels.pop();
+                    if at.up().is_err() {
+                        return;
+                    }
                 }
             }
         }
+    }
+
+    /// Counts the entries of one directory; returns its subdirectories.
+    fn level(&mut self, folder: impl AsFd) -> Vec<OsString> {
+        let folder = folder.as_fd();
+        let mut folders = Vec::new();
+        let listed = each_entry(folder, |name, _| {
+            let stat = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW);
+            if let Some(stat) = stat.ok().filter(|stat| stat.st_dev == self.device) {
+                self.count(&stat);
+                if FileType::from_raw_mode(stat.st_mode).is_dir() {
+                    folders.push(name.to_owned());
+                }
+            }
+            Ok(true)
+        });
+        // Entries listed before an error count.
+        drop(listed);
+        folders
     }
 }
 
@@ -179,6 +191,27 @@ mod tests {
         assert_eq!(files.bytes, folder_usage(&dir.join("b")).unwrap().bytes);
         std::fs::remove_dir_all(&dir).unwrap();
         assert!(folder_usage(&dir).is_err() && files_usage(&dir).is_err());
+    }
+
+    #[test]
+    fn nothing_is_too_deep_to_be_counted() {
+        use crate::removal::{Contents, remove_tree};
+        use crate::rooted_dir::Dir;
+        let top = std::env::temp_dir().join(format!("rubelet-deep-du-{}", std::process::id()));
+        std::fs::create_dir_all(&top).unwrap();
+        let mut dir = Dir::open(&top).unwrap();
+        // Far deeper than the longest path, with side branches all the way.
+        for _ in 0..2000 {
+            dir.make_dir("side", 0o755).unwrap();
+            dir.create_file(Path::new("file"), &[1; 5000], 0o644).unwrap();
+            dir.make_dir("deeper", 0o755).unwrap();
+            dir = dir.dir("deeper").unwrap();
+        }
+        drop(dir);
+        let usage = folder_usage(&top).unwrap();
+        assert_eq!(usage.inodes, 1 + 3 * 2000);
+        assert!(usage.bytes >= 2000 * 5000, "{}", usage.bytes);
+        remove_tree(Path::new("/proc"), &top, Contents::Everything).unwrap();
     }
 
     #[test]

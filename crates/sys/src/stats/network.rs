@@ -1,6 +1,6 @@
 //! Network counters of one network namespace, from `/proc/<pid>/net/dev`.
 
-use super::whole::whole;
+use super::read_all::read_all;
 use crate::fs::FsError;
 use rustix::fs::{Mode, OFlags};
 use std::path::Path;
@@ -34,7 +34,7 @@ pub fn network_usage(proc_root: &Path, pid: &str) -> Result<Vec<InterfaceUsage>,
     let path = proc_root.join(pid).join("net/dev");
     let read = || -> rustix::io::Result<Vec<InterfaceUsage>> {
         let open = rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        whole(&mut Vec::new(), &open).map(parse_net_dev)
+        read_all(&mut Vec::new(), &open).map(parse_net_dev)
     };
     let read = read();
     read.map_err(|source| FsError { operation: "read", path, source: source.into() })

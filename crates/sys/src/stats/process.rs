@@ -1,6 +1,6 @@
-//! What a process has open, from `/proc/<pid>`.
+//! Open files of a process, from `/proc/<pid>`.
 
-use super::cgroup::kept_numbers;
+use super::cgroup::cached_numbers;
 use rustix::fs::{Mode, OFlags, RawDir};
 use std::mem::MaybeUninit;
 use std::path::Path;
@@ -10,11 +10,11 @@ use std::path::Path;
 pub struct OpenFiles {
     /// All of them.
     pub descriptors: u64,
-    /// Of them sockets.
+    /// Sockets among them.
     pub sockets: u64,
 }
 
-/// Counts what `pid` has open; nothing if it has ended.
+/// Counts the open files of `pid`; zero if it has ended.
 pub fn open_files(proc_root: &Path, pid: &str) -> OpenFiles {
     const SOCKET: &[u8] = b"socket";
     let mut open = OpenFiles::default();
@@ -29,7 +29,7 @@ pub fn open_files(proc_root: &Path, pid: &str) -> OpenFiles {
             continue;
         }
         open.descriptors += 1;
-        // Room for the kind alone: the kernel cuts off the rest.
+        // Space for the type only: the kernel truncates the rest.
         let mut target = [const { MaybeUninit::uninit() }; SOCKET.len()];
         let link = rustix::fs::readlinkat_raw(&folder, name, &mut target);
         if link.is_ok_and(|(text, _)| text == SOCKET) {
@@ -39,23 +39,24 @@ pub fn open_files(proc_root: &Path, pid: &str) -> OpenFiles {
     open
 }
 
-/// Counts what this process has open, of which it knows that it is so many: by their numbers, without names, and
-/// without asking for those of cgroups. (It holds thousands while somebody asks for statistics, and to ask what each
-/// is takes longer than most of the rest of a look.)
+/// Counts the open files of this process, given their number: by descriptor number, without names,
+/// and skipping cached cgroup files. (There are thousands of those while stats are requested, and a
+/// stat of each takes longer than most of the rest.)
 pub fn own_open_files(descriptors: u64) -> OpenFiles {
-    let kept = kept_numbers();
+    let cached = cached_numbers();
     let mut open = OpenFiles::default();
     for number in 0..libc::c_int::MAX {
         if open.descriptors >= descriptors || u64::try_from(number).is_ok_and(|n| n >= MOST) {
             break;
         }
-        if usize::try_from(number).ok().and_then(|at| kept.get(at)).is_some_and(|kept| *kept) {
+        if usize::try_from(number).ok().and_then(|at| cached.get(at)).is_some_and(|cached| *cached)
+        {
             open.descriptors += 1;
             continue;
         }
         let mut stat = MaybeUninit::<libc::stat>::uninit();
         #[expect(unsafe_code, reason = "a number of which it is not known whether it is open")]
-        // SAFETY: fstat only reads, whatever the number is, and fills the room when it returns 0.
+        // SAFETY: fstat only reads, whatever the number is, and fills the buffer when it returns 0.
         let stat = unsafe {
             if libc::fstat(number, stat.as_mut_ptr()) != 0 {
                 continue;
@@ -70,12 +71,12 @@ pub fn own_open_files(descriptors: u64) -> OpenFiles {
     open
 }
 
-/// Numbers that are looked at by [`own_open_files`]: the kernel gives out the lowest that is free, so that those in use
-/// lie close together.
+/// The highest number that [`own_open_files`] tries: the kernel assigns the lowest free one, so the
+/// numbers in use are close together.
 const MOST: u64 = 1 << 20;
 
-/// How many descriptors `pid` has, where the kernel says so without a list (from 6.2 on); 0 if it has none,
-/// has ended or the kernel does not say.
+/// The number of descriptors of `pid`, where the kernel reports it without a listing (since 6.2); 0
+/// if it has none, has ended or the kernel does not report it.
 pub fn descriptors(proc_root: &Path, pid: &str) -> u64 {
     let folder = proc_root.join(pid).join("fd");
     let stat = rustix::fs::stat(&folder);
@@ -84,7 +85,8 @@ pub fn descriptors(proc_root: &Path, pid: &str) -> u64 {
 
 /// The soft limit of open files of `pid`; -1 is unlimited.
 pub fn soft_open_files(proc_root: &Path, pid: &str) -> Option<f64> {
-    // A call takes a twentieth of the time that the file takes, but knows only one machine.
+    // The system call takes a twentieth of the time of the file, but only works for the real
+    // `/proc`.
     if proc_root == Path::new("/proc")
         && let Some(limit) = pid.parse().ok().and_then(limit_of)
     {
@@ -94,11 +96,12 @@ pub fn soft_open_files(proc_root: &Path, pid: &str) -> Option<f64> {
     soft_limit(&text)
 }
 
-/// The same asked of the kernel; `None` if it does not tell.
+/// The same by system call; `None` if it fails.
 fn limit_of(pid: libc::pid_t) -> Option<f64> {
     let mut limit = MaybeUninit::<libc::rlimit>::uninit();
     #[expect(unsafe_code, reason = "there is no safe interface to another process's limits")]
-    // SAFETY: without a new limit nothing is changed, and the room is filled when the call returns 0.
+    // SAFETY: without a new limit nothing is changed, and the buffer is filled when the call
+    // returns 0.
     let limit = unsafe {
         let none = std::ptr::null();
         if libc::prlimit(pid, libc::RLIMIT_NOFILE, none, limit.as_mut_ptr()) != 0 {
@@ -107,7 +110,7 @@ fn limit_of(pid: libc::pid_t) -> Option<f64> {
         limit.assume_init()
     };
     let soft = limit.rlim_cur;
-    // The kernel has no limit beyond 2^30 (fs.nr_open), so that every number is exact.
+    // The kernel has no limit beyond 2^30 (fs.nr_open), so every number is exact.
     Some(if soft == libc::rlim_t::MAX { -1.0 } else { u32::try_from(soft).ok()?.into() })
 }
 
@@ -127,7 +130,7 @@ mod tests {
     #[test]
     fn own_sockets_are_counted_by_number() {
         let count = || own_open_files(descriptors(Path::new("/proc"), "self"));
-        // Other tests open and close things meanwhile.
+        // Other tests open and close files meanwhile.
         let all: Vec<std::os::unix::net::UnixStream> = (0..200)
             .flat_map(|_| <[_; 2]>::from(std::os::unix::net::UnixStream::pair().unwrap()))
             .collect();
@@ -161,7 +164,7 @@ mod tests {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let theirs = std::process::Stdio::from(OwnedFd::from(theirs));
         let mut child = child.arg("1000").stdin(theirs).spawn().unwrap();
-        // What else this test's process has without close-on-exec is not known here.
+        // Other descriptors of this test's process without close-on-exec are inherited too.
         let pid = child.id().to_string();
         let look = || {
             let seen = open_files(Path::new("/proc"), &pid);

@@ -7,7 +7,7 @@ use tracing::field::{Field, Visit};
 
 use crate::{Chain, go_text};
 
-/// A value with just enough type left to print it: quoted or bare.
+/// A value with just enough type information to print it: quoted or bare.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Value {
     /// Printed quoted.
@@ -38,13 +38,13 @@ impl Pairs {
     }
 }
 
-/// What an event says: its message, its own verbosity, its error, and the other pairs.
+/// The fields of an event: its message, its own verbosity, its error, and the other pairs.
 #[derive(Debug, Default)]
 pub(super) struct EventFields {
     pub(super) message: String,
     pub(super) verbosity: Option<u32>,
     pub(super) err: Option<String>,
-    /// The message is printed as it is (klog's `Infof`).
+    /// The message is printed unquoted (klog's `Infof`).
     pub(super) plain: bool,
     pub(super) pairs: Pairs,
 }

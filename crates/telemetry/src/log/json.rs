@@ -32,7 +32,8 @@ pub(super) fn format(line: &Line<'_>) -> String {
     out
 }
 
-/// The last folder and the file name; for `crates/x/src/y.rs` that is `x/y.rs`, since every crate has a `src`.
+/// The last directory and the file name; for `crates/x/src/y.rs` that is `x/y.rs`, since every
+/// crate has a `src`.
 fn short(file: &str) -> String {
     let parts: Vec<&str> = file.split('/').filter(|part| *part != "src").collect();
     match parts.as_slice() {
@@ -41,7 +42,7 @@ fn short(file: &str) -> String {
     }
 }
 
-/// Milliseconds of the epoch with what is left below as a fraction.
+/// Milliseconds since the epoch, with a fraction.
 fn milliseconds(time: jiff::Timestamp) -> f64 {
     time.as_nanosecond() as f64 / 1e6
 }

@@ -17,10 +17,10 @@ use super::sink::Sinks;
 use super::verbosity::{Filter, of_level};
 use super::{LogConfig, LogFormat, LogHandle, json, text};
 
-/// Wall time for the lines, handed in.
+/// The wall clock for the lines.
 pub type WallClock = dyn Fn() -> Timestamp + Send + Sync;
 
-/// Prints events. Usually made by [`init`](super::init); tests make their own.
+/// Prints events. Usually created by [`init`](super::init); tests create their own.
 pub struct LogLayer(Arc<Shared>);
 
 pub(super) struct Shared {
@@ -90,7 +90,7 @@ impl Severity {
     }
 }
 
-/// Everything a line is made of.
+/// The content of a line.
 pub(super) struct Line<'a> {
     pub(super) time: Timestamp,
     pub(super) zone: &'a TimeZone,

@@ -1,4 +1,4 @@
-//! Where lines go: errors to one stream, the rest to the same or another.
+//! The output streams: errors to one stream, the rest to the same or another.
 
 use std::fmt;
 use std::io::{self, BufWriter, Write};

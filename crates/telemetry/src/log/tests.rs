@@ -1,4 +1,4 @@
-//! Whole lines, from event to bytes.
+//! Complete lines, from event to bytes.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -30,7 +30,7 @@ impl Captured {
     }
 }
 
-/// Runs `body` with a layer of that configuration; gives back what was printed, without `file:line`.
+/// Runs `body` with a layer of that configuration; returns what was printed, without `file:line`.
 fn printed(config: &LogConfig, body: impl FnOnce(&LogHandle)) -> String {
     let out = Captured::default();
     run(config, Sinks::single(out.clone()), body);
@@ -192,7 +192,7 @@ fn a_split_stream_keeps_errors_apart() {
     assert_eq!(info.text().lines().count(), 2);
 }
 
-/// The calls whose lines were recorded from Go.
+/// The same calls as those whose lines were recorded from Go.
 fn recorded(with_spans: bool) {
     tracing::info!(pod = "default/web", attempt = 3, ready = true, "Pod \"synced\"");
     tracing::info!(cpu = 0.25, big = 1e6, neg = -5, "float");

@@ -1,4 +1,4 @@
-//! klog's text form of a line.
+//! klog's text format of a line.
 
 use std::fmt::Write;
 
@@ -39,7 +39,8 @@ pub(super) fn format(line: &Line<'_>) -> String {
     out
 }
 
-/// A text of one line is quoted; one with line breaks is set off, each line behind a tab.
+/// A text of one line is quoted; in one with line breaks each line is on its own, indented by a
+/// tab.
 fn write_text(out: &mut String, key: &str, text: &str) {
     let _ = write!(out, " {key}=");
     if !text.contains('\n') {

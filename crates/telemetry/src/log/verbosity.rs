@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Metadata};
 
-/// Crates of this workspace; events of all others are foreign and quieter.
+/// Crates of this workspace; events of all others are quieter.
 const OURS: [&str; 20] = [
     "units",
     "api",
@@ -80,7 +80,7 @@ pub struct ParseVModuleError {
     item: String,
 }
 
-/// The decision for one process: may an event of this place and verbosity be printed?
+/// Decides whether an event of a call site and verbosity is printed.
 #[derive(Debug)]
 pub(super) struct Filter {
     verbosity: AtomicU32,
@@ -112,7 +112,7 @@ impl Filter {
         }
         let step = if is_ours(metadata.target()) { 0 } else { FOREIGN_STEP };
         let of_file = metadata.file().and_then(|file| self.vmodule.verbosity_of(file));
-        // As with klog, a file can only be raised.
+        // As with klog, `--vmodule` can only raise the level of a file.
         v.saturating_add(step) <= of_file.unwrap_or_default().max(self.verbosity())
     }
 
@@ -126,7 +126,7 @@ impl Filter {
     }
 }
 
-/// The verbosity of an event that does not say its own.
+/// The verbosity of an event that does not set its own.
 pub(super) fn of_level(level: &Level) -> u32 {
     match *level {
         Level::TRACE => 5,
@@ -140,7 +140,7 @@ fn is_ours(target: &str) -> bool {
     OURS.contains(&name)
 }
 
-/// Shell-like matching of a whole text, as Go's `filepath.Match` without separators.
+/// Shell-like matching of a complete text, as Go's `filepath.Match` without separators.
 fn glob(pattern: &str, text: &str) -> bool {
     let pattern: Vec<char> = pattern.chars().collect();
     let text: Vec<char> = text.chars().collect();
@@ -163,7 +163,8 @@ fn glob_from(pattern: &[char], text: &[char]) -> bool {
     }
 }
 
-/// Reads a character class up to its `]`: whether it holds `c`, and what follows. None if it has no end.
+/// Parses a character class up to its `]`: whether it contains `c`, and the rest. `None` if it has
+/// no end.
 fn class(pattern: &[char], c: char) -> Option<(bool, &[char])> {
     let (negated, mut rest) = match pattern {
         ['^', rest @ ..] => (true, rest),

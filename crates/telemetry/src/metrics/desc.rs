@@ -1,6 +1,6 @@
-//! What a metric is: name, help, stability, labels, buckets.
+//! The declaration of a metric: name, help, stability, labels, buckets.
 
-/// Kubernetes' promise about a metric; shown in front of its help text.
+/// Kubernetes' stability level of a metric; printed in front of its help text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stability {
     /// `[ALPHA] `.
@@ -15,7 +15,7 @@ pub enum Stability {
     Unstated,
 }
 
-/// The kinds of metric the text format knows.
+/// The kinds of metrics in the text format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Only ever grows.
@@ -42,7 +42,7 @@ impl Kind {
     }
 }
 
-/// The declaration of one metric; a constant beside the code it counts.
+/// The declaration of one metric; a constant next to the code that updates it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Desc {
     pub(super) name: &'static str,
@@ -111,12 +111,13 @@ impl Desc {
     }
 }
 
-/// Bucket bounds `start, start·factor, …`, multiplied step by step as Go does, so that they print alike.
+/// Bucket bounds `start, start·factor, …`, multiplied step by step as in Go, so that they print the
+/// same.
 pub fn exponential_buckets(start: f64, factor: f64, count: usize) -> Vec<f64> {
     std::iter::successors(Some(start), |bound| Some(bound * factor)).take(count).collect()
 }
 
-/// Bucket bounds `start, start+width, …`, added step by step as Go does.
+/// Bucket bounds `start, start+width, …`, added step by step as in Go.
 pub fn linear_buckets(start: f64, width: f64, count: usize) -> Vec<f64> {
     std::iter::successors(Some(start), |bound| Some(bound + width)).take(count).collect()
 }

@@ -1,8 +1,8 @@
 //! The Prometheus text format, version 0.0.4, byte for byte as the Go client writes it.
 //!
-//! Families by name; samples by label values (labels themselves sorted by name), then by time; floats in
-//! Go's shortest form. A label set that appears twice in a family is printed once, since a scraper
-//! refuses the whole answer otherwise.
+//! Families by name; samples by label values (labels themselves sorted by name), then by time;
+//! floats in Go's shortest form. A label set that appears twice in a family is printed once, since
+//! a scraper would reject the whole response otherwise.
 
 use std::cmp::Ordering;
 use std::fmt::Write;
@@ -65,7 +65,7 @@ fn write_sample(out: &mut String, name: &str, sample: &Sample) {
     }
 }
 
-/// Counts are printed through a float, as Go does.
+/// Counts are printed as floats, as in Go.
 #[expect(clippy::cast_precision_loss, reason = "the format prints counts as floats")]
 fn exact(count: u64) -> f64 {
     count as f64
@@ -105,7 +105,7 @@ fn write_line(
     out.push('\n');
 }
 
-/// Adds the two lines above a declared metric's samples.
+/// Adds the two header lines above a metric's samples.
 pub fn push_header(out: &mut String, desc: &Desc, kind: Kind) {
     push_head(out, desc.name, &desc.help_text(), kind);
 }
@@ -128,7 +128,7 @@ pub fn push_label(out: &mut String, name: &str, value: &str) {
     out.push('"');
 }
 
-/// Adds text with backslash, line break and (in label values) the quote escaped.
+/// Adds text with backslashes, line breaks and (in label values) quotes escaped.
 fn push_escaped(out: &mut String, text: &str, quotes: bool) {
     if !text.contains(['\\', '\n', '"']) {
         out.push_str(text);

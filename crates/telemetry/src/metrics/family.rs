@@ -1,6 +1,6 @@
-//! Families of series and the handles that count into them.
+//! Families of series and the handles that update them.
 //!
-//! Counting is an atomic update; the family's map is locked only to find or make a series.
+//! An update is atomic; the family's map is locked only to find or create a series.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,16 +10,24 @@ use std::time::Duration;
 use super::desc::{Desc, Kind};
 use super::scrape::{SampleValue, Scrape};
 
-/// Label sets a family holds before further ones are counted under [`OTHER`].
+/// Label sets in a family before further ones are counted under [`OTHER`].
 const MAX_SERIES: usize = 5_000;
-/// The label value that stands for everything past the bound.
+/// A longer label value counts as [`OTHER`]: some are chosen by callers and plugins.
+const LONGEST_VALUE: usize = 1024;
+/// The label value for everything beyond the bound.
 const OTHER: &str = "other";
+
+/// The key of a series in the map.
+fn key(values: &[&str]) -> Vec<String> {
+    let held = |value: &&str| if value.len() > LONGEST_VALUE { OTHER } else { *value }.to_owned();
+    values.iter().map(held).collect()
+}
 
 /// One stored value of a family.
 pub(super) trait Cell: Send + Sync {
-    /// The kind of the family that holds such cells.
+    /// The kind of the family with such cells.
     const KIND: Kind;
-    /// The value now.
+    /// The current value.
     fn read(&self) -> SampleValue;
 }
 
@@ -60,7 +68,7 @@ impl<C: Cell> Series<C> {
 
     fn cell(&self, values: &[&str]) -> Arc<C> {
         debug_assert_eq!(values.len(), self.desc.labels.len(), "labels of {}", self.desc.name);
-        let key: Vec<String> = values.iter().map(|v| (*v).to_owned()).collect();
+        let key = key(values);
         if let Some(cell) = self.cells.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
             return Arc::clone(cell);
         }
@@ -71,7 +79,7 @@ impl<C: Cell> Series<C> {
     }
 
     fn remove(&self, values: &[&str]) {
-        let key: Vec<String> = values.iter().map(|v| (*v).to_owned()).collect();
+        let key = key(values);
         self.cells.write().unwrap_or_else(PoisonError::into_inner).remove(&key);
     }
 
@@ -129,7 +137,7 @@ impl Cell for GaugeCell {
 #[derive(Debug)]
 pub(super) struct HistogramCell {
     bounds: Arc<[f64]>,
-    /// One count per bound and one for what is above all of them.
+    /// One count per bound and one for values above all of them.
     counts: Vec<AtomicU64>,
     sum: AtomicF64,
 }
@@ -169,7 +177,7 @@ impl Cell for HistogramCell {
 pub struct CounterFamily(pub(super) Arc<Series<CounterCell>>);
 
 impl CounterFamily {
-    /// The counter of one label set; keep it where it is counted often.
+    /// The counter of one label set; to be held where it is updated often.
     pub fn with(&self, values: &[&str]) -> Counter {
         Counter(self.0.cell(values))
     }
@@ -179,7 +187,7 @@ impl CounterFamily {
         self.with(values).inc();
     }
 
-    /// Forgets a label set.
+    /// Removes a label set.
     pub fn remove(&self, values: &[&str]) {
         self.0.remove(values);
     }
@@ -202,7 +210,7 @@ impl Counter {
         }
     }
 
-    /// The value now.
+    /// The current value.
     pub fn get(&self) -> f64 {
         self.0.0.get()
     }
@@ -223,12 +231,12 @@ impl GaugeFamily {
         self.with(values).set(value);
     }
 
-    /// Forgets a label set.
+    /// Removes a label set.
     pub fn remove(&self, values: &[&str]) {
         self.0.remove(values);
     }
 
-    /// Forgets every label set.
+    /// Removes every label set.
     pub fn clear(&self) {
         self.0.clear();
     }
@@ -244,12 +252,12 @@ impl Gauge {
         self.0.0.set(value);
     }
 
-    /// Adds (or with a negative amount takes away).
+    /// Adds a (possibly negative) amount.
     pub fn add(&self, amount: f64) {
         self.0.0.add(amount);
     }
 
-    /// The value now.
+    /// The current value.
     pub fn get(&self) -> f64 {
         self.0.0.get()
     }
@@ -275,7 +283,7 @@ impl HistogramFamily {
         self.observe(values, elapsed.as_secs_f64());
     }
 
-    /// Forgets a label set.
+    /// Removes a label set.
     pub fn remove(&self, values: &[&str]) {
         self.0.remove(values);
     }
@@ -321,6 +329,16 @@ mod tests {
         counter.add(f64::NAN);
         counter.add(1.5);
         assert!((counter.get() - 2.5).abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn a_label_value_of_a_megabyte_is_not_kept() {
+        let series = Series::new(Desc::alpha("c", "h").labels(&["l"]), CounterCell::default);
+        let family = CounterFamily(Arc::new(series));
+        for letter in ["a", "b"] {
+            family.inc(&[&letter.repeat(1 << 20)]);
+        }
+        assert_eq!(family.with(&[OTHER]).get(), 2.0);
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! Usage of the process itself, as the Prometheus Go client's process collector reports it.
+//! Resource usage of the process itself, as the Prometheus Go client's process collector reports
+//! it.
 //!
-//! Read from `/proc/self` at each scrape. What cannot be read is left out.
+//! Read from `/proc/self` at each scrape. Values that cannot be read are left out.
 #![expect(
     clippy::disallowed_methods,
     reason = "a value that cannot be read is left out, whatever the error"
@@ -78,7 +79,7 @@ fn count(number: usize) -> f64 {
     number as f64
 }
 
-/// The wanted part of `/proc/self/stat`.
+/// The needed fields of `/proc/self/stat`.
 struct Stat {
     cpu_seconds: f64,
     start_seconds: f64,
@@ -87,7 +88,8 @@ struct Stat {
 
 impl Stat {
     fn parse(text: &str) -> Option<Self> {
-        // The name in parentheses may hold anything; fields count from the state, the third.
+        // The name in parentheses may contain anything; fields are counted from the state, the
+        // third.
         let (_, rest) = text.rsplit_once(") ")?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
@@ -109,7 +111,7 @@ fn resident_bytes(status: &str) -> Option<f64> {
     Some(kibibytes * 1024.0)
 }
 
-/// The soft limit of that name; unlimited is the largest number of 64 bits.
+/// The soft limit of that name; unlimited is the largest 64-bit number.
 fn limit(limits: &str, name: &str) -> Option<f64> {
     let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
     match line.split_whitespace().next()? {

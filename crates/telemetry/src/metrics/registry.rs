@@ -24,7 +24,7 @@ enum Source {
     Collector(Arc<Collect>),
 }
 
-/// A registry that does not keep itself alive through its own collectors.
+/// A weak reference, so that a registry is not kept alive by its own collectors.
 pub(super) struct WeakRegistry(Weak<Mutex<Vec<Source>>>);
 
 impl WeakRegistry {
@@ -50,8 +50,8 @@ impl Registry {
         Self::default()
     }
 
-    /// The counter family of that name; made on the first call. Asking again gives the same family, so that
-    /// a subsystem may be built twice (a restart in a test) on one registry.
+    /// The counter family of that name; created on the first call. Further calls return the same
+    /// family, so that a subsystem may be built twice (a restart in a test) on one registry.
     pub fn counter(&self, desc: Desc) -> CounterFamily {
         self.find(&desc, Kind::Counter, |source| match source {
             Source::Counter(_, family) => Some(family.clone()),
@@ -64,7 +64,7 @@ impl Registry {
         })
     }
 
-    /// The gauge family of that name; made on the first call.
+    /// The gauge family of that name; created on the first call.
     pub fn gauge(&self, desc: Desc) -> GaugeFamily {
         self.find(&desc, Kind::Gauge, |source| match source {
             Source::Gauge(_, family) => Some(family.clone()),
@@ -77,8 +77,8 @@ impl Registry {
         })
     }
 
-    /// The histogram family of that name; made on the first call with the given upper bounds, ascending and
-    /// without the infinite one.
+    /// The histogram family of that name; created on the first call with the given upper bounds,
+    /// ascending and without the infinite one.
     pub fn histogram(&self, desc: Desc, bounds: &[f64]) -> HistogramFamily {
         self.find(&desc, Kind::Histogram, |source| match source {
             Source::Histogram(_, family) => Some(family.clone()),
@@ -93,12 +93,12 @@ impl Registry {
         })
     }
 
-    /// Adds a function that is asked for its samples at each scrape.
+    /// Adds a function that provides samples at each scrape.
     pub fn collector(&self, collect: impl Fn(&mut Scrape) + Send + Sync + 'static) {
         self.lock().push(Source::Collector(Arc::new(collect)));
     }
 
-    /// Every sample now.
+    /// All current samples.
     pub fn gather(&self) -> Scrape {
         // Collectors run outside the lock: one may be slow or use the registry itself.
         let mut scrape = Scrape::default();
@@ -117,12 +117,13 @@ impl Registry {
         scrape
     }
 
-    /// The text an endpoint answers with; its content type is [`CONTENT_TYPE`](super::CONTENT_TYPE).
+    /// The text of an endpoint's response; its content type is
+    /// [`CONTENT_TYPE`](super::CONTENT_TYPE).
     pub fn render(&self) -> String {
         exposition::write(self.gather())
     }
 
-    /// The same with what `add` puts in: samples that had to be waited for.
+    /// The same with samples added by `add`, for those that need to be awaited.
     pub fn render_with(&self, add: impl FnOnce(&mut Scrape)) -> String {
         let mut scrape = self.gather();
         add(&mut scrape);
@@ -149,7 +150,7 @@ impl Registry {
     fn add(&self, desc: &Desc, source: Source) {
         let mut sources = self.lock();
         if sources.iter().any(|s| s.desc().is_some_and(|(known, _)| known.name == desc.name)) {
-            // Two kinds under one name cannot be printed; the first keeps it.
+            // Two kinds under one name cannot be printed; the first one is used.
             tracing::error!(metric = desc.name, "metric declared with two kinds");
             return;
         }

@@ -12,7 +12,8 @@ pub struct Scrape {
 }
 
 impl Scrape {
-    /// The text of what was collected, as [`Registry::render`](super::Registry::render) prints it.
+    /// The text of the collected samples, as [`Registry::render`](super::Registry::render) prints
+    /// it.
     pub fn render(self) -> String {
         super::exposition::write(self)
     }
@@ -26,7 +27,8 @@ impl Scrape {
         })
     }
 
-    /// The samples of a metric whose name is only known at run time (what a runtime reports itself).
+    /// The samples of a metric whose name is only known at run time (reported by the container
+    /// runtime).
     pub fn named(&mut self, name: String, help: &str, kind: Kind) -> &mut FamilySamples {
         self.families.entry(Cow::Owned(name)).or_insert_with(|| FamilySamples {
             help: help.to_owned(),
@@ -45,7 +47,7 @@ pub struct FamilySamples {
 }
 
 impl FamilySamples {
-    /// Adds a sample. The time, in milliseconds of the epoch, is printed when given.
+    /// Adds a sample. The timestamp, in milliseconds since the epoch, is printed when given.
     pub fn push(
         &mut self,
         labels: Vec<(Cow<'static, str>, String)>,
@@ -57,7 +59,7 @@ impl FamilySamples {
         self.samples.push(Sample { labels, value, timestamp_ms });
     }
 
-    /// Adds a sample with label names and values side by side.
+    /// Adds a sample with label names and values as pairs.
     pub fn push_values(
         &mut self,
         names: &[&'static str],
@@ -80,7 +82,7 @@ pub struct Sample {
     pub(super) timestamp_ms: Option<i64>,
 }
 
-/// What a sample holds.
+/// The value of a sample.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SampleValue {
     /// A counter, gauge or untyped value.

@@ -1,4 +1,4 @@
-//! Metrics every Kubernetes component has: its build, its feature gates, its metrics.
+//! Metrics of every Kubernetes component: its build, its feature gates, its metrics.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ const REGISTERED: Desc = Desc::beta(
 const HIDDEN: Desc = Desc::beta("hidden_metrics_total", "The count of hidden metrics.");
 const DISABLED: Desc = Desc::beta("disabled_metrics_total", "The count of disabled metrics.");
 
-/// What `kubernetes_build_info` says, in the order of its labels.
+/// The labels of `kubernetes_build_info`, in their order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BuildInfo {
     /// `1`.
@@ -56,7 +56,7 @@ pub struct BuildInfo {
     pub platform: String,
 }
 
-/// Says what was built.
+/// Registers `kubernetes_build_info`.
 pub fn register_build_info(registry: &Registry, build: &BuildInfo) {
     let labels = [
         build.major.as_str(),
@@ -72,7 +72,8 @@ pub fn register_build_info(registry: &Registry, build: &BuildInfo) {
     registry.gauge(BUILD).set(&labels, 1.0);
 }
 
-/// Says which feature gates are on: name, stage (`ALPHA`, `BETA`, `DEPRECATED`, empty when general), state.
+/// Registers the state of feature gates: name, stage (`ALPHA`, `BETA`, `DEPRECATED`, empty when
+/// GA), enabled.
 pub fn register_features<'a>(
     registry: &Registry,
     features: impl IntoIterator<Item = (&'a str, &'a str, bool)>,
@@ -83,11 +84,11 @@ pub fn register_features<'a>(
     }
 }
 
-/// Stable metrics that upstream counts and does not show on the same page: two of health checks, and
-/// three of the admission library, which a kubelet is linked to and never uses.
+/// Stable metrics that upstream counts but does not expose on the same endpoint: two of health
+/// checks, and three of the admission library, which the kubelet links but never uses.
 const STABLE_ELSEWHERE: f64 = 5.0;
 
-/// Counts the metrics of a registry in itself.
+/// Registers the counts of a registry's own metrics.
 pub fn register_own_counts(registry: &Registry) {
     registry.counter(HIDDEN);
     registry.counter(DISABLED);

@@ -1,4 +1,4 @@
-//! `workqueue_*`: work that is done again and again, by the name of its queue.
+//! `workqueue_*`: repeated work, by the name of its queue.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ const RETRIES: Desc =
     Desc::beta("workqueue_retries_total", "Total number of retries handled by workqueue")
         .labels(&["name"]);
 
-/// What one queue counts. Cheap to clone.
+/// The metrics of one queue. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct WorkQueue {
     depth: Gauge,
@@ -43,7 +43,7 @@ pub struct WorkQueue {
 }
 
 impl WorkQueue {
-    /// Declares a queue; all of its series are there from now on.
+    /// Registers a queue; all of its series exist from now on.
     pub fn new(registry: &Registry, name: &str) -> Self {
         let bounds = exponential_buckets(10e-9, 10.0, 10);
         registry.gauge(UNFINISHED).with(&[name]);
@@ -57,19 +57,19 @@ impl WorkQueue {
         }
     }
 
-    /// An item waits.
+    /// An item was added.
     pub fn added(&self) {
         self.adds.inc();
         self.depth.add(1.0);
     }
 
-    /// An item is taken out after it waited so long.
+    /// An item was taken out after waiting this long.
     pub fn taken(&self, waited: Duration) {
         self.depth.add(-1.0);
         self.waited.observe_duration(waited);
     }
 
-    /// An item is done.
+    /// An item was processed.
     pub fn done(&self, worked: Duration) {
         self.worked.observe_duration(worked);
     }

@@ -50,20 +50,25 @@ pub(super) struct Query {
     pub(super) watch: bool,
     pub(super) send_initial_events: bool,
     pub(super) resource_version: u64,
+    /// No version is given: what is answered must be as of now.
+    pub(super) consistent: bool,
     /// `field=value` pairs that must hold.
     pub(super) fields: Vec<(String, String)>,
 }
 
 impl Query {
     pub(super) fn parse(text: &str) -> Self {
-        let mut query = Self::default();
+        let mut query = Self { consistent: true, ..Self::default() };
         for pair in text.split('&') {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             let value = unescaped(value);
             match key {
                 "watch" => query.watch = value == "true" || value == "1",
                 "sendInitialEvents" => query.send_initial_events = value == "true",
-                "resourceVersion" => query.resource_version = value.parse().unwrap_or_default(),
+                "resourceVersion" => {
+                    query.consistent = value.is_empty();
+                    query.resource_version = value.parse().unwrap_or_default();
+                }
                 "fieldSelector" => {
                     let pairs = value.split(',').filter_map(|p| p.split_once('='));
                     query.fields = pairs.map(|(k, v)| (k.to_owned(), v.to_owned())).collect();

@@ -5,7 +5,7 @@ use super::path::{Query, Target};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-const KINDS: [(&str, &str); 17] = [
+const KINDS: [(&str, &str); 19] = [
     ("Pod", "pods"),
     ("Node", "nodes"),
     ("Secret", "secrets"),
@@ -23,6 +23,8 @@ const KINDS: [(&str, &str); 17] = [
     ("CSIDriver", "csidrivers"),
     ("VolumeAttachment", "volumeattachments"),
     ("ClusterTrustBundle", "clustertrustbundles"),
+    ("TokenReview", "tokenreviews"),
+    ("SubjectAccessReview", "subjectaccessreviews"),
 ];
 
 /// The kind of a plural; the plural itself if it is not known.
@@ -62,6 +64,11 @@ impl Refused {
     pub(super) fn expired() -> Self {
         let message = "too old resource version".into();
         Self { code: 410, reason: "Expired", message }
+    }
+
+    pub(super) fn too_large(version: u64, known: u64) -> Self {
+        let message = format!("Timeout: Too large resource version: {version}, current: {known}");
+        Self { code: 504, reason: "Timeout", message }
     }
 
     pub(super) fn injected(code: u16) -> Self {
@@ -128,7 +135,7 @@ impl Event {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Store {
     objects: BTreeMap<Key, Value>,
     history: Vec<Event>,

@@ -56,7 +56,13 @@ impl FakeCri {
             state.containers.get(id).map(|container| container.behaviour.start_takes)
         };
         if let Some(takes) = takes.filter(|takes| !takes.is_zero()) {
-            tokio::time::sleep(takes).await;
+            // The process is made first, which then waits, and told to go on in a second step. Who goes away
+            // meanwhile has the start given up.
+            let mut given_up = GivenUp { fake: self, id, step: Step::Making };
+            tokio::time::sleep(takes / 2).await;
+            given_up.step = Step::Starting;
+            tokio::time::sleep(takes / 2).await;
+            given_up.step = Step::Done;
         }
         let started = lock(&self.inner.state).start(id, self.now_nanos());
         let container = match started {
@@ -139,6 +145,34 @@ impl FakeCri {
             command: message.cmd.clone(),
         });
         exec::run(&message, reply).await
+    }
+}
+
+/// How far a start is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Making,
+    Starting,
+    Done,
+}
+
+/// What a start leaves whose caller goes away before it is done: a container that has ended without having
+/// started, although its process may have run in the last step.
+struct GivenUp<'a> {
+    fake: &'a FakeCri,
+    id: &'a str,
+    step: Step,
+}
+
+impl Drop for GivenUp<'_> {
+    fn drop(&mut self) {
+        if self.step == Step::Done {
+            return;
+        }
+        let may_have_run = self.step == Step::Starting;
+        let now = self.fake.now_nanos();
+        lock(&self.fake.inner.state).give_up_start(self.id, may_have_run, now);
+        self.fake.changed();
     }
 }
 

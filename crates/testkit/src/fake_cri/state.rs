@@ -101,6 +101,8 @@ pub struct ContainerRecord {
     pub reason: String,
     /// More on why it ended.
     pub message: String,
+    /// Its process was begun, even if the runtime says otherwise.
+    pub ran: bool,
     /// How it behaves.
     pub behaviour: Behaviour,
     image_id: String,
@@ -323,6 +325,7 @@ impl State {
             exit_code: 0,
             reason: String::new(),
             message: String::new(),
+            ran: false,
             behaviour,
             image_name: image
                 .repo_tags
@@ -366,7 +369,27 @@ impl State {
         }
         container.state = ContainerState::ContainerRunning;
         container.started_at = now;
+        container.ran = true;
         Ok(container.clone())
+    }
+
+    /// Ends a container whose start was cancelled by its caller, in containerd's words.
+    pub(super) fn give_up_start(&mut self, id: &str, may_have_run: bool, now: i64) {
+        let made = ContainerState::ContainerCreated;
+        let Some(container) = self.containers.get_mut(id).filter(|c| c.state == made) else {
+            return;
+        };
+        container.ran = may_have_run;
+        container.state = ContainerState::ContainerExited;
+        container.finished_at = now;
+        container.exit_code = 128;
+        container.reason = "StartError".to_owned();
+        container.message = if may_have_run {
+            format!("failed to start containerd task {id:?}: context canceled")
+        } else {
+            "failed to create containerd task: failed to create shim task: context canceled"
+                .to_owned()
+        };
     }
 
     /// Ends a container that runs; gives it back as it is then.

@@ -456,3 +456,20 @@ async fn a_socket_works_like_memory_and_a_missing_one_is_named() {
     let err = client.validate().await.unwrap_err();
     assert!(err.to_string().contains("validate CRI v1 image API for endpoint"), "{err}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_error_of_a_megabyte_is_told_and_ends_no_other_call() {
+    let fake = fake();
+    let client = fake.client();
+    let (_, container) = started(&client).await;
+    // What a runtime says of a pod whose command is a megabyte of text that is no program.
+    let text = "x".repeat(1 << 20);
+    fake.inject(Fault::on(Call::StopContainer).fail(Code::Unknown, &text));
+    fake.inject(Fault::on(Call::ContainerStatus).delay(Duration::from_secs(5)));
+    let slow = client.container_status(&container, false);
+    let failing = client.stop_container(&container, 1);
+    let (slow, failed) = tokio::join!(slow, failing);
+    assert!(slow.is_ok(), "{:?}", slow.err().map(|error| error.to_string()));
+    let message = failed.unwrap_err().to_string();
+    assert!(message.ends_with(&text), "{message:.200}");
+}

@@ -117,12 +117,33 @@ impl ControlPlane {
     /// ready.
     pub fn start_api_server(&self) -> anyhow::Result<()> {
         let ports = (self.port, self.etcd_port);
-        let mut api = start_api_server(&self.slot, &self.parts, &self.options, ports)?;
+        let name = "kube-apiserver";
+        let mut api = start_api_server(&self.slot, &self.parts, &self.options, (name, ports))?;
         api.wait_ready(Duration::from_secs(90), || {
             self.kubectl(["get", "--raw", "/readyz"]).map(drop)
         })?;
         *self.api_server() = Some(api);
         Ok(())
+    }
+
+    /// Start another API server that finds etcd at this port, and wait until it is ready; it ends
+    /// when dropped. Whoever has a token here has it there.
+    pub fn another_api_server(&self, etcd_port: u16) -> anyhow::Result<(Service, u16)> {
+        let port = self.slot.free_port()?;
+        self.slot.release_ports();
+        let (name, ports) = ("kube-apiserver-2", (port, etcd_port));
+        let mut api = start_api_server(&self.slot, &self.parts, &self.options, (name, ports))?;
+        let server = format!("--server=https://127.0.0.1:{port}");
+        api.wait_ready(Duration::from_secs(90), || {
+            self.kubectl([&server, "get", "--raw", "/readyz"]).map(drop)
+        })?;
+        Ok((api, port))
+    }
+
+    /// The port of etcd on loopback.
+    #[must_use]
+    pub fn etcd_port(&self) -> u16 {
+        self.etcd_port
     }
 
     /// Kill the API server: connections break and nobody listens.
@@ -374,7 +395,7 @@ fn start_api_server(
     slot: &Slot,
     parts: &Parts,
     options: &ControlPlaneOptions,
-    (port, etcd_port): (u16, u16),
+    (name, (port, etcd_port)): (&str, (u16, u16)),
 ) -> anyhow::Result<Service> {
     let file = |name: &str| slot.path(name).display().to_string();
     let mut command = Command::new(parts.bin("kube-apiserver")?);
@@ -412,5 +433,5 @@ fn start_api_server(
         command.arg(format!("--disable-admission-plugins={list}"));
     }
     command.args(&options.api_server_args);
-    Service::start(slot, "kube-apiserver", command)
+    Service::start(slot, name, command)
 }

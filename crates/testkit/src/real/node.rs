@@ -256,7 +256,8 @@ impl TestNode {
     /// End the kubelet with SIGTERM; containers stay.
     pub fn stop_kubelet(&mut self) {
         if let Some(mut kubelet) = self.kubelet.take() {
-            kubelet.stop(Duration::from_secs(20));
+            // It may wait for calls to the runtime; service managers give it 90 s.
+            kubelet.stop(Duration::from_secs(60));
         }
     }
 

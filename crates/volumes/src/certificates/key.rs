@@ -1,8 +1,8 @@
 //! Keys of `podCertificate` sources, and the requests that prove their possession (upstream:
 //! `generateKeyAndProof`, `pemEncodeKey`).
 //!
-//! ring makes and signs with the curves it knows and signs with RSA; primes and P-521 come from
-//! elsewhere. Deliberately absent: keeping a key, which is its record's business.
+//! ring generates keys and signs for the curves it knows, and signs with RSA; RSA primes and P-521 come
+//! from other crates. Deliberately absent: storing a key, which its record does.
 
 use base64::Engine;
 use crypto_bigint::{BoxedUint, ConcatenatingMul, Lcm, NonZero, Odd, Resize};
@@ -27,10 +27,10 @@ const RSA: [u8; 13] =
 /// `ecdsa-with-SHA512`.
 const ECDSA_SHA512: [u8; 10] = [0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x04];
 const PUBLIC_EXPONENT: u64 = 65_537;
-/// Primes that agree in all but so many bits would be easy to find.
+/// Primes that differ only in this many low bits would make the key easy to factor.
 const CLOSE_BITS: u32 = 100;
 
-/// A new key as PKCS#8 in PEM, and a request that proves its possession and says nothing else.
+/// A new key as PKCS#8 in PEM, and a certificate request that proves its possession and has no other content.
 ///
 /// An RSA key takes seconds of work.
 pub(super) fn generate(key_type: &str) -> Result<(KeyPem, Vec<u8>), String> {
@@ -57,7 +57,7 @@ fn ring(algorithm: &'static rcgen::SignatureAlgorithm) -> Result<Made, String> {
     Ok((key.serialize_der(), request(&key)?))
 }
 
-/// A request without a name and without attributes.
+/// A certificate request without a subject and without attributes.
 fn request(key: &KeyPair) -> Result<Vec<u8>, String> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -71,7 +71,7 @@ fn plain_ed25519(der: &[u8]) -> Option<Vec<u8>> {
         0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04,
         0x20,
     ];
-    // Both versions have the algorithm and the wrapped seed at the same place.
+    // Both versions have the algorithm and the wrapped seed at the same offset.
     let seed = der.get(HEAD.len()..HEAD.len() + 32)?;
     (der.get(5..HEAD.len())? == HEAD.get(5..)?).then(|| [&HEAD, seed].concat())
 }
@@ -94,7 +94,7 @@ fn p521() -> Result<Made, String> {
     Ok((key.as_bytes().to_vec(), der(SEQUENCE, &[&said, &algorithm, &signature])))
 }
 
-/// ring checks the key before it signs with it.
+/// Generates an RSA key; ring checks it before it signs with it.
 fn rsa(bits: u32) -> Result<Made, String> {
     let made = loop {
         let (p, q) = (prime(bits / 2)?, prime(bits / 2)?);
@@ -111,7 +111,7 @@ fn rsa(bits: u32) -> Result<Made, String> {
 
 /// A prime with its two highest bits set, so that the product of two has all its bits.
 ///
-/// A machine without random numbers makes this panic, which the pool of blocking work reports.
+/// Panics on a machine without random numbers; `sys::blocking` reports that as an error.
 fn prime(bits: u32) -> Result<BoxedUint, String> {
     let sieve = SmallFactorsSieveFactory::new(Flavor::Any, bits, SetBits::TwoMsb)
         .map_err(|e| e.to_string())?;
@@ -121,7 +121,7 @@ fn prime(bits: u32) -> Result<BoxedUint, String> {
     found.map_err(|e| e.to_string())?.ok_or_else(|| "no prime was found".to_owned())
 }
 
-/// The key of two primes in PKCS#8, or nothing where they make none.
+/// The key of two primes in PKCS#8; `None` if they do not form a valid key.
 fn rsa_of(p: BoxedUint, q: BoxedUint) -> Option<Vec<u8>> {
     // ring wants the larger one first.
     let (p, q) = if p > q { (p, q) } else { (q, p) };
@@ -149,7 +149,7 @@ fn nonzero(value: BoxedUint) -> Option<NonZero<BoxedUint>> {
     Option::from(NonZero::new(value))
 }
 
-/// A number that is not negative.
+/// An ASN.1 INTEGER that is not negative.
 fn integer(value: &BoxedUint) -> Vec<u8> {
     let bytes = value.to_be_bytes_trimmed_vartime();
     let sign: &[u8] = if bytes.first().is_none_or(|first| *first >= 0x80) { &[0] } else { &[] };
@@ -162,14 +162,14 @@ fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     let length = content.len().to_be_bytes();
     let from = length.iter().position(|byte| *byte != 0).unwrap_or(length.len() - 1);
     let length = length.get(from..).unwrap_or_default();
-    let mut whole = vec![tag];
+    let mut encoded = vec![tag];
     if content.len() >= 0x80 {
         // At most eight bytes of length.
-        whole.push(0x80 | u8::try_from(length.len()).unwrap_or_default());
+        encoded.push(0x80 | u8::try_from(length.len()).unwrap_or_default());
     }
-    whole.extend_from_slice(length);
-    whole.extend(content);
-    whole
+    encoded.extend_from_slice(length);
+    encoded.extend(content);
+    encoded
 }
 
 fn pem(label: &str, der: &[u8]) -> String {
@@ -196,7 +196,7 @@ mod tests {
     };
     use x509_parser::prelude::{FromDer, X509CertificationRequest};
 
-    /// The name of a type, the length Go's key has, the signature its request bears, who verifies it.
+    /// Key type, length of Go's key, signature algorithm of its request, verifier.
     type Case = (&'static str, usize, &'static str, Option<&'static dyn VerificationAlgorithm>);
 
     fn der_of(key: &KeyPem) -> Vec<u8> {

@@ -48,7 +48,7 @@ fn notes_dir(env: &Env, name: &str) -> PathBuf {
     top(env).join(name).join("data")
 }
 
-/// Writes down what undoing needs; comes before everything else.
+/// Writes `vol_data.json`, which undoing needs; called before anything else is done.
 async fn save_notes(env: &Env, input: &MountInput, source: &Source) -> Result<(), StepError> {
     let (name, node) = (&input.spec.name, &env.config.node_name);
     let notes = VolumeNotes(
@@ -71,7 +71,7 @@ async fn save_notes(env: &Env, input: &MountInput, source: &Source) -> Result<()
     .await
 }
 
-/// What the attacher wants passed on; `caller` is the step that fails without it.
+/// The attachment's publish context; `caller` is the step named in the error.
 async fn publish_context(
     env: &Env,
     source: &Source,
@@ -91,14 +91,14 @@ pub(crate) async fn set_up_device(env: &Env, input: &MountInput) -> Result<(), S
     let source = source_of(input)?;
     save_notes(env, input, &source).await?;
     let staged = stage(env, input, &source).await;
-    // Nothing of it is known after a final error, nor if nothing was there and nothing was asked.
+    // The volume is not recorded as mounted after a final error, nor after a transient one if it was not before.
     let forgotten = staged.as_ref().is_err_and(|e| match e.outcome {
         Outcome::Final => true,
         Outcome::Transient => input.device == DeviceState::NotMounted,
         _ => false,
     });
     match staged {
-        // What is left of it must be found again.
+        // Folders that could not be removed must be recorded, so that they are cleaned up later.
         Err(failed) if forgotten && remove_folders(env, &input.spec.name).await.is_err() => {
             Err(StepError { outcome: Outcome::Uncertain, ..failed })
         }
@@ -147,7 +147,7 @@ async fn stage(env: &Env, input: &MountInput, source: &Source) -> Result<(), Ste
     Ok(())
 }
 
-/// Publishes the device to the pod; gives the path that the driver filled.
+/// Publishes the device to the pod; returns the path that the driver filled.
 pub(crate) async fn map_pod_device(env: &Env, input: &MountInput) -> Result<PathBuf, StepError> {
     let source = source_of(input)?;
     let object = source::driver_object(env, &source.driver).await?;
@@ -215,7 +215,7 @@ pub(crate) async fn tear_down_device(
 ) -> Result<(), StepError> {
     let name = &spec.name;
     let Some(notes) = notes(env, name).await? else {
-        // They could not be written, or all that they told of is undone.
+        // `vol_data.json` was never written, or everything it describes is undone.
         let (paths, name) = (env.paths.clone(), name.clone());
         let key = staging(env, &name);
         let remove = move || remove_unused(&paths, &name);
@@ -252,14 +252,14 @@ async fn remove_folders(env: &Env, name: &str) -> Result<(), StepError> {
     in_pool(env, &key, "remove block directories", move || {
         remove_tree(&proc, &publish, Contents::DirsOnly)?;
         remove_tree(&proc, &staging, Contents::Everything)?;
-        // The notes go last: until then the volume can be found.
+        // `vol_data.json` is removed last: until then the volume can be reconstructed.
         remove_tree(&proc, &all, Contents::Everything)?;
         Ok(())
     })
     .await
 }
 
-/// Removes the folders of a device without notes: it was never asked for, or all else is undone.
+/// Removes the folders of a device without `vol_data.json`: it was never staged, or all else is undone.
 pub(crate) fn remove_unused(paths: &Paths, name: &str) -> Result<(), StepError> {
     let devices = all_devices(paths);
     let own = devices.join(name);

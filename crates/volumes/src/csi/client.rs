@@ -1,5 +1,5 @@
 //! One driver's node service over its socket. A new connection per operation, authority
-//! `localhost`, one deadline for everything an operation asks.
+//! `localhost`, one deadline for all calls of an operation.
 
 use crate::env::StepError;
 use crate::metrics::{code_label, truth};
@@ -20,7 +20,7 @@ use units::errno::go_text;
 
 /// Upstream's limit for one operation.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(2 * 60);
-/// Answers are small; a driver cannot make us keep more.
+/// Limit of a driver's response: real ones are small.
 const MAX_ANSWER: usize = 4 << 20;
 
 /// Why a call gave no answer.
@@ -34,7 +34,7 @@ pub(crate) struct CallError {
 }
 
 impl CallError {
-    /// Whether the driver has certainly given up, so that nothing was left behind.
+    /// Whether the driver certainly did nothing and does nothing any more, so that nothing was left behind.
     pub(crate) fn is_final(&self) -> bool {
         !matches!(
             self.code,
@@ -92,7 +92,7 @@ pub(crate) struct Driver {
     seconds: HistogramFamily,
     client: NodeClient<Channel>,
     deadline: Instant,
-    /// It is asked about a volume that is written in the old way of a cloud provider.
+    /// The volume was specified for an in-tree plugin and migrated to CSI.
     migrated: bool,
 }
 
@@ -104,7 +104,7 @@ impl Driver {
         Self { name: name.to_owned(), seconds, client, deadline, migrated: false }
     }
 
-    /// For an operation on this volume, which metrics tell apart when it came from another plugin.
+    /// For an operation on this volume; metrics have a label for migrated volumes.
     pub(crate) fn about(self, spec: &VolumeSpec) -> Self {
         Self { migrated: spec.migrated, ..self }
     }

@@ -25,8 +25,8 @@ impl VolumeNotes {
         self.get("volumeHandle")
     }
 
-    /// Whether they name a driver and a volume; without both they tell nothing.
-    pub(crate) fn are_whole(&self) -> bool {
+    /// Whether both the driver and the volume handle are set.
+    pub(crate) fn are_complete(&self) -> bool {
         !self.driver().is_empty() && !self.handle().is_empty()
     }
 
@@ -66,7 +66,7 @@ impl VolumeNotes {
     }
 }
 
-/// Removes the mount folder, its notes and their folder, unless something is mounted there
+/// Removes the mount folder, `vol_data.json` and its folder, unless something is mounted there
 /// (upstream: `removeMountDir`).
 pub(crate) fn remove_mount_dir(path: &Path) -> Result<(), StepError> {
     match mount::is_mount_point(path) {
@@ -83,7 +83,7 @@ pub(crate) fn remove_mount_dir(path: &Path) -> Result<(), StepError> {
     Ok(())
 }
 
-/// Removes notes that an earlier life did not finish writing: they would keep the folder for ever.
+/// Removes temporary files of `vol_data.json` that a crash left: the folder could never be removed otherwise.
 pub(crate) fn remove_unfinished(dir: &Path) -> Result<(), StepError> {
     let names = match sys::fs::list_dir(dir) {
         Ok(names) => names,

@@ -1,4 +1,4 @@
-//! Which drivers are registered here.
+//! The registered CSI drivers.
 
 use super::client::Driver;
 use crate::env::StepError;
@@ -22,7 +22,7 @@ impl Registered {
     }
 }
 
-/// Upstream's words for a driver that is not there.
+/// Upstream's error for a driver that is not registered.
 pub(crate) fn missing(name: &str) -> String {
     format!("driver name {name} not found in the list of registered CSI drivers")
 }
@@ -39,7 +39,7 @@ impl std::fmt::Display for Version {
 }
 
 impl Version {
-    /// Two numbers or more, after white space and a `v`; what follows them does not count (upstream: `ParseGeneric`).
+    /// Two or more numbers, after optional white space and `v`; anything after them is ignored (upstream: `ParseGeneric`).
     fn parse(text: &str) -> Result<Self, String> {
         let shown = format!("{text:?}");
         let blank = [' ', '\t', '\n', '\u{c}', '\r'];
@@ -83,7 +83,7 @@ impl Version {
         self.0.first() == Some(&1)
     }
 
-    /// Zeros at the end do not make it a later one.
+    /// Whether this version is lower; trailing zeros do not matter.
     pub(crate) fn is_before(&self, other: &Self) -> bool {
         let significant = |version: &Self| {
             let end = version.0.iter().rposition(|number| *number != 0).map_or(0, |last| last + 1);
@@ -92,7 +92,7 @@ impl Version {
         significant(self) < significant(other)
     }
 
-    /// The highest below 2 among those offered, which must be a 1.x (upstream: `HighestSupportedVersion`).
+    /// The highest of the offered versions below 2, which must be a 1.x (upstream: `HighestSupportedVersion`).
     pub(crate) fn highest(offered: &[String]) -> Result<Self, String> {
         let mut highest: Option<Self> = None;
         let mut fault = "<nil>".to_owned();
@@ -152,7 +152,7 @@ impl Drivers {
         self.registered.lock().map(|all| all.keys().cloned().collect()).unwrap_or_default()
     }
 
-    /// Waits until another driver is registered; one waits at a time.
+    /// Waits until a driver is registered; only one task may wait.
     pub(crate) async fn changed(&self) {
         self.change.notified().await;
     }
@@ -163,7 +163,7 @@ impl Drivers {
         }
     }
 
-    /// A connection for one operation; a driver that is not there may come back.
+    /// A connection for one operation; a missing driver is a transient error, since it may come back.
     pub(crate) fn open(&self, name: &str, context: &str) -> Result<Driver, StepError> {
         match self.get(name) {
             Some(driver) => Ok(driver.open(name, self.seconds.clone())),
@@ -178,7 +178,7 @@ impl Drivers {
 mod tests {
     use super::*;
 
-    /// The answers are those of the Go code.
+    /// Expected values come from the Go code.
     #[test]
     fn the_highest_first_version_wins_and_others_are_refused() {
         let highest = |offered: &[&str]| {

@@ -1,4 +1,5 @@
-//! What the cluster knows about drivers on this node: the `CSINode` object and marks on the node.
+//! What the API server knows about drivers on this node: the `CSINode` object and the node's annotation and
+//! topology labels.
 
 use super::PREFIX;
 use super::client::Driver;
@@ -19,12 +20,12 @@ use std::time::Duration;
 const NODE_ID: &str = "csi.volume.kubernetes.io/nodeid";
 const MIGRATED: &str = "storage.alpha.kubernetes.io/migrated-plugins";
 const MIGRATED_PLUGINS: &str = "kubernetes.io/aws-ebs,kubernetes.io/azure-disk,kubernetes.io/azure-file,kubernetes.io/cinder,kubernetes.io/gce-pd,kubernetes.io/portworx-volume,kubernetes.io/vsphere-volume";
-/// Upstream's tries of a write: the first at once, then after 10 ms, 50 ms, 250 ms.
+/// Upstream's attempts of a write: the first at once, then after 10 ms, 50 ms, 250 ms.
 const TRIES: u32 = 4;
 const FIRST_WAIT: Duration = Duration::from_millis(10);
-/// The longest wait until the node object exists and the API server answers.
+/// The longest pause between attempts to initialise `CSINode`.
 const INIT_EVERY: Duration = Duration::from_secs(1);
-/// The first such wait.
+/// The first such pause.
 const INIT_FIRST: Duration = Duration::from_millis(20);
 
 /// Handles plugins of type `CSIPlugin`.
@@ -56,7 +57,7 @@ impl PluginHandler for CsiHandler {
         };
         match installed {
             Ok(()) => self.env.csi.set(&plugin.name, Registered { endpoint, version }),
-            // What an earlier one of that name has left goes, too.
+            // Also removes the registration of an earlier driver of that name.
             Err(_) => self.take_out(&plugin.name).await,
         }
         installed
@@ -119,7 +120,7 @@ async fn install(env: &Env, driver: &str, info: &NodeGetInfoResponse) -> Result<
     enter(env, storage.as_ref(), driver, info).await
 }
 
-/// Enters what the driver says about itself.
+/// Writes the driver's `NodeGetInfo` response to the node and `CSINode`.
 async fn enter(
     env: &Env,
     storage: &dyn StorageApi,
@@ -138,7 +139,7 @@ async fn enter(
         .map_err(|e| format!("error updating CSINode object with CSI driver node info: {e}"))
 }
 
-/// Asks a registered driver again about itself and enters the answer; what is on the node stays.
+/// Calls `NodeGetInfo` of a registered driver again and updates `CSINode`; the node itself is left as it is.
 pub(crate) async fn update(env: &Env, driver: &str) -> Result<(), String> {
     let registered = env.csi.get(driver).ok_or_else(|| {
         format!("failed to create CSI client for driver {driver:?}: {}", missing(driver))
@@ -177,7 +178,7 @@ fn allocatable(max: i64) -> Option<VolumeNodeResources> {
     (max > 0).then(|| VolumeNodeResources { count: Some(i32::try_from(max).unwrap_or(i32::MAX)) })
 }
 
-/// Tries some times; says all that went wrong, each thing once.
+/// Retries [`TRIES`] times; the error lists each different failure once.
 async fn retry<F>(what: &str, mut attempt: impl FnMut() -> F) -> Result<(), String>
 where
     F: Future<Output = Result<(), String>>,
@@ -251,7 +252,7 @@ fn node_patch(
     Ok((!metadata.is_empty()).then(|| json!({ "metadata": metadata })))
 }
 
-/// Puts a driver's entry into this node's object, or takes it out.
+/// Adds a driver's entry to this node's `CSINode`, or removes it.
 async fn write_csi_node(
     env: &Env,
     storage: &dyn StorageApi,
@@ -272,7 +273,7 @@ async fn write_csi_node(
     .await
 }
 
-/// The change of the driver list; `None` if it is as wanted.
+/// The patch of the driver list; `None` if nothing changes.
 fn csi_node_patch(object: &CSINode, driver: &str, entry: Option<&CSINodeDriver>) -> Option<Value> {
     let old = &object.spec.drivers;
     let mut drivers: Vec<CSINodeDriver> =
@@ -307,12 +308,12 @@ fn new_csi_node(node: &Node) -> CSINode {
     object
 }
 
-/// Makes sure that this node has its object, marks it ready, and then keeps what drivers say in it up to
-/// date. An object of another node of the same name is replaced.
+/// Makes sure that this node has its `CSINode`, reports it ready, and then keeps the drivers' limits in it up to
+/// date. The object of an earlier node of the same name is replaced.
 pub(crate) async fn initialise(env: Arc<Env>) {
     let Some(storage) = env.storage.clone() else { return };
-    let mut told = String::new();
-    // The node is registered within moments of the start, and is not Ready before this is done.
+    let mut last_error = String::new();
+    // The node registers shortly after the start, and is not Ready before this is done.
     let mut pause = INIT_FIRST;
     loop {
         match initialise_once(&env, storage.as_ref()).await {
@@ -321,9 +322,9 @@ pub(crate) async fn initialise(env: Arc<Env>) {
                 break;
             }
             Err(err) => {
-                if err != told {
+                if err != last_error {
                     tracing::warn!(err, "CSINode is not yet initialized");
-                    told = err;
+                    last_error = err;
                 }
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(INIT_EVERY);

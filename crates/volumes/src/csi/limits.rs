@@ -1,4 +1,4 @@
-//! How many volumes can be attached: whether the node is full, and what its drivers say about that by now.
+//! Volume limits: whether the node is full, and keeping the drivers' reported limits current.
 
 use super::info;
 use super::source::{attachment_name, driver_object};
@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How often it is looked whether a driver that keeps its limit has come to change it.
-const LOOK_AGAIN: Duration = Duration::from_secs(10 * 60);
+/// How often a `CSIDriver` without an update period is checked for having got one.
+const CHECK_EVERY: Duration = Duration::from_secs(10 * 60);
 
 /// gRPC's `RESOURCE_EXHAUSTED`, as attachments report it.
 const RESOURCE_EXHAUSTED: i32 = 8;
@@ -43,14 +43,14 @@ fn period(driver: &CSIDriver) -> Option<Duration> {
     u64::try_from(seconds).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs)
 }
 
-/// When a driver is looked at next, and whether it is then asked for its limit.
+/// When a driver is checked next, and whether it is then asked for its limit.
 #[derive(Debug, Clone, Copy)]
 struct Due {
     at: Instant,
     ask: bool,
 }
 
-/// Asks drivers that change their limits for them, each as often as its object says (upstream:
+/// Asks drivers for their limits, each in the update period of its `CSIDriver` object (upstream:
 /// `csiNodeUpdater`). Never ends.
 pub(crate) async fn keep_current(env: &Env) {
     let mut known: BTreeMap<String, Due> = BTreeMap::new();
@@ -65,9 +65,9 @@ pub(crate) async fn keep_current(env: &Env) {
         }
         let next = known.values().map(|due| due.at).min();
         tokio::select! {
-            // Both are cancel-safe: a notice that came meanwhile is kept, a sleep has no state to lose.
+            // Both are cancel-safe: a notification stays pending, a sleep has no state to lose.
             () = env.csi.changed() => {}
-            () = tokio::time::sleep_until(next.unwrap_or_else(|| Instant::now() + LOOK_AGAIN)) => {}
+            () = tokio::time::sleep_until(next.unwrap_or_else(|| Instant::now() + CHECK_EVERY)) => {}
         }
     }
 }
@@ -78,6 +78,6 @@ async fn look(env: &Env, name: &str, ask: bool) -> (String, Due) {
     }
     let object = driver_object(env, name).await.ok().flatten();
     let period = object.as_deref().and_then(period);
-    let at = Instant::now() + period.unwrap_or(LOOK_AGAIN);
+    let at = Instant::now() + period.unwrap_or(CHECK_EVERY);
     (name.to_owned(), Due { at, ask: period.is_some() })
 }

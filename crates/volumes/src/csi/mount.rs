@@ -24,12 +24,12 @@ pub(crate) fn source_of(input: &MountInput) -> Result<Source, StepError> {
     })
 }
 
-/// The label to mount with, as far as the driver takes labels.
+/// The SELinux label to mount with; empty if the driver does not support it.
 fn label<'a>(input: &'a MountInput, driver: Option<&CSIDriver>) -> &'a str {
     if source::takes_labels(driver) { &input.label } else { "" }
 }
 
-/// Waits, by looking once, for the attachment (upstream: `WaitForAttach`).
+/// Checks once whether the volume is attached; the caller retries (upstream: `WaitForAttach`).
 pub(crate) async fn check_attached(env: &Env, input: &MountInput) -> Result<(), StepError> {
     let source = source_of(input)?;
     input.step.enter(format!("reading CSIDriver {}", source.driver));
@@ -86,7 +86,8 @@ pub(crate) async fn mount_device(env: &Env, input: &MountInput) -> Result<(), St
         ))
     })?;
     let multi = driver.can(Capability::SingleNodeMultiWriter).await?;
-    // Only now, when nothing but the staging itself can fail: a folder alone would be forgotten.
+    // Made only now, when nothing but the staging itself can fail: a folder without `vol_data.json` would be
+    // left behind.
     make_path.await?;
     let mut notes = VolumeNotes(
         [("volumeHandle", &source.handle), ("driverName", &source.driver)]
@@ -109,7 +110,7 @@ pub(crate) async fn mount_device(env: &Env, input: &MountInput) -> Result<(), St
         })
         .await;
     match staged {
-        // What is left of it must be found again.
+        // A mount that could not be removed must be recorded, so that it is cleaned up later.
         Err(e) if e.is_final() && !clean_after(env, &path).await => {
             Err(StepError { outcome: Outcome::Uncertain, ..e.into() })
         }
@@ -203,7 +204,7 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
         })
         .await;
     if let Err(e) = published {
-        // A running pod looks at the old mount: it stays, whatever the driver said.
+        // A running pod uses the present mount: it stays, whatever the driver answered.
         if e.is_final() && !input.reconstructed && !input.is_remount() {
             clean_after(env, &path).await;
         }
@@ -222,7 +223,7 @@ pub(crate) async fn tear_down(env: &Env, input: &UnmountInput) -> Result<(), Ste
     let dir = env.paths.volume(&input.uid, &Plugin::Csi, &input.spec.name);
     let path = dir.join("mount");
     let Some(notes) = load_notes(env, &dir).await? else {
-        // Nothing was published yet; a mount without notes is left for a person to look at.
+        // Nothing was published yet; a mount without `vol_data.json` is an error for the operator.
         let (mount, shown) = (path.clone(), dir.display().to_string());
         return in_pool(env, &path, "remove mount directory", move || {
             match sys::mount::is_mount_point(&mount) {
@@ -257,7 +258,7 @@ pub(crate) async fn unmount_device(
     let Some((driver_name, handle)) = storage_id(spec) else { return Ok(()) };
     let path = staging_path(env, &driver_name, &handle);
     let dir = path.parent().map(Path::to_owned).unwrap_or_default();
-    // Without notes nothing is staged, or the driver has no such step; a folder may be there.
+    // Without `vol_data.json` nothing is staged, or the driver has no staging; a folder may exist.
     let Some(notes) = load_notes(env, &dir).await? else { return remove(env, &path).await };
     let driver = env
         .csi
@@ -332,7 +333,7 @@ async fn remove(env: &Env, mount: &Path) -> Result<(), StepError> {
     in_pool(env, mount, "remove mount directory", move || remove_mount_dir(&path)).await
 }
 
-/// Whether nothing is left of a mount that failed.
+/// Removes what a failed mount left; returns whether that succeeded.
 async fn clean_after(env: &Env, mount: &Path) -> bool {
     let removed = remove(env, mount).await;
     if let Err(e) = &removed {

@@ -1,8 +1,9 @@
-//! What a volume asks of its driver: names, access modes, capabilities, contexts.
+//! The parts of a CSI call that come from the volume spec: names, access modes, capabilities, contexts.
 
 use crate::env::{Env, StepError};
 use crate::plugins::MountInput;
 use api::core::v1::Pod;
+use api::pod::PodExt;
 use api::storage::v1::CSIDriver;
 use engine::volumes::{VolumeSpec, label_option};
 use ports::{ObjectError, TokenRequest};
@@ -67,8 +68,8 @@ impl Source {
             });
         }
         let csi = spec.as_inline()?.csi.as_ref()?;
-        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-        let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+        let uid = pod.uid_str();
+        let namespace = pod.namespace_str().to_owned();
         Some(Self {
             driver: csi.driver.clone(),
             handle: format!("csi-{}", sha256(&format!("{uid}{}", spec.name))),
@@ -84,7 +85,7 @@ impl Source {
         })
     }
 
-    /// The access mode as CSI has it: that of the first mode.
+    /// The CSI access mode for the volume's first access mode.
     fn mode(&self, multi_writer: bool) -> Mode {
         match self.access_modes.first().map(String::as_str) {
             Some("ReadOnlyMany") => Mode::MultiNodeReaderOnly,
@@ -123,7 +124,7 @@ impl Source {
         }
     }
 
-    /// Whether the kubelet itself gives the files to the pod's group.
+    /// Whether the kubelet itself applies `fsGroup` to the files.
     pub(crate) fn kubelet_sets_group(&self, driver: Option<&CSIDriver>) -> Result<bool, StepError> {
         let policy = match driver {
             None => "ReadWriteOnceWithFSType",
@@ -148,7 +149,7 @@ impl Source {
         })
     }
 
-    /// Whether the driver allows this kind of use.
+    /// Whether the driver supports the volume's lifecycle mode.
     pub(crate) fn check_lifecycle(&self, driver: Option<&CSIDriver>) -> Result<(), StepError> {
         let wanted = if self.ephemeral { "Ephemeral" } else { "Persistent" };
         let refused = |why: String| {
@@ -159,7 +160,7 @@ impl Source {
             )))
         };
         match driver {
-            // Without an object only persistent volumes are known to work.
+            // Without a `CSIDriver` object only persistent volumes are supported.
             None if self.ephemeral => refused("no CSIDriver object".into()),
             None => Ok(()),
             Some(object) => {
@@ -244,7 +245,7 @@ async fn read_secret(
         .collect())
 }
 
-/// What the attacher wants passed on.
+/// The publish context: the attachment metadata that the external attacher wants passed to the driver.
 pub(crate) async fn publish_context(
     env: &Env,
     source: &Source,
@@ -261,7 +262,7 @@ pub(crate) async fn publish_context(
     Ok(metadata.unwrap_or_default())
 }
 
-/// Pod facts for drivers with `podInfoOnMount`.
+/// Pod information for drivers with `podInfoOnMount`.
 pub(crate) fn pod_info(pod: &Pod, ephemeral: bool) -> BTreeMap<String, String> {
     let text = |v: &Option<String>| v.clone().unwrap_or_default();
     let account = pod.spec.as_ref().and_then(|s| s.service_account_name.clone());

@@ -10,6 +10,7 @@ use api::core::v1::{
     ClusterTrustBundleProjection, ConfigMap, KeyToPath, Pod, PodCertificateProjection,
     ProjectedVolumeSource, Secret, ServiceAccountTokenProjection, Volume, VolumeProjection,
 };
+use api::pod::PodExt;
 use engine::volumes::{
     FileContent, Payload, Plugin, TrustQuery, common_user, config_map_files, downward_files,
     nested_mount_points, secret_files, trust_anchors,
@@ -17,9 +18,9 @@ use engine::volumes::{
 use ports::{ObjectError, TokenRequest};
 use std::path::Path;
 use std::sync::Arc;
-use sys::beneath::Dir;
+use sys::rooted_dir::Dir;
 
-/// What is said where there can be no bundles, for whatever reason.
+/// Upstream's error where trust bundles are unavailable, whatever the reason.
 const NO_BUNDLES: &str = "ClusterTrustBundle projection is not supported in static kubelet mode";
 
 pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepError> {
@@ -27,7 +28,7 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
         .spec
         .as_inline()
         .ok_or_else(|| StepError::settled("the volume is not described in the pod"))?;
-    // Nothing on disk is touched before all content is there.
+    // The disk is not touched before all content has been fetched.
     let payload = gather(env, &input.pod, volume, &input.step).await?;
     let plugin = input.spec.plugin.clone();
     let name = &input.spec.name;
@@ -133,7 +134,7 @@ async fn config_map(
     optional: bool,
     step: &Step,
 ) -> Result<Option<Arc<ConfigMap>>, StepError> {
-    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let namespace = pod.namespace_str();
     step.enter(format!("reading configmap {namespace}/{name}"));
     or_absent(env.objects.config_map(namespace, name).await, optional)
 }
@@ -145,7 +146,7 @@ async fn secret(
     optional: bool,
     step: &Step,
 ) -> Result<Option<Arc<Secret>>, StepError> {
-    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let namespace = pod.namespace_str();
     step.enter(format!("reading secret {namespace}/{name}"));
     or_absent(env.objects.secret(namespace, name).await, optional)
 }
@@ -232,7 +233,7 @@ async fn project(
     Ok(Payload::new())
 }
 
-/// Credentials are readable by their owner only, once it is known who that is.
+/// A credential's file: readable by its owner only if the pod sets a common user or an `fsGroup`.
 fn credential(pod: &Pod, bytes: Vec<u8>, default_mode: i32) -> FileContent {
     let user = common_user(pod).and_then(|u| u32::try_from(u).ok());
     let restricted = user.is_some() || ownership::fs_group(pod).is_some();
@@ -240,7 +241,7 @@ fn credential(pod: &Pod, bytes: Vec<u8>, default_mode: i32) -> FileContent {
     FileContent { bytes, mode, uid: user }
 }
 
-/// The files of a certificate; `place` is the volume and the number of the source in it.
+/// The files of a certificate; `place` is the volume and the index of the source in it.
 fn certificate(
     env: &Env,
     pod: &Pod,
@@ -290,7 +291,7 @@ async fn trust_bundle(
         ObjectError::NotFound(_) => StepError::transient(NO_BUNDLES),
         other => StepError::transient(other.to_string()),
     })?;
-    let seed = pod.metadata.uid.as_deref().unwrap_or_default().bytes().map(u64::from).sum();
+    let seed = pod.uid_str().bytes().map(u64::from).sum();
     let bytes = match trust_anchors(&all, &query, seed) {
         Some(text) => text.into_bytes(),
         None if source.optional == Some(true) => Vec::new(),

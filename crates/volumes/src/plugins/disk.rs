@@ -1,7 +1,7 @@
 //! What iSCSI and Fibre Channel disks share: finding multipath devices, the mount that pods share, and each
 //! pod's bind of it.
 
-use super::{MountInput, make_mount_point, mount_options, told};
+use super::{MountInput, make_mount_point, mount_options, report_not_mounted};
 use crate::env::{Env, StepError};
 use crate::host_tools;
 use crate::ownership;
@@ -15,7 +15,7 @@ use sys::mount;
 pub(crate) struct Disk {
     /// Where it is mounted for all pods.
     pub(crate) global: PathBuf,
-    /// What is on it, or is to be made on it.
+    /// The file system it has, or is formatted with.
     pub(crate) fs_type: String,
     /// Nobody writes to it.
     pub(crate) read_only: bool,
@@ -40,7 +40,7 @@ pub(crate) fn disks_below(sys: &Path, dev: &Path, mapper: &Path) -> Vec<PathBuf>
     slaves.unwrap_or_default().into_iter().map(|disk| dev.join(disk)).collect()
 }
 
-/// Lets the kernel forget a disk; one that is gone already is fine.
+/// Deletes a disk's SCSI device from the kernel; one that is gone already is fine.
 pub(crate) fn forget_disk(sys: &Path, device: &Path) {
     let Some(name) = device.file_name() else { return };
     let file = sys.join("block").join(name).join("device/delete");
@@ -71,7 +71,7 @@ pub(crate) async fn mount_device(
     input.step.enter(format!("formatting and mounting {}", device.display()));
     let device = device.to_string_lossy();
     let mounted = host_tools::format_and_mount(&device, &disk.global, &disk.fs_type, &options);
-    mounted.await.map_err(|e| told(env, input, e))
+    mounted.await.map_err(|e| report_not_mounted(env, input, e))
 }
 
 /// Binds the mounted disk into the pod.

@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use sys::mount;
 use sys::removal::{Contents, remove_tree};
 
-/// What a volume lies on.
+/// The medium of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Medium {
     /// The node's disk.
@@ -31,7 +31,7 @@ pub(crate) struct EmptyDir {
     pub(crate) meta: PathBuf,
     pub(crate) medium: Medium,
     pub(crate) owner: Owner,
-    /// It is to be counted by a quota, on disk.
+    /// The project quota that tracks its usage, for the disk medium.
     pub(crate) quota: Option<Wanted>,
     pub(crate) proc: PathBuf,
 }
@@ -128,7 +128,7 @@ impl EmptyDir {
     fn make_dir(&self) -> Result<(), StepError> {
         sys::fs::create_dir_all(&self.dir, 0o777)?;
         let mode = std::fs::Permissions::from_mode(0o777);
-        sys::effects::before("chmod", &self.dir)?;
+        sys::fail_point::before("chmod", &self.dir)?;
         std::fs::set_permissions(&self.dir, mode)
             .map_err(|e| StepError::uncertain(format!("chmod {}: {e}", self.dir.display())))
     }
@@ -186,7 +186,7 @@ pub(crate) fn remove(
     match mount::is_mount_point(dir) {
         Ok(false) => quotas.clear(dir),
         Ok(true) => {
-            // Only what we mount ourselves; a foreign mount stays, and so does the folder.
+            // Only file systems that the kubelet mounts; another mount stays, and so does the folder.
             let magic = mount::fs_magic(dir)?;
             if magic == mount::TMPFS_MAGIC || magic == mount::HUGETLBFS_MAGIC {
                 mount::unmount(dir, mount::Unmount::Plain)?;

@@ -1,4 +1,4 @@
-//! Fibre Channel disks: found by their names, mounted for all pods, forgotten by the kernel afterwards.
+//! Fibre Channel disks: found by their names, mounted for all pods, deleted from the kernel afterwards.
 
 use super::disk::{self, Disk};
 use super::{MountInput, local};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const PLUGIN: &str = "kubernetes.io/fc";
-/// Between tries to let a disk go, and how many there are.
+/// Time between attempts to detach a disk, and their number.
 const DETACH_EVERY: Duration = Duration::from_secs(10);
 const DETACH_TRIES: u32 = 13;
 
@@ -150,7 +150,7 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
     disk::set_up(env, input, &disk).await
 }
 
-/// Unmounts the disk, then lets the kernel forget it.
+/// Unmounts the disk, then deletes it from the kernel.
 pub(crate) async fn unmount_device(
     env: &Env,
     spec: &VolumeSpec,
@@ -186,7 +186,7 @@ pub(crate) async fn unmount_device(
     Ok(())
 }
 
-/// Lets the kernel forget the disk, and the multipath device above it.
+/// Deletes the disk from the kernel, and the multipath device above it.
 async fn detach(env: &Env, device: &Path) -> Result<(), StepError> {
     let (sys, dev) = (env.config.roots.sys.clone(), env.config.roots.dev.clone());
     let found = device.to_owned();
@@ -219,7 +219,7 @@ async fn detach(env: &Env, device: &Path) -> Result<(), StepError> {
     Ok(())
 }
 
-/// Lets a device go that was used raw; it is found by its folder's name.
+/// Releases a raw block device, which is found by its folder's name.
 pub(crate) async fn tear_down_device(env: &Env, spec: &VolumeSpec) -> Result<(), StepError> {
     let names = Names::of(spec)?;
     let (sys, dev) = (env.config.roots.sys.clone(), env.config.roots.dev.clone());
@@ -234,7 +234,7 @@ pub(crate) async fn tear_down_device(env: &Env, spec: &VolumeSpec) -> Result<(),
     }
 }
 
-/// What a folder below `plugins/kubernetes.io/fc` says about its disk (upstream: `parsePDName`).
+/// The volume source that a folder below `plugins/kubernetes.io/fc` encodes (upstream: `parsePDName`).
 pub(crate) fn source_of_folder(name: &str) -> Option<FCVolumeSource> {
     let parts: Vec<String> = name.split('-').map(str::to_owned).collect();
     let names = |list: &[String]| Some(list.to_vec());

@@ -4,7 +4,7 @@
 //! waits for the device, mounts it once for all pods and then for each of them; whatever it does not support is
 //! done in the usual way: the device is formatted and mounted, the mount is bound.
 
-use super::{MountInput, UnmountInput, local, make_mount_point, told};
+use super::{MountInput, UnmountInput, local, make_mount_point, report_not_mounted};
 use crate::env::{Env, Step, StepError};
 use crate::host_tools;
 use crate::ownership;
@@ -22,14 +22,14 @@ const LIMIT: Duration = Duration::from_secs(10 * 60);
 /// What is known of a driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FlexDriver {
-    /// The age of its program.
+    /// Modification time of its executable.
     changed: SystemTime,
     /// Its volumes are attached first.
     pub(crate) attaches: bool,
     fs_group: bool,
     metrics: bool,
     resizes: bool,
-    /// Commands that it said it does not support.
+    /// Commands that the driver answered with `Not supported`.
     unsupported: BTreeSet<&'static str>,
 }
 
@@ -117,7 +117,7 @@ fn known(env: &Env, driver: &str) -> Option<FlexDriver> {
     env.flex_drivers.lock().ok()?.get(driver).cloned()
 }
 
-/// The driver, if its program is there and says that it is ready. Asked once per program.
+/// The driver, if its executable exists and its `init` succeeds. Called once per version of the executable.
 pub(crate) async fn driver(env: &Env, driver: &str) -> Option<FlexDriver> {
     let program = executable(env, driver);
     let looked = program.clone();
@@ -157,12 +157,12 @@ pub(crate) async fn driver(env: &Env, driver: &str) -> Option<FlexDriver> {
     }
 }
 
-/// Whether the file system of its volumes may be asked how full it is.
+/// Whether usage of the driver's volumes may be measured by `statfs`.
 pub(crate) fn has_metrics(env: &Env, driver: &str) -> bool {
     known(env, driver).is_some_and(|d| d.metrics)
 }
 
-/// Whether it wants its file systems grown on the node.
+/// Whether the driver requires its file systems to be expanded on the node.
 pub(crate) fn resizes(env: &Env, driver: &str) -> bool {
     known(env, driver).is_some_and(|d| d.resizes)
 }
@@ -176,12 +176,12 @@ pub(crate) fn device_mount(env: &Env, driver: &str, name: &str) -> PathBuf {
     mounts_dir(&env.paths, driver).join(name)
 }
 
-/// Whether such a mount's folder was left by an earlier life.
+/// Whether a device mount's folder exists, as left by an earlier run of the kubelet.
 pub(crate) fn has_device_mount(paths: &Paths, driver: &str, name: &str) -> bool {
     std::fs::symlink_metadata(mounts_dir(paths, driver).join(name)).is_ok()
 }
 
-/// All of them, with their drivers.
+/// All device mounts on disk, with their drivers.
 pub(crate) fn device_mounts(paths: &Paths) -> Vec<(String, String)> {
     let list = |dir: &Path| sys::fs::list_dir(dir).unwrap_or_default();
     let top = paths.plugin("kubernetes.io/flexvolume");
@@ -196,13 +196,13 @@ pub(crate) fn device_mounts(paths: &Paths) -> Vec<(String, String)> {
     found
 }
 
-/// Asks for the volume's name.
+/// Calls `getvolumename`.
 pub(crate) async fn ask_name(env: &Env, driver: &str, spec: &VolumeSpec) -> Result<(), StepError> {
     let options = plain_options(spec)?;
     call(env, driver, "getvolumename", &[&options]).await.map(drop)
 }
 
-/// Attaches the volume to this node; gives the device.
+/// Attaches the volume to this node; returns the device path.
 pub(crate) async fn attach(
     env: &Env,
     driver: &str,
@@ -214,7 +214,7 @@ pub(crate) async fn attach(
     Ok(answer.map(|a| a.device).unwrap_or_default())
 }
 
-/// Detaches it.
+/// Detaches the volume from this node.
 pub(crate) async fn detach(
     env: &Env,
     driver: &str,
@@ -263,10 +263,10 @@ pub(crate) async fn mount_device(
     let option = if read_only { "ro" } else { "rw" };
     let options = [option.to_owned()];
     let mounted = host_tools::format_and_mount(&shown, &dir, &fs_type, &options);
-    mounted.await.map_err(|e| told(env, input, e))
+    mounted.await.map_err(|e| report_not_mounted(env, input, e))
 }
 
-/// Unmounts it again.
+/// Unmounts the device mount.
 pub(crate) async fn unmount_device(
     env: &Env,
     driver: &str,
@@ -289,11 +289,11 @@ pub(crate) async fn unmount_device(
         let done = call(env, driver, "unmountdevice", &[&key]).await;
         done.map_err(|e| StepError::uncertain(e.message))?;
     }
-    // Whatever the driver left, its folder included.
+    // Also removes whatever the driver left, its folder included.
     local::unmount_and_remove(env, &dir).await
 }
 
-/// Lets the driver grow the file system; `false` if it leaves that to the usual tools.
+/// Lets the driver expand the file system; `false` if the host's tools are to do it.
 pub(crate) async fn expand(
     env: &Env,
     driver: &str,
@@ -312,7 +312,7 @@ fn no_source() -> StepError {
     StepError::settled("not a flex volume")
 }
 
-/// What every call is told of a volume.
+/// The options that every call about a volume gets.
 fn basics(spec: &VolumeSpec) -> Result<BTreeMap<String, String>, StepError> {
     let (fs_type, read_only, _) = source(spec).ok_or_else(no_source)?;
     Ok([
@@ -329,7 +329,7 @@ fn as_json(all: &BTreeMap<String, String>) -> Result<String, StepError> {
     units::gojson::to_string(all).map_err(|e| StepError::settled(e.to_string()))
 }
 
-/// The options of a call that is about no pod.
+/// The options of a call that is not for a pod.
 fn plain_options(spec: &VolumeSpec) -> Result<String, StepError> {
     let mut all = basics(spec)?;
     all.extend(source(spec).map(|(_, _, own)| own).unwrap_or_default());
@@ -383,7 +383,7 @@ fn source(spec: &VolumeSpec) -> Option<Parts> {
         ));
     }
     let flex = spec.as_persistent()?.spec.as_ref()?.flex_volume.as_ref()?;
-    // Only the claim's user decides.
+    // Only the pod's claim reference decides, not the persistent volume.
     let read_only = spec.read_only;
     Some((
         flex.fs_type.clone().unwrap_or_default(),

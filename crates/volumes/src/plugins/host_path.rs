@@ -1,4 +1,4 @@
-//! hostPath: a path of the host, checked for its type; nothing of ours is made or removed.
+//! hostPath: a path of the host, checked for its type; nothing is mounted, and nothing removed at the end.
 
 use super::MountInput;
 use crate::env::{Env, StepError};
@@ -28,8 +28,8 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
     env.pool.run(&key, "check host path", NORMAL, move || check(&path, &kind)).await?
 }
 
-/// Checks (and for the `…OrCreate` types makes) the path; links are followed. What cannot be looked at counts
-/// as missing.
+/// Checks (and for the `…OrCreate` types makes) the path; links are followed. A path that cannot be examined
+/// counts as missing.
 fn check(path: &Path, kind: &str) -> Result<(), StepError> {
     let shown = path.display();
     let found = std::fs::metadata(path).ok();
@@ -63,13 +63,13 @@ fn check(path: &Path, kind: &str) -> Result<(), StepError> {
     }
 }
 
-/// Makes a folder and those above it. Something that cannot be looked at but is there is left to whoever uses it.
+/// Makes a folder and its parents. A path that exists but cannot be examined is not an error here.
 fn make_dirs(path: &Path) -> Result<(), StepError> {
     let Err(error) = sys::fs::create_dir_all(path, 0o755) else { return Ok(()) };
     if error.source.kind() == std::io::ErrorKind::AlreadyExists {
         return Ok(());
     }
-    // Go names the folder at which it stopped.
+    // Go's error names the folder at which it stopped.
     let mut above: Vec<&Path> = path.ancestors().filter(|p| !p.as_os_str().is_empty()).collect();
     above.reverse();
     let stop = above.into_iter().find(|p| !p.is_dir()).unwrap_or(path);

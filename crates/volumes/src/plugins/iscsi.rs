@@ -13,6 +13,7 @@ use crate::env::{Env, Step, StepError};
 use crate::host_tools;
 use crate::pool::NORMAL;
 use api::core::v1::ISCSIVolumeSource;
+use api::pod::PodExt;
 use engine::volumes::VolumeSpec;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -129,7 +130,7 @@ impl Target {
         })
     }
 
-    /// What is written down of a disk, or else what its folder's name says.
+    /// The target of a disk found on disk: from its `iscsi.json`, or else from its folder's name.
     fn found(global: &Path) -> Option<Self> {
         let text = sys::fs::read_to_string(global.join(NOTES)).unwrap_or_default();
         if let Ok(notes) = serde_json::from_str::<Value>(&text) {
@@ -159,7 +160,7 @@ impl Target {
     }
 }
 
-/// What a global mount's path says about its disk.
+/// The volume source that a global mount's path encodes.
 pub(crate) fn source_of_folder(global: &Path) -> Option<ISCSIVolumeSource> {
     let name = global.file_name()?.to_str()?;
     let interface = global.parent()?.file_name()?.to_str()?.strip_prefix("iface-")?;
@@ -175,7 +176,7 @@ pub(crate) fn source_of_folder(global: &Path) -> Option<ISCSIVolumeSource> {
 }
 
 fn target_of(input: &MountInput) -> Result<Target, StepError> {
-    Target::of(&input.spec, input.pod.metadata.namespace.as_deref().unwrap_or_default())
+    Target::of(&input.spec, input.pod.namespace_str())
 }
 
 /// Where the disk is mounted for all pods.
@@ -203,13 +204,13 @@ async fn secrets(env: &Env, target: &Target) -> Result<BTreeMap<String, String>,
     Ok(texts.map(|(k, v)| (k.clone(), String::from_utf8_lossy(&v.0).into_owned())).collect())
 }
 
-/// Whether what the volume names can be read (upstream: `NewMounter`).
+/// Whether the secret that the volume names can be read (upstream: `NewMounter`).
 pub(crate) async fn check(env: &Env, input: &MountInput) -> Result<(), StepError> {
     let target = target_of(input)?;
     secrets(env, &target).await.map(drop)
 }
 
-/// Logs in and finds the disk; notes it down for the log-out.
+/// Logs in and finds the disk; writes `iscsi.json` for the log-out.
 pub(crate) async fn attach(env: &Env, input: &MountInput) -> Result<PathBuf, StepError> {
     let target = target_of(input)?;
     let secrets = secrets(env, &target).await?;
@@ -220,7 +221,7 @@ pub(crate) async fn attach(env: &Env, input: &MountInput) -> Result<PathBuf, Ste
     env.pool
         .run(&key, "save volume data", NORMAL, move || -> Result<(), StepError> {
             sys::fs::create_dir_all(&global, 0o750)?;
-            // The mount lies over the notes: they were written before it.
+            // The mount hides `iscsi.json`, which was written before it.
             if !block && mount::is_mount_point(&global)? {
                 return Ok(());
             }

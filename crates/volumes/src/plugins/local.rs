@@ -1,6 +1,6 @@
 //! Local volumes: a folder or a disk of this node, by a persistent volume.
 
-use super::{MountInput, UnmountInput, make_mount_point, mount_options, told};
+use super::{MountInput, UnmountInput, make_mount_point, mount_options, report_not_mounted};
 use crate::env::{Env, Step, StepError};
 use crate::host_tools::{self, NotMounted};
 use crate::ownership;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use sys::mount;
 use units::errno::go_text;
 
-/// What lies at the volume's path.
+/// The type of file at the volume's path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Folder,
@@ -58,7 +58,7 @@ async fn kind(env: &Env, spec: &VolumeSpec) -> Result<(PathBuf, Kind), StepError
     }
 }
 
-/// Whether the volume can be looked at, before anything is done for it.
+/// Whether the volume's path can be examined; called before anything is done for it.
 pub(crate) async fn check(env: &Env, spec: &VolumeSpec) -> Result<(), StepError> {
     kind(env, spec).await.map(drop)
 }
@@ -102,7 +102,7 @@ pub(crate) async fn mount_device(env: &Env, input: &MountInput) -> Result<(), St
     );
     let mismatch = e.mismatch;
     let error = StepError { message, ..e.error };
-    Err(told(env, input, NotMounted { error, mismatch }))
+    Err(report_not_mounted(env, input, NotMounted { error, mismatch }))
 }
 
 /// Binds the folder, or the mounted disk, into the pod.
@@ -145,7 +145,7 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
             },
         )
         .await??;
-    // What was bound before, by this agent or another, stays as the pod has made it.
+    // Ownership is not applied again to a volume that was already bound, by this agent or another.
     let Some(owner) = bound else { return Ok(()) };
     let options = mount_options(&input.spec);
     if !options.is_empty() {

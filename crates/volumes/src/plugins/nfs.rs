@@ -53,7 +53,7 @@ pub(crate) async fn set_up(env: &Env, input: &MountInput) -> Result<(), StepErro
     result
 }
 
-/// Unmounts; a server that does not answer for a minute is cut off.
+/// Unmounts; forced if the server does not answer for a minute.
 pub(crate) async fn tear_down(env: &Env, input: &UnmountInput) -> Result<(), StepError> {
     let path = target(env, &input.uid, &input.spec);
     input.step.enter("unmounting");

@@ -1,4 +1,4 @@
-//! What nobody wants any more: folders of unknown pods, volumes that no plugin explains, old failures.
+//! Clean-up: folders of unknown pods, volumes that no plugin can reconstruct, old failures.
 
 use super::{Job, JobDone, VolumesTask};
 use crate::orphans;
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl VolumesTask {
-    /// Drops the failures of volumes that nobody wants and nobody has.
+    /// Drops the failures of volumes that are neither desired nor mounted.
     pub(super) fn forget_failures(&mut self) {
         let (desired, actual) = (&self.desired, &self.actual);
         let kept = |key: &OpKey| match key {
@@ -27,8 +27,8 @@ impl VolumesTask {
 
     pub(super) fn clean_unexplained(&mut self) {
         for left in std::mem::take(&mut self.unexplained) {
-            if self.books.contains_key(&left.pod) {
-                // A living pod's volume is left to the mount path.
+            if self.pod_states.contains_key(&left.pod) {
+                // A known pod's volume is mounted again by its worker.
                 continue;
             }
             let env = Arc::clone(&self.env);
@@ -48,15 +48,15 @@ impl VolumesTask {
                 if let Some(err) = error {
                     env.metrics.not_forced.inc(&[]);
                     tracing::error!(path = %left.path.display(), err,
-                        "could not clean a volume that no plugin explains");
+                        "could not clean up a volume that no plugin can reconstruct");
                 }
                 JobDone::ForceClean
             });
         }
     }
 
-    /// Lists the folders of pods. Whose they are is asked afterwards: a pod that comes in between
-    /// is either not in the list, or known.
+    /// Lists the folders of pods. Which pods are known is read afterwards, so that a pod that arrives in
+    /// between is either not in the list, or known.
     pub(super) fn list_orphans(&mut self) {
         let env = Arc::clone(&self.env);
         self.spawn(Job::OrphanNames, async move {
@@ -69,7 +69,8 @@ impl VolumesTask {
 
     pub(super) fn remove_orphans(&mut self, names: &[String]) {
         let snapshot = self.pods.borrow().clone();
-        let known = |uid: &PodUid| snapshot.pods.contains_key(uid) || self.books.contains_key(uid);
+        let known =
+            |uid: &PodUid| snapshot.pods.contains_key(uid) || self.pod_states.contains_key(uid);
         let held = |uid: &PodUid| {
             self.actual.volumes.values().any(|volume| volume.pods.contains_key(uid))
                 || self.pending.iter().any(|key| matches!(key, OpKey::Pod(_, pod) if pod == uid))
@@ -91,12 +92,12 @@ impl VolumesTask {
         });
     }
 
-    /// One line per change of state, not per pass.
+    /// Sets the metrics and logs a pass if it differs from the one before.
     #[expect(clippy::cast_precision_loss, reason = "counts of folders are small")]
-    pub(super) fn tell_orphans(&mut self, pass: orphans::Pass) {
+    pub(super) fn report_orphans(&mut self, pass: orphans::Pass) {
         self.env.metrics.orphans.set(&[], pass.seen as f64);
         self.env.metrics.orphan_errors.set(&[], pass.kept as f64);
-        if pass == self.orphans_told {
+        if pass == self.orphans_reported {
             return;
         }
         for uid in &pass.mounted {
@@ -114,6 +115,6 @@ impl VolumesTask {
                 tracing::trace!(err, "Orphan pod");
             }
         }
-        self.orphans_told = pass;
+        self.orphans_reported = pass;
     }
 }

@@ -1,4 +1,4 @@
-//! Who waits for a pod's volumes, and how a wait that ends badly is told.
+//! Waiting for a pod's volumes, and the errors and explanations of a wait.
 
 use super::VolumesTask;
 use crate::pool::{SHOWN_AFTER, tells_of_quarantine};
@@ -10,27 +10,27 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// Somebody waits for all volumes of a pod.
+/// A caller that waits for all volumes of a pod.
 #[derive(Debug)]
 pub(super) struct ReadyWaiter {
     pub(super) uid: PodUid,
-    /// Errors of looks before this one do not count.
+    /// The number of resolves started when the wait began; errors of earlier ones are ignored.
     pub(super) after: u64,
     pub(super) reply: oneshot::Sender<Result<PodMounts, VolumeError>>,
 }
 
-/// How far a pod's volumes are.
+/// The mount progress of a pod's volumes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct WaitState {
     /// All of them, if every one is mounted.
     pub(crate) ready: Option<PodMounts>,
-    /// The pod's names of volumes that are not.
+    /// Names, in the pod spec, of volumes that are not mounted.
     pub(crate) unmounted: Vec<String>,
     /// … of which a controller must attach these first.
     pub(crate) unattached: Vec<String>,
     /// Driver and handle of those that are CSI volumes.
     pub(crate) unattached_storage: Vec<(String, String)>,
-    /// … of which nothing could be found out.
+    /// … of which these could not be resolved.
     pub(crate) unprocessed: Vec<String>,
     /// Unique names of what is mounted.
     pub(crate) mounted: Vec<String>,
@@ -39,7 +39,7 @@ pub(crate) struct WaitState {
 }
 
 impl WaitState {
-    /// Upstream's text about the wait.
+    /// Upstream's error text for the wait.
     pub(crate) fn text(&self, cause: &str) -> String {
         format!(
             "unmounted volumes=[{}], unattached volumes=[{}], failed to process volumes=[{}]: {cause}",
@@ -49,7 +49,7 @@ impl WaitState {
         )
     }
 
-    /// The wait is over; everything mounted is still good. Only the log shows what each volume waits for.
+    /// The wait is over: success if everything is mounted. Only the log shows what each volume waits for.
     pub(crate) fn ended(self, cause: &str) -> Result<PodMounts, VolumeError> {
         if let Some(mounts) = self.ready {
             return Ok(mounts);
@@ -98,17 +98,17 @@ impl VolumesTask {
     }
 
     fn ready_answer(&self, waiter: &ReadyWaiter) -> Option<Result<PodMounts, VolumeError>> {
-        let Some(book) = self.books.get(&waiter.uid) else {
+        let Some(pod_state) = self.pod_states.get(&waiter.uid) else {
             return Some(Err(VolumeError::NotReady("the pod is gone".into())));
         };
-        if book.finished < waiter.after {
+        if pod_state.finished < waiter.after {
             return None;
         }
         let state = self.describe(&waiter.uid);
         if let Some(mounts) = state.ready {
             return Some(Ok(mounts));
         }
-        let mut errors: Vec<String> = book.errors.iter().cloned().collect();
+        let mut errors: Vec<String> = pod_state.errors.iter().cloned().collect();
         errors.extend(self.label_waits(&waiter.uid));
         if errors.is_empty() {
             return None;
@@ -116,7 +116,7 @@ impl VolumesTask {
         Some(Err(VolumeError::NotReady(state.text(&errors.join("; ")))))
     }
 
-    /// What keeps the pod from volumes that others use under another SELinux label.
+    /// Waits for volumes that other pods have mounted with another SELinux label.
     fn label_waits(&self, uid: &PodUid) -> Vec<String> {
         let wanted = self.desired.pods.get(uid).into_iter().flat_map(|pod| &pod.volumes);
         let held = wanted.filter(|(name, volume)| {
@@ -132,7 +132,7 @@ impl VolumesTask {
         .collect()
     }
 
-    /// How far the pod's volumes are.
+    /// The mount progress of the pod's volumes.
     pub(super) fn describe(&self, uid: &PodUid) -> WaitState {
         let mut state = WaitState::default();
         for (name, volume) in &self.actual.volumes {
@@ -140,10 +140,10 @@ impl VolumesTask {
                 state.mounted.push(name.to_string());
             }
         }
-        let Some(book) = self.books.get(uid) else { return state };
+        let Some(pod_state) = self.pod_states.get(uid) else { return state };
         let desired = self.desired.pods.get(uid);
         let mut mounts = PodMounts::new();
-        for name in used_volumes(&book.pod).into_keys() {
+        for name in used_volumes(&pod_state.pod).into_keys() {
             let found =
                 desired.and_then(|d| d.volumes.iter().find(|(_, v)| v.names.contains(&name)));
             let Some((unique, volume)) = found else {
@@ -183,10 +183,10 @@ impl VolumesTask {
 
     /// What every pod's volumes wait for.
     pub(super) fn waits(&self) -> BTreeMap<PodUid, Vec<Wait>> {
-        let books = self.books.iter().filter(|(_, book)| !book.released);
-        let waits = books.map(|(uid, book)| {
+        let pod_states = self.pod_states.iter().filter(|(_, pod_state)| !pod_state.released);
+        let waits = pod_states.map(|(uid, pod_state)| {
             let wanted = self.desired.pods.get(uid);
-            let missing = used_volumes(&book.pod).into_keys().filter_map(|name| {
+            let missing = used_volumes(&pod_state.pod).into_keys().filter_map(|name| {
                 let found =
                     wanted.and_then(|d| d.volumes.iter().find(|(_, v)| v.names.contains(&name)));
                 let wait = match found {
@@ -194,23 +194,23 @@ impl VolumesTask {
                     Some((unique, volume)) => self.volume_wait(uid, unique, volume.attachable),
                     None => Wait {
                         what: "finding out what it is".into(),
-                        next_try: book.again_at.map(|at| self.moment(at)),
-                        last_error: book.errors.iter().cloned().collect::<Vec<_>>().join("; "),
+                        next_try: pod_state.again_at.map(|at| self.moment(at)),
+                        last_error: pod_state.errors.iter().cloned().collect::<Vec<_>>().join("; "),
                         ..Wait::default()
                     },
                 };
-                let since = wait.since.unwrap_or_else(|| self.moment(book.since));
+                let since = wait.since.unwrap_or_else(|| self.moment(pod_state.since));
                 Some(Wait { who: format!("volume {name:?}"), since: Some(since), ..wait })
             });
             (uid.clone(), missing.collect::<Vec<_>>())
         });
         let mut waits: BTreeMap<PodUid, Vec<Wait>> = waits.filter(|(_, w)| !w.is_empty()).collect();
-        // What is being taken away and does not go.
+        // Unmounts that take long.
         for (key, step) in &self.steps {
             let OpKey::Pod(volume, uid) = key else { continue };
             let (what, since) = step.read();
             if since >= SHOWN_AFTER && !self.desired.wants(volume, uid) {
-                let wait = self.under_way(what, since);
+                let wait = self.in_flight(what, since);
                 let wait = Wait { who: format!("volume {:?}", volume.to_string()), ..wait };
                 waits.entry(uid.clone()).or_default().push(wait);
             }
@@ -224,7 +224,7 @@ impl VolumesTask {
         let last_error = last_error.unwrap_or_default();
         if let Some(step) = keys.iter().find_map(|key| self.steps.get(key)) {
             let (what, since) = step.read();
-            return Wait { last_error, ..self.under_way(what, since) };
+            return Wait { last_error, ..self.in_flight(what, since) };
         }
         let now = Instant::now() - self.start;
         let until = keys.iter().filter_map(|key| self.backoffs.waits_until(key)).max();
@@ -239,12 +239,12 @@ impl VolumesTask {
         Wait { what: what.into(), next_try, last_error, hung, ..Wait::default() }
     }
 
-    fn under_way(&self, what: String, since: Duration) -> Wait {
+    fn in_flight(&self, what: String, since: Duration) -> Wait {
         let began = self.moment(Instant::now() - since);
         Wait { what, since: Some(began), hung: since >= SHOWN_AFTER, ..Wait::default() }
     }
 
-    /// A moment of ours on the wall clock.
+    /// An instant as wall clock time.
     fn moment(&self, at: Instant) -> jiff::Timestamp {
         let (wall, now) = (self.env.clock.now(), Instant::now());
         let moment = if at >= now {
@@ -257,7 +257,6 @@ impl VolumesTask {
 
     fn mounted_volume(&self, uid: &PodUid, spec: &VolumeSpec, labelled: bool) -> MountedVolume {
         let host_owned = spec.plugin == Plugin::HostPath;
-        let relabels = !matches!(spec.plugin, Plugin::HostPath | Plugin::Nfs | Plugin::Image);
         let inline_read_only = spec.as_inline().is_some_and(|v| {
             v.nfs.as_ref().and_then(|n| n.read_only) == Some(true)
                 || v.csi.as_ref().and_then(|c| c.read_only) == Some(true)
@@ -265,6 +264,12 @@ impl VolumesTask {
                 || v.fc.as_ref().and_then(|f| f.read_only) == Some(true)
                 || v.flex_volume.as_ref().and_then(|f| f.read_only) == Some(true)
         });
+        let read_only = spec.read_only || inline_read_only;
+        // Volumes that the kubelet does not manage are not relabelled (kubelet: `Attributes.Managed`).
+        let relabels = match &spec.plugin {
+            Plugin::HostPath | Plugin::Nfs | Plugin::Image => false,
+            plugin => plugin.is_content() || !read_only,
+        };
         let gid = spec
             .as_persistent()
             .and_then(|v| v.metadata.annotations.as_ref())
@@ -272,10 +277,7 @@ impl VolumesTask {
             .and_then(|gid| gid.parse().ok());
         MountedVolume {
             host_path: self.env.paths.container_source(uid.as_str(), spec),
-            read_only: spec.read_only
-                || inline_read_only
-                || spec.plugin.is_content()
-                || spec.plugin == Plugin::Image,
+            read_only: read_only || spec.plugin.is_content() || spec.plugin == Plugin::Image,
             selinux_relabel: relabels && !labelled && self.env.config.selinux,
             block: spec.is_block(),
             host_owned,

@@ -1,7 +1,7 @@
-//! Certificates for pods, with a signer that answers as told.
+//! Certificates for pods, with a scripted signer.
 
-use super::bed::eventually;
-use super::{Bed, pod};
+use super::fixture::eventually;
+use super::{Fixture, pod};
 use api::core::v1::Pod;
 use ports::PodLife;
 use serde_json::{Value, json};
@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 const CHAIN: &str = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
 
-fn bed(name: &str) -> Bed {
-    Bed::with(name, |config, _| config.pod_certificates = true)
+fn fixture(name: &str) -> Fixture {
+    Fixture::with(name, |config, _| config.pod_certificates = true)
 }
 
 fn wants_certificate(uid: &str, key_type: &str) -> Arc<Pod> {
@@ -34,11 +34,11 @@ fn answer(kind: &str, refresh: &str) -> Value {
 
 #[tokio::test]
 async fn a_pod_gets_key_and_chain_and_later_new_ones() {
-    let bed = bed("certificate");
+    let fixture = fixture("certificate");
     let p = wants_certificate("u", "ECDSAP256");
-    bed.show(&[(&p, PodLife::Syncing)]);
-    eventually("requested", || bed.storage.requests.lock().unwrap().len() == 1).await;
-    let request = Arc::clone(&bed.storage.requests.lock().unwrap()["req-0"]);
+    fixture.show(&[(&p, PodLife::Syncing)]);
+    eventually("requested", || fixture.storage.requests.lock().unwrap().len() == 1).await;
+    let request = Arc::clone(&fixture.storage.requests.lock().unwrap()["req-0"]);
     let (meta, spec) = (&request.metadata, &request.spec);
     assert_eq!(meta.generate_name.as_deref(), Some("req-"));
     let owner = &meta.owner_references.as_ref().unwrap()[0];
@@ -51,53 +51,53 @@ async fn a_pod_gets_key_and_chain_and_later_new_ones() {
     );
     assert_eq!(spec.unverified_user_annotations.as_ref().unwrap()["example.com/a"], "b");
     eventually("told", || {
-        bed.events.all().iter().any(|e| {
+        fixture.events.all().iter().any(|e| {
             e == "FailedMount: MountVolume.SetUp failed for volume \"v\" : credential bundle is not issued yet"
         })
     })
     .await;
-    // Its time for refresh is past already, so the next one is asked for at once.
-    bed.storage.answer_request("req-0", answer("Issued", "2020-01-01T00:00:00Z"));
-    let path = bed.ready(&p).await["v"].host_path.clone();
+    // Its refresh time is in the past, so the next one is requested at once.
+    fixture.storage.answer_request("req-0", answer("Issued", "2020-01-01T00:00:00Z"));
+    let path = fixture.ready(&p).await["v"].host_path.clone();
     let read = |name: &str| std::fs::read_to_string(path.join(name)).unwrap();
     let first = read("key.pem");
     assert!(first.starts_with("-----BEGIN PRIVATE KEY-----\n"));
     assert_eq!(read("chain.pem"), CHAIN);
     assert_eq!(read("bundle.pem"), format!("{first}{CHAIN}"));
-    eventually("asked again", || bed.storage.requests.lock().unwrap().len() == 2).await;
-    bed.storage.answer_request("req-1", answer("Issued", "2999-01-01T00:00:00Z"));
+    eventually("asked again", || fixture.storage.requests.lock().unwrap().len() == 2).await;
+    fixture.storage.answer_request("req-1", answer("Issued", "2999-01-01T00:00:00Z"));
     eventually("renewed", || read("key.pem") != first).await;
     eventually("counted", || {
         let line =
             "kubelet_podcertificate_states{signer_name=\"example.com/signer\",state=\"fresh\"} 1";
-        bed.registry.render().contains(line)
+        fixture.registry.render().contains(line)
     })
     .await;
-    bed.end(&p).await;
+    fixture.end(&p).await;
 }
 
 #[tokio::test]
 async fn a_refusal_is_told_and_stays() {
-    let bed = bed("certificate-denied");
+    let fixture = fixture("certificate-denied");
     let p = wants_certificate("u", "ED25519");
-    bed.show(&[(&p, PodLife::Syncing)]);
-    eventually("requested", || bed.storage.requests.lock().unwrap().len() == 1).await;
-    bed.storage.answer_request("req-0", answer("Denied", "2999-01-01T00:00:00Z"));
-    let told = |text: &str| bed.events.all().iter().any(|e| e.contains(text));
+    fixture.show(&[(&p, PodLife::Syncing)]);
+    eventually("requested", || fixture.storage.requests.lock().unwrap().len() == 1).await;
+    fixture.storage.answer_request("req-0", answer("Denied", "2999-01-01T00:00:00Z"));
+    let told = |text: &str| fixture.events.all().iter().any(|e| e.contains(text));
     eventually("told", || {
         told("Denied: Why%!(EXTRA string=PodCertificateRequest ns/req-0 was denied, reason=\"Why\", message=\"because\")")
             && told("PodCertificateRequest was permanently denied: reason=\"Why\" message=\"because\"")
     })
     .await;
-    assert_eq!(bed.storage.requests.lock().unwrap().len(), 1);
+    assert_eq!(fixture.storage.requests.lock().unwrap().len(), 1);
 }
 
 #[tokio::test]
 async fn without_the_gate_nothing_is_asked_for() {
-    let bed = Bed::new("certificate-off");
+    let fixture = Fixture::new("certificate-off");
     let p = wants_certificate("u", "ED25519");
-    bed.show(&[(&p, PodLife::Syncing)]);
+    fixture.show(&[(&p, PodLife::Syncing)]);
     let text = "FailedMount: MountVolume.SetUp failed for volume \"v\" : unimplemented";
-    eventually("told", || bed.events.all().iter().any(|e| e == text)).await;
-    assert!(bed.storage.requests.lock().unwrap().is_empty());
+    eventually("told", || fixture.events.all().iter().any(|e| e == text)).await;
+    assert!(fixture.storage.requests.lock().unwrap().is_empty());
 }

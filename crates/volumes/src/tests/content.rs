@@ -1,7 +1,7 @@
 //! Volumes made of objects: content, modes, refresh.
 
-use super::bed::eventually;
-use super::{Bed, pod};
+use super::fixture::eventually;
+use super::{Fixture, pod};
 use ports::{ObjectKind, PodLife, Volumes};
 use serde_json::json;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -15,9 +15,9 @@ fn read(path: &Path) -> String {
 
 #[tokio::test]
 async fn content_of_every_kind_is_shown_with_its_modes() {
-    let bed = Bed::new("kinds");
-    bed.objects.set_map("cm", &[("a", "1"), ("b", "2")]);
-    bed.objects.set_secret("sec", &[("k", "hidden")]);
+    let fixture = Fixture::new("kinds");
+    fixture.objects.set_map("cm", &[("a", "1"), ("b", "2")]);
+    fixture.objects.set_secret("sec", &[("k", "hidden")]);
     let p = pod(
         "u",
         json!([
@@ -36,8 +36,8 @@ async fn content_of_every_kind_is_shown_with_its_modes() {
                     {"path": "x", "fieldRef": {"fieldPath": "metadata.name"}}]}}]}}
         ]),
     );
-    bed.show(&[(&p, PodLife::Syncing)]);
-    let mounts = bed.ready(&p).await;
+    fixture.show(&[(&p, PodLife::Syncing)]);
+    let mounts = fixture.ready(&p).await;
     let at = |volume: &str, file: &str| mounts[volume].host_path.join(file);
     assert!(mounts.values().all(|m| m.read_only), "never writable for a pod");
     assert_eq!((read(&at("c", "a")), read(&at("c", "b"))), ("1".into(), "2".into()));
@@ -55,20 +55,20 @@ async fn content_of_every_kind_is_shown_with_its_modes() {
             && sys::mount::is_mount_point(&mounts[v].host_path).unwrap()
     };
     assert!(tmpfs("s") && tmpfs("p") && tmpfs("w") && !tmpfs("c"));
-    bed.end(&p).await;
-    assert!(bed.mounts().is_empty());
-    eventually("the pod's folder goes", || !bed.pod_dir("u").exists()).await;
+    fixture.end(&p).await;
+    assert!(fixture.mounts().is_empty());
+    eventually("the pod's folder goes", || !fixture.pod_dir("u").exists()).await;
 }
 
 #[tokio::test]
 async fn a_changed_object_is_shown_within_two_seconds() {
-    let bed = Bed::new("refresh");
-    bed.objects.set_map("cm", &[("a", "1"), ("b", "2")]);
+    let fixture = Fixture::new("refresh");
+    fixture.objects.set_map("cm", &[("a", "1"), ("b", "2")]);
     let p = pod("u", json!([{"name": "c", "configMap": {"name": "cm", "defaultMode": 0o644}}]));
-    bed.show(&[(&p, PodLife::Syncing)]);
-    let dir = bed.ready(&p).await["c"].host_path.clone();
+    fixture.show(&[(&p, PodLife::Syncing)]);
+    let dir = fixture.ready(&p).await["c"].host_path.clone();
     let before = std::fs::read_link(dir.join("..data")).unwrap();
-    bed.objects.set_map("cm", &[("a", "one")]);
+    fixture.objects.set_map("cm", &[("a", "one")]);
     let shown = tokio::time::timeout(
         Duration::from_secs(2),
         eventually("new content", || read(&dir.join("a")) == "one" && !dir.join("b").exists()),
@@ -76,20 +76,20 @@ async fn a_changed_object_is_shown_within_two_seconds() {
     shown.await.unwrap();
     assert_ne!(std::fs::read_link(dir.join("..data")).unwrap(), before);
     // A refresh that fails leaves the files alone.
-    bed.objects.maps.lock().unwrap().clear();
-    bed.objects.changed(ObjectKind::ConfigMap, "cm");
-    eventually("the failure is told", || !bed.events.all().is_empty()).await;
+    fixture.objects.maps.lock().unwrap().clear();
+    fixture.objects.changed(ObjectKind::ConfigMap, "cm");
+    eventually("the failure is told", || !fixture.events.all().is_empty()).await;
     assert_eq!(
-        bed.events.all()[0],
+        fixture.events.all()[0],
         "FailedMount: MountVolume.SetUp failed for volume \"c\" : configmap \"cm\" not found"
     );
     assert_eq!(read(&dir.join("a")), "one");
-    assert!(bed.handle.wait_ready(&p).await.is_ok());
+    assert!(fixture.handle.wait_ready(&p).await.is_ok());
 }
 
 #[tokio::test]
 async fn a_missing_object_blocks_unless_optional_and_is_picked_up_when_it_appears() {
-    let bed = Bed::new("missing");
+    let fixture = Fixture::new("missing");
     let p = pod(
         "u",
         json!([
@@ -97,41 +97,41 @@ async fn a_missing_object_blocks_unless_optional_and_is_picked_up_when_it_appear
             {"name": "s", "secret": {"secretName": "late", "defaultMode": 0o644}}
         ]),
     );
-    bed.show(&[(&p, PodLife::Syncing)]);
-    let (handle, waiting) = (bed.handle.clone(), Arc::clone(&p));
+    fixture.show(&[(&p, PodLife::Syncing)]);
+    let (handle, waiting) = (fixture.handle.clone(), Arc::clone(&p));
     let wait = tokio::task::spawn(async move { handle.wait_ready(&waiting).await });
-    let optional = bed.pod_dir("u").join("volumes/kubernetes.io~configmap/o");
+    let optional = fixture.pod_dir("u").join("volumes/kubernetes.io~configmap/o");
     eventually("the optional one is empty", || optional.join("..data").exists()).await;
-    eventually("told", || !bed.events.all().is_empty()).await;
+    eventually("told", || !fixture.events.all().is_empty()).await;
     assert!(!wait.is_finished());
-    bed.objects.set_secret("late", &[("k", "v")]);
+    fixture.objects.set_secret("late", &[("k", "v")]);
     let mounts =
         tokio::time::timeout(Duration::from_secs(5), wait).await.unwrap().unwrap().unwrap();
     assert_eq!(read(&mounts["s"].host_path.join("k")), "v");
-    bed.objects.set_map("opt", &[("a", "1")]);
+    fixture.objects.set_map("opt", &[("a", "1")]);
     eventually("it appears", || read(&optional.join("a")) == "1").await;
 }
 
 #[tokio::test]
 async fn changed_labels_reach_downward_files() {
-    let bed = Bed::new("labels");
+    let fixture = Fixture::new("labels");
     let p = pod(
         "u",
         json!([{"name": "w", "downwardAPI": {"defaultMode": 0o644, "items": [
             {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]}}]),
     );
-    bed.show(&[(&p, PodLife::Syncing)]);
-    let dir = bed.ready(&p).await["w"].host_path.clone();
+    fixture.show(&[(&p, PodLife::Syncing)]);
+    let dir = fixture.ready(&p).await["w"].host_path.clone();
     let mut changed = (*p).clone();
     changed.metadata.labels = Some([("l".to_owned(), "2".to_owned())].into());
     let changed = Arc::new(changed);
-    bed.show(&[(&changed, PodLife::Syncing)]);
+    fixture.show(&[(&changed, PodLife::Syncing)]);
     eventually("new label", || read(&dir.join("labels")) == "l=\"2\"").await;
 }
 
 #[tokio::test]
 async fn tokens_belong_to_the_one_user_of_the_pod() {
-    let bed = Bed::new("token");
+    let fixture = Fixture::new("token");
     let mut p = (*pod(
         "u",
         json!([{"name": "p", "projected": {"defaultMode": 0o644, "sources": [
@@ -141,24 +141,24 @@ async fn tokens_belong_to_the_one_user_of_the_pod() {
     p.spec.as_mut().unwrap().security_context =
         Some(serde_json::from_value(json!({"runAsUser": 1234})).unwrap());
     let p = Arc::new(p);
-    bed.show(&[(&p, PodLife::Syncing)]);
-    let file = bed.ready(&p).await["p"].host_path.join("token");
+    fixture.show(&[(&p, PodLife::Syncing)]);
+    let file = fixture.ready(&p).await["p"].host_path.join("token");
     let found = std::fs::metadata(&file).unwrap();
     assert_eq!((found.uid(), found.mode() & 0o7777), (1234, 0o600));
 }
 
 #[tokio::test]
 async fn where_there_are_no_trust_bundles_the_pod_is_told_so() {
-    let bed = Bed::new("bundles");
+    let fixture = Fixture::new("bundles");
     let p = pod(
         "u",
         json!([{"name": "p", "projected": {"defaultMode": 0o644, "sources": [
             {"clusterTrustBundle": {"name": "b", "path": "roots"}}]}}]),
     );
-    bed.show(&[(&p, PodLife::Syncing)]);
-    eventually("told", || !bed.events.all().is_empty()).await;
+    fixture.show(&[(&p, PodLife::Syncing)]);
+    eventually("told", || !fixture.events.all().is_empty()).await;
     assert_eq!(
-        bed.events.all()[0],
+        fixture.events.all()[0],
         "FailedMount: MountVolume.SetUp failed for volume \"p\" : ClusterTrustBundle projection is not supported in static kubelet mode"
     );
 }

@@ -1,7 +1,7 @@
 //! Flexvolume drivers: programs of the host.
 
-use super::bed::eventually;
-use super::{Bed, pod};
+use super::fixture::eventually;
+use super::{Fixture, pod};
 use ports::{PodLife, Volumes};
 use serde_json::json;
 use std::os::unix::fs::PermissionsExt;
@@ -19,27 +19,28 @@ esac
 
 #[tokio::test]
 async fn a_driver_mounts_and_unmounts_and_an_unknown_one_is_no_plugin() {
-    let bed = Bed::with("flex", |config, root| config.volume_plugin_dir = root.join("exec"));
+    let fixture =
+        Fixture::with("flex", |config, root| config.volume_plugin_dir = root.join("exec"));
     let p = pod("u", json!([{"name": "v", "flexVolume": {"driver": "example.com/disk"}}]));
-    bed.show(&[(&p, PodLife::Syncing)]);
-    let refused = bed.handle.wait_ready(&p).await.unwrap_err().to_string();
+    fixture.show(&[(&p, PodLife::Syncing)]);
+    let refused = fixture.handle.wait_ready(&p).await.unwrap_err().to_string();
     assert_eq!(
         refused,
         "unmounted volumes=[v], unattached volumes=[], failed to process volumes=[v]: failed to get \
          Plugin from volumeSpec for volume \"v\" err=no volume plugin matched"
     );
 
-    let folder = bed.root.join("exec/example.com~disk");
+    let folder = fixture.root.join("exec/example.com~disk");
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("disk"), DRIVER).unwrap();
     let mode = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(folder.join("disk"), mode).unwrap();
-    let mounts = bed.ready(&p).await;
-    let path = bed.pod_dir("u").join("volumes/example.com~disk/v");
+    let mounts = fixture.ready(&p).await;
+    let path = fixture.pod_dir("u").join("volumes/example.com~disk/v");
     assert_eq!(mounts["v"].host_path, path);
-    assert_eq!(bed.mounts().len(), 1);
-    bed.end(&p).await;
-    eventually("unmounted", || bed.mounts().is_empty()).await;
+    assert_eq!(fixture.mounts().len(), 1);
+    fixture.end(&p).await;
+    eventually("unmounted", || fixture.mounts().is_empty()).await;
     let calls = std::fs::read_to_string(folder.join("calls")).unwrap();
     let last = calls.lines().last().unwrap();
     assert_eq!(last, format!("unmount {}", path.display()));
@@ -66,8 +67,8 @@ detach) echo '{"status": "Success"}' ;;
 esac
 "#;
 
-fn install(bed: &Bed) -> std::path::PathBuf {
-    let folder = bed.root.join("exec/example.com~disk");
+fn install(fixture: &Fixture) -> std::path::PathBuf {
+    let folder = fixture.root.join("exec/example.com~disk");
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("disk"), ATTACHING).unwrap();
     let mode = std::fs::Permissions::from_mode(0o755);
@@ -85,34 +86,34 @@ fn calls(folder: &std::path::Path, root: &std::path::Path) -> Vec<String> {
 
 #[tokio::test]
 async fn an_attaching_driver_waits_for_the_controller_and_shares_one_mount() {
-    let mut bed =
-        Bed::with("flex-attach", |config, root| config.volume_plugin_dir = root.join("exec"));
-    let folder = install(&bed);
+    let mut fixture =
+        Fixture::with("flex-attach", |config, root| config.volume_plugin_dir = root.join("exec"));
+    let folder = install(&fixture);
     let p = pod("u", json!([{"name": "v", "flexVolume": {"driver": "example.com/disk"}}]));
-    bed.show(&[(&p, PodLife::Syncing)]);
-    let waiting = bed.handle.clone();
+    fixture.show(&[(&p, PodLife::Syncing)]);
+    let waiting = fixture.handle.clone();
     let asked = Arc::clone(&p);
     let wait = tokio::spawn(async move { waiting.wait_ready(&asked).await });
     eventually("reported in use", || {
-        bed.handle.facts().in_use.as_deref() == Some(&["example.com/disk/v".to_owned()])
+        fixture.handle.facts().in_use.as_deref() == Some(&["example.com/disk/v".to_owned()])
     })
     .await;
     assert!(!wait.is_finished());
-    bed.attach(&["example.com/disk/v"]);
+    fixture.attach(&["example.com/disk/v"]);
     let mounts = wait.await.unwrap().unwrap();
-    let path = bed.pod_dir("u").join("volumes/example.com~disk/v");
+    let path = fixture.pod_dir("u").join("volumes/example.com~disk/v");
     assert_eq!(mounts["v"].host_path, path);
-    assert_eq!(bed.mounts().len(), 2, "the shared one and the pod's");
+    assert_eq!(fixture.mounts().len(), 2, "the shared one and the pod's");
     // A restart takes over both.
-    bed.restart().await;
-    bed.ready(&p).await;
-    bed.end(&p).await;
-    eventually("unmounted", || bed.mounts().is_empty()).await;
+    fixture.restart().await;
+    fixture.ready(&p).await;
+    fixture.end(&p).await;
+    eventually("unmounted", || fixture.mounts().is_empty()).await;
     let global = "/kubelet/plugins/kubernetes.io/flexvolume/example.com/disk/mounts/v";
     let inside = "/kubelet/pods/u/volumes/example.com~disk/v";
-    eventually("forgotten", || bed.handle.facts().in_use.as_deref() == Some(&[])).await;
-    assert!(!bed.root.join(&global[1..]).exists());
-    let seen = calls(&folder, &bed.root);
+    eventually("forgotten", || fixture.handle.facts().in_use.as_deref() == Some(&[])).await;
+    assert!(!fixture.root.join(&global[1..]).exists());
+    let seen = calls(&folder, &fixture.root);
     assert_eq!(seen.first().map(String::as_str), Some("init"));
     let mounted = format!("mountdevice {global}");
     let unmounted = format!("unmountdevice {global}");
@@ -126,20 +127,21 @@ async fn an_attaching_driver_waits_for_the_controller_and_shares_one_mount() {
 
 #[tokio::test]
 async fn without_a_controller_the_node_attaches_and_detaches() {
-    let bed = Bed::with("flex-own", |config, root| {
+    let fixture = Fixture::with("flex-own", |config, root| {
         config.volume_plugin_dir = root.join("exec");
         config.controller_attaches = false;
     });
-    let folder = install(&bed);
+    let folder = install(&fixture);
     let p = pod("u", json!([{"name": "v", "flexVolume": {"driver": "example.com/disk"}}]));
-    bed.show(&[(&p, PodLife::Syncing)]);
-    bed.ready(&p).await;
+    fixture.show(&[(&p, PodLife::Syncing)]);
+    fixture.ready(&p).await;
     let told = "SuccessfulAttachVolume: AttachVolume.Attach succeeded for volume \"v\" ";
-    assert!(bed.events.all().iter().any(|e| e == told), "{:?}", bed.events.all());
-    bed.end(&p).await;
-    eventually("detached", || calls(&folder, &bed.root).last().unwrap() == "detach v node").await;
-    let seen = calls(&folder, &bed.root);
+    assert!(fixture.events.all().iter().any(|e| e == told), "{:?}", fixture.events.all());
+    fixture.end(&p).await;
+    eventually("detached", || calls(&folder, &fixture.root).last().unwrap() == "detach v node")
+        .await;
+    let seen = calls(&folder, &fixture.root);
     assert!(seen.contains(&"waitforattach /dev/own".to_owned()), "{seen:?}");
     assert_eq!(seen.iter().filter(|line| line.starts_with("detach")).count(), 1);
-    assert!(bed.mounts().is_empty());
+    assert!(fixture.mounts().is_empty());
 }

@@ -1,7 +1,7 @@
 //! A filesystem that never answers: the rest of the node must not notice.
 
-use super::bed::{eventually, eventually_within};
-use super::{Bed, pod};
+use super::fixture::{eventually, eventually_within};
+use super::{Fixture, pod};
 use ports::{PodLife, VolumeUsages as _};
 use serde_json::json;
 use std::os::fd::AsRawFd;
@@ -14,12 +14,13 @@ struct Silent {
 }
 
 impl Silent {
-    fn mount(path: &std::path::Path) -> Option<Self> {
+    /// Needs root and FUSE.
+    fn mount(path: &std::path::Path) -> Self {
         std::fs::create_dir_all(path).unwrap();
-        let server = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").ok()?;
+        let server = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").unwrap();
         let data = format!("fd={},rootmode=40000,user_id=0,group_id=0", server.as_raw_fd());
-        sys::mount::mount_fs("silent", path, "fuse", false, &data).ok()?;
-        Some(Self { path: path.to_owned(), server: Some(server) })
+        sys::mount::mount_fs("silent", path, "fuse", false, &data).unwrap();
+        Self { path: path.to_owned(), server: Some(server) }
     }
 }
 
@@ -32,7 +33,7 @@ impl Drop for Silent {
 }
 
 async fn start_twenty(
-    bed: &Bed,
+    fixture: &Fixture,
     prefix: &str,
     extra: &[std::sync::Arc<api::core::v1::Pod>],
 ) -> Duration {
@@ -44,25 +45,21 @@ async fn start_twenty(
         .collect();
     let shown: Vec<_> = extra.iter().chain(&pods).map(|p| (p, PodLife::Syncing)).collect();
     let started = Instant::now();
-    bed.show(&shown);
-    futures::future::join_all(pods.iter().map(|p| bed.ready(p))).await;
+    fixture.show(&shown);
+    futures::future::join_all(pods.iter().map(|p| fixture.ready(p))).await;
     started.elapsed()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hung_mounts_are_named_and_twenty_other_pods_start_as_before() {
-    let bed = Bed::new("hung");
-    let normal = start_twenty(&bed, "before", &[]).await;
-    // More hung volumes than the pool has places, each on a mount of its own.
+    let fixture = Fixture::new("hung");
+    let normal = start_twenty(&fixture, "before", &[]).await;
+    // More hung volumes than the pool has permits, each on a mount of its own.
     let mut silent = Vec::new();
     let mut stuck = Vec::new();
     for n in 0..20 {
-        let path = bed.root.join(format!("silent{n}"));
-        let Some(mount) = Silent::mount(&path) else {
-            println!("no FUSE here: nothing to test");
-            return;
-        };
-        silent.push(mount);
+        let path = fixture.root.join(format!("silent{n}"));
+        silent.push(Silent::mount(&path));
         let inside = path.join("x");
         stuck.push(pod(
             &format!("stuck{n}"),
@@ -70,33 +67,33 @@ async fn hung_mounts_are_named_and_twenty_other_pods_start_as_before() {
         ));
     }
     let shown: Vec<_> = stuck.iter().map(|p| (p, PodLife::Syncing)).collect();
-    bed.show(&shown);
-    eventually("named", || bed.handle.facts().quarantined.len() == 20).await;
-    let beside = start_twenty(&bed, "after", &stuck).await;
+    fixture.show(&shown);
+    eventually("named", || fixture.handle.facts().quarantined.len() == 20).await;
+    let beside = start_twenty(&fixture, "after", &stuck).await;
     assert!(
         beside < normal * 2 + Duration::from_secs(1),
         "20 pods took {beside:?} beside hung mounts, {normal:?} without"
     );
     // The wait of a stuck pod names what it waits for.
-    let state = bed.handle.describe(&stuck[0]).await.unwrap();
+    let state = fixture.handle.describe(&stuck[0]).await.unwrap();
     assert!(state.steps[0].contains("checking host path"), "{:?}", state.steps);
-    let story = bed.handle.explain().await;
+    let story = fixture.handle.explain().await;
     assert_eq!((story.hung.len(), story.waits.len()), (20, 20));
     let wait = &story.waits["stuck0"][0];
     assert_eq!(wait.who, "volume \"h\"");
     assert!(wait.hung && wait.what.contains("checking host path"), "{wait:?}");
     assert!(wait.since.is_some() && wait.next_try.is_none(), "{wait:?}");
-    // And so do an event, once the call is given up, and the metric.
-    assert!(bed.registry.render().contains("rubelet_volume_quarantined_calls 20"));
+    // So do an event, once the call has timed out, and the metric.
+    assert!(fixture.registry.render().contains("rubelet_volume_quarantined_calls 20"));
     let told = || {
         let told = |e: &String| e.starts_with("FailedMount: ") && e.contains("is quarantined");
-        bed.events.all().iter().filter(|e| told(e)).count() >= 20
+        fixture.events.all().iter().filter(|e| told(e)).count() >= 20
     };
     eventually_within(Duration::from_secs(100), "an event names each hung call", told).await;
-    // The next attempt is told of for the moment until it is refused.
+    // The wait shows the next attempt until the quarantine refuses it.
     let refused = async {
         loop {
-            let story = bed.handle.explain().await;
+            let story = fixture.handle.explain().await;
             let wait = &story.waits["stuck0"][0];
             if wait.hung && wait.last_error.contains("is quarantined") {
                 break;
@@ -110,51 +107,48 @@ async fn hung_mounts_are_named_and_twenty_other_pods_start_as_before() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_driver_that_never_answers_is_named_and_holds_up_nobody() {
-    let (bed, driver) = super::csi::bed_with("csi-hung", |_| {}).await;
-    let normal = start_twenty(&bed, "before", &[]).await;
+    let (fixture, driver) = super::csi::fixture_with("csi-hung", |_| {}).await;
+    let normal = start_twenty(&fixture, "before", &[]).await;
     driver.fault("NodeStageVolume", Some("hang"));
     let mut stuck = Vec::new();
     for n in 0..20 {
-        super::csi::csi_claim(&bed, &format!("c{n}"), json!({}));
+        super::csi::csi_claim(&fixture, &format!("c{n}"), json!({}));
         stuck.push(super::csi::claim_pod(&format!("stuck{n}"), &format!("c{n}")));
     }
     let shown: Vec<_> = stuck.iter().map(|p| (p, PodLife::Syncing)).collect();
-    bed.show(&shown);
+    fixture.show(&shown);
     eventually("asked", || super::csi::calls(&driver).len() == 20).await;
-    let beside = start_twenty(&bed, "after", &stuck).await;
+    let beside = start_twenty(&fixture, "after", &stuck).await;
     assert!(
         beside < normal * 2 + Duration::from_secs(1),
         "20 pods took {beside:?} beside a hung driver, {normal:?} without"
     );
-    eventually("named", || bed.handle.facts().quarantined.len() == 20).await;
-    let named = bed.handle.facts().quarantined[0].clone();
+    eventually("named", || fixture.handle.facts().quarantined.len() == 20).await;
+    let named = fixture.handle.facts().quarantined[0].clone();
     assert!(named.starts_with("NodeStageVolume of driver hostpath.test of "), "{named}");
-    assert!(bed.registry.render().contains("rubelet_volume_quarantined_calls 20"));
+    assert!(fixture.registry.render().contains("rubelet_volume_quarantined_calls 20"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_that_cannot_be_measured_holds_up_no_other() {
-    let bed = Bed::new("hung-usage");
+    let fixture = Fixture::new("hung-usage");
     let volumes = || json!([{"name": "d", "emptyDir": {}}]);
     let (stuck, fine) = (pod("stuck", volumes()), pod("fine", volumes()));
-    bed.show(&[(&stuck, PodLife::Syncing), (&fine, PodLife::Syncing)]);
-    bed.ready(&stuck).await;
-    bed.ready(&fine).await;
-    let inside = bed.pod_dir("stuck").join("volumes/kubernetes.io~empty-dir/d/inside");
-    let Some(silent) = Silent::mount(&inside) else {
-        println!("no FUSE here: nothing to test");
-        return;
-    };
+    fixture.show(&[(&stuck, PodLife::Syncing), (&fine, PodLife::Syncing)]);
+    fixture.ready(&stuck).await;
+    fixture.ready(&fine).await;
+    let inside = fixture.pod_dir("stuck").join("volumes/kubernetes.io~empty-dir/d/inside");
+    let silent = Silent::mount(&inside);
     // Several ask at once, as the summary and the eviction do.
     let started = Instant::now();
     let hung = api::ids::PodUid::from("stuck");
-    let (one, other) = tokio::join!(bed.handle.usages(&hung), bed.handle.usages(&hung));
+    let (one, other) = tokio::join!(fixture.handle.usages(&hung), fixture.handle.usages(&hung));
     assert!(one.is_empty() && other.is_empty());
-    assert_eq!(bed.handle.usages(&"fine".into()).await.len(), 1);
-    assert!(bed.handle.usages(&hung).await.is_empty());
+    assert_eq!(fixture.handle.usages(&"fine".into()).await.len(), 1);
+    assert!(fixture.handle.usages(&hung).await.is_empty());
     assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
     let path = inside.parent().unwrap().display().to_string();
-    let named = || bed.handle.facts().quarantined.iter().any(|call| call.contains(&path));
+    let named = || fixture.handle.facts().quarantined.iter().any(|call| call.contains(&path));
     eventually("named", named).await;
     drop(silent);
 }

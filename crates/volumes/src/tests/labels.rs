@@ -1,9 +1,9 @@
-//! Volumes mounted with an SELinux label. The machine need not have SELinux: the test driver only takes the
-//! mount option down.
+//! Volumes mounted with an SELinux label. The machine need not have SELinux: the test driver only records the
+//! mount option.
 
-use super::Bed;
-use super::bed::eventually;
+use super::Fixture;
 use super::csi::{NAME, claim_pod, csi_claim, watch, with_driver};
+use super::fixture::eventually;
 use api::core::v1::{Pod, PodSecurityContext};
 use engine::volumes::Labelling;
 use ports::{PodLife, Volumes};
@@ -14,15 +14,15 @@ use testkit::csi_driver::CsiDriver;
 const CONTEXTS: &str = "process = \"system_u:system_r:container_t:s0\"\n\
     file = \"system_u:object_r:container_file_t:s0\"\n";
 
-async fn bed(name: &str) -> (Bed, CsiDriver) {
-    let bed = Bed::with(name, |config, _| {
+async fn fixture(name: &str) -> (Fixture, CsiDriver) {
+    let fixture = Fixture::with(name, |config, _| {
         config.selinux = true;
         config.labelling = Labelling::read(CONTEXTS, false);
     });
-    let (bed, driver) = with_driver(bed, |_| {}).await;
+    let (fixture, driver) = with_driver(fixture, |_| {}).await;
     let spec = json!({"attachRequired": false, "fsGroupPolicy": "File", "seLinuxMount": true});
-    bed.storage.set_driver(NAME, spec);
-    (bed, driver)
+    fixture.storage.set_driver(NAME, spec);
+    (fixture, driver)
 }
 
 fn pod(uid: &str, level: &str) -> Arc<Pod> {
@@ -48,44 +48,58 @@ fn option(level: &str) -> Value {
 
 #[tokio::test]
 async fn a_labelled_mount_is_not_relabelled_and_its_label_survives_a_restart() {
-    let (mut bed, driver) = bed("label").await;
-    csi_claim(&bed, "c", json!({"accessModes": ["ReadWriteOncePod"]}));
+    let (mut fixture, driver) = fixture("label").await;
+    csi_claim(&fixture, "c", json!({"accessModes": ["ReadWriteOncePod"]}));
     let p = pod("u", "s0:c1,c2");
-    bed.show(&[(&p, PodLife::Syncing)]);
-    assert!(!bed.ready(&p).await["v"].selinux_relabel);
+    fixture.show(&[(&p, PodLife::Syncing)]);
+    assert!(!fixture.ready(&p).await["v"].selinux_relabel);
     assert_eq!(flags(&driver, "NodeStageVolume"), [option("s0:c1,c2")]);
     assert_eq!(flags(&driver, "NodePublishVolume"), [option("s0:c1,c2")]);
-    let notes = bed.pod_dir("u").join("volumes/kubernetes.io~csi/pv-c/vol_data.json");
+    let notes = fixture.pod_dir("u").join("volumes/kubernetes.io~csi/pv-c/vol_data.json");
     let notes: Value = serde_json::from_slice(&std::fs::read(notes).unwrap()).unwrap();
     let label = "system_u:object_r:container_file_t:s0:c1,c2";
     assert_eq!(notes["seLinuxMountContext"], label);
-    bed.restart().await;
-    watch(&bed);
-    assert!(!bed.ready(&p).await["v"].selinux_relabel);
+    fixture.restart().await;
+    watch(&fixture);
+    assert!(!fixture.ready(&p).await["v"].selinux_relabel);
     assert!(flags(&driver, "NodePublishVolume").iter().all(|f| *f == option("s0:c1,c2")));
-    bed.end(&p).await;
+    fixture.end(&p).await;
 }
 
 #[tokio::test]
 async fn other_access_modes_are_relabelled_by_the_runtime() {
-    let (bed, driver) = bed("label-modes").await;
-    csi_claim(&bed, "c", json!({}));
+    let (fixture, driver) = fixture("label-modes").await;
+    csi_claim(&fixture, "c", json!({}));
     let p = pod("u", "s0:c1,c2");
-    bed.show(&[(&p, PodLife::Syncing)]);
-    assert!(bed.ready(&p).await["v"].selinux_relabel);
+    fixture.show(&[(&p, PodLife::Syncing)]);
+    assert!(fixture.ready(&p).await["v"].selinux_relabel);
     assert_eq!(flags(&driver, "NodeStageVolume"), [Value::Null]);
-    bed.end(&p).await;
+    fixture.end(&p).await;
+}
+
+#[tokio::test]
+async fn what_is_mounted_for_reading_alone_is_not_relabelled() {
+    let (fixture, _driver) = fixture("label-read-only").await;
+    csi_claim(&fixture, "c", json!({}));
+    let mut p = (*pod("u", "s0:c1,c2")).clone();
+    let volumes = p.spec.as_mut().unwrap().volumes.as_mut().unwrap();
+    volumes[0].persistent_volume_claim.as_mut().unwrap().read_only = Some(true);
+    let p = Arc::new(p);
+    fixture.show(&[(&p, PodLife::Syncing)]);
+    let mounts = fixture.ready(&p).await;
+    assert!(mounts["v"].read_only && !mounts["v"].selinux_relabel);
+    fixture.end(&p).await;
 }
 
 #[tokio::test]
 async fn a_pod_with_another_label_waits_until_the_first_is_gone() {
-    let (bed, driver) = bed("label-conflict").await;
-    csi_claim(&bed, "c", json!({"accessModes": ["ReadWriteOncePod"]}));
+    let (fixture, driver) = fixture("label-conflict").await;
+    csi_claim(&fixture, "c", json!({"accessModes": ["ReadWriteOncePod"]}));
     let (p, q) = (pod("p", "s0:c1"), pod("q", "s0:c2"));
-    bed.show(&[(&p, PodLife::Syncing)]);
-    bed.ready(&p).await;
-    bed.show(&[(&p, PodLife::Syncing), (&q, PodLife::Syncing)]);
-    let refused = bed.handle.wait_ready(&q).await.unwrap_err().to_string();
+    fixture.show(&[(&p, PodLife::Syncing)]);
+    fixture.ready(&p).await;
+    fixture.show(&[(&p, PodLife::Syncing), (&q, PodLife::Syncing)]);
+    let refused = fixture.handle.wait_ready(&q).await.unwrap_err().to_string();
     let label = |level: &str| format!("\"system_u:object_r:container_file_t:{level}\"");
     assert!(
         refused.contains(&format!(
@@ -95,12 +109,12 @@ async fn a_pod_with_another_label_waits_until_the_first_is_gone() {
         )),
         "{refused}"
     );
-    bed.show(&[(&p, PodLife::Terminated), (&q, PodLife::Syncing)]);
-    bed.handle.wait_released(&p).await.unwrap();
+    fixture.show(&[(&p, PodLife::Terminated), (&q, PodLife::Syncing)]);
+    fixture.handle.wait_released(&p).await.unwrap();
     eventually("staged anew", || {
         flags(&driver, "NodeStageVolume") == [option("s0:c1"), option("s0:c2")]
     })
     .await;
-    bed.ready(&q).await;
-    bed.end(&q).await;
+    fixture.ready(&q).await;
+    fixture.end(&q).await;
 }

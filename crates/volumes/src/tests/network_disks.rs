@@ -1,7 +1,7 @@
 //! iSCSI and Fibre Channel disks, with stand-ins for the host's tools and kernel folders and a real disk.
 
-use super::bed::eventually;
-use super::{Bed, pod};
+use super::fixture::eventually;
+use super::{Fixture, pod};
 use ports::PodLife;
 use serde_json::json;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 const IQN: &str = "iqn.2020-01.com.example:disk";
 
-/// Writes down how it is called; a login makes a session and a device appear.
+/// Records its calls; a login makes a session and a device appear.
 const ISCSIADM: &str = r#"#!/bin/sh
 root=$(dirname "$0")
 echo "$*" >> "$root/calls"
@@ -45,50 +45,51 @@ impl Drop for Disk {
     }
 }
 
-fn bed(name: &str) -> (Bed, Disk) {
-    let bed = Bed::with(name, |config, root| {
+fn fixture(name: &str) -> (Fixture, Disk) {
+    let fixture = Fixture::with(name, |config, root| {
         config.tools = Some(root.to_owned());
         config.roots.sys = root.join("sys");
         config.roots.dev = root.join("dev");
     });
     for folder in ["dev/disk/by-path", "dev/disk/by-id", "sys/block", "sys/class/scsi_host"] {
-        std::fs::create_dir_all(bed.root.join(folder)).unwrap();
+        std::fs::create_dir_all(fixture.root.join(folder)).unwrap();
     }
-    let disk = Disk::new(&bed.root);
-    std::fs::write(bed.root.join("device"), disk.0.to_string_lossy().as_bytes()).unwrap();
+    let disk = Disk::new(&fixture.root);
+    std::fs::write(fixture.root.join("device"), disk.0.to_string_lossy().as_bytes()).unwrap();
     for (tool, script) in
         [("iscsiadm", ISCSIADM), ("blockdev", "#!/bin/sh\n"), ("multipath", "#!/bin/sh\n")]
     {
-        let path = bed.root.join(tool);
+        let path = fixture.root.join(tool);
         std::fs::write(&path, script).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
-    (bed, disk)
+    (fixture, disk)
 }
 
 #[tokio::test]
 async fn an_iscsi_disk_is_logged_in_mounted_found_again_and_logged_out() {
-    let (mut bed, _disk) = bed("iscsi");
+    let (mut fixture, _disk) = fixture("iscsi");
     let source = json!({"targetPortal": "10.0.0.1", "iqn": IQN, "lun": 4, "fsType": "ext4",
         "iscsiInterface": "default"});
     let p = pod("u", json!([{"name": "v", "iscsi": source}]));
-    // As the spec names it, and as its folder names it after a restart.
-    bed.attach(&[
+    // The unique name from the spec, and the one from the folder after a restart.
+    fixture.attach(&[
         &format!("kubernetes.io/iscsi/10.0.0.1:{IQN}:4"),
         &format!("kubernetes.io/iscsi/10.0.0.1:3260:{IQN}:4"),
     ]);
-    bed.show(&[(&p, PodLife::Syncing)]);
-    let mounts = bed.ready(&p).await;
+    fixture.show(&[(&p, PodLife::Syncing)]);
+    let mounts = fixture.ready(&p).await;
     std::fs::write(mounts["v"].host_path.join("file"), "x").unwrap();
-    let global = bed.root.join(format!(
+    let global = fixture.root.join(format!(
         "kubelet/plugins/kubernetes.io/iscsi/iface-default/10.0.0.1:3260-{IQN}-lun-4"
     ));
     assert!(global.join("file").exists(), "one mount serves all pods");
-    let scan = std::fs::read_to_string(bed.root.join("sys/class/scsi_host/host3/scan")).unwrap();
+    let scan =
+        std::fs::read_to_string(fixture.root.join("sys/class/scsi_host/host3/scan")).unwrap();
     assert_eq!(scan, "0 0 4", "only the one LUN is looked for");
     let db = "-m discoverydb -t sendtargets -p 10.0.0.1:3260 -I default";
     let node = format!("-m node -p 10.0.0.1:3260 -T {IQN}");
-    let calls = || std::fs::read_to_string(bed.root.join("calls")).unwrap_or_default();
+    let calls = || std::fs::read_to_string(fixture.root.join("calls")).unwrap_or_default();
     let login = format!(
         "-m iface -I default -o show\n{db} -o new\n{db} --discover\n\
          {node} -I default -o update -n node.session.scan -v manual\n{node} -I default --login\n\
@@ -96,12 +97,12 @@ async fn an_iscsi_disk_is_logged_in_mounted_found_again_and_logged_out() {
     );
     assert_eq!(calls(), login);
 
-    // The pod ends while nobody looks: the next life finds the disk by its folder.
-    bed.show(&[]);
-    bed.restart().await;
-    eventually("unmounted", || bed.mounts().is_empty()).await;
+    // The pod ends while the agent is down: after the restart the disk is found by its folder.
+    fixture.show(&[]);
+    fixture.restart().await;
+    eventually("unmounted", || fixture.mounts().is_empty()).await;
     eventually("logged out", || {
-        let calls = std::fs::read_to_string(bed.root.join("calls")).unwrap_or_default();
+        let calls = std::fs::read_to_string(fixture.root.join("calls")).unwrap_or_default();
         calls.ends_with(&format!("{node} --logout -I default\n{node} -o delete -I default\n"))
     })
     .await;
@@ -110,16 +111,16 @@ async fn an_iscsi_disk_is_logged_in_mounted_found_again_and_logged_out() {
 
 #[tokio::test]
 async fn a_target_that_refuses_is_told_in_upstreams_words() {
-    let (bed, _disk) = bed("iscsi-refused");
+    let (fixture, _disk) = fixture("iscsi-refused");
     let script =
         ISCSIADM.replace("*--login*)", "*--discover*) echo refused; exit 4 ;;\n*--login*)");
-    std::fs::write(bed.root.join("iscsiadm"), script).unwrap();
+    std::fs::write(fixture.root.join("iscsiadm"), script).unwrap();
     let source = json!({"targetPortal": "10.0.0.1:3260", "iqn": IQN, "lun": 4});
     let p = pod("u", json!([{"name": "v", "iscsi": source}]));
-    bed.attach(&[&format!("kubernetes.io/iscsi/10.0.0.1:3260:{IQN}:4")]);
-    bed.show(&[(&p, PodLife::Syncing)]);
+    fixture.attach(&[&format!("kubernetes.io/iscsi/10.0.0.1:3260:{IQN}:4")]);
+    fixture.show(&[(&p, PodLife::Syncing)]);
     eventually("told", || {
-        bed.events.all().iter().any(|e| {
+        fixture.events.all().iter().any(|e| {
             e == "FailedMount: MountVolume.WaitForAttach failed for volume \"v\" : failed to get any \
                   path for iscsi disk, last err seen:\niscsi: failed to sendtargets to portal \
                   10.0.0.1:3260 output: refused\n, err exit status 4"
@@ -130,30 +131,31 @@ async fn a_target_that_refuses_is_told_in_upstreams_words() {
 
 #[tokio::test]
 async fn a_fibre_channel_disk_is_found_mounted_and_forgotten() {
-    let (bed, disk) = bed("fc");
-    symlink(&disk.0, bed.root.join("dev/disk/by-path/pci-0000:41:00.0-fc-0x5006-lun-2")).unwrap();
+    let (fixture, disk) = fixture("fc");
+    symlink(&disk.0, fixture.root.join("dev/disk/by-path/pci-0000:41:00.0-fc-0x5006-lun-2"))
+        .unwrap();
     let name = disk.0.file_name().unwrap().to_string_lossy().into_owned();
-    let delete = bed.root.join("sys/block").join(&name).join("device/delete");
+    let delete = fixture.root.join("sys/block").join(&name).join("device/delete");
     std::fs::create_dir_all(delete.parent().unwrap()).unwrap();
     std::fs::write(&delete, "").unwrap();
     let source = json!({"targetWWNs": ["5006"], "lun": 2, "fsType": "ext4"});
     let p = pod("u", json!([{"name": "v", "fc": source}]));
-    bed.attach(&["kubernetes.io/fc/[5006]:2"]);
-    bed.show(&[(&p, PodLife::Syncing)]);
-    let mounts = bed.ready(&p).await;
+    fixture.attach(&["kubernetes.io/fc/[5006]:2"]);
+    fixture.show(&[(&p, PodLife::Syncing)]);
+    let mounts = fixture.ready(&p).await;
     std::fs::write(mounts["v"].host_path.join("file"), "x").unwrap();
-    let global = bed.root.join("kubelet/plugins/kubernetes.io/fc/5006-lun-2");
+    let global = fixture.root.join("kubelet/plugins/kubernetes.io/fc/5006-lun-2");
     assert!(global.join("file").exists());
-    bed.end(&p).await;
+    fixture.end(&p).await;
     eventually("forgotten", || std::fs::read_to_string(&delete).unwrap() == "1").await;
-    assert!(bed.mounts().is_empty());
+    assert!(fixture.mounts().is_empty());
     assert!(!global.exists());
 
     let missing = pod("w", json!([{"name": "v", "fc": {"wwids": ["36 5"]}}]));
-    bed.attach(&["kubernetes.io/fc/[36 5]"]);
-    bed.show(&[(&missing, PodLife::Syncing)]);
+    fixture.attach(&["kubernetes.io/fc/[36 5]"]);
+    fixture.show(&[(&missing, PodLife::Syncing)]);
     eventually("told", || {
-        bed.events.all().iter().any(|e| {
+        fixture.events.all().iter().any(|e| {
             e == "FailedMount: MountVolume.WaitForAttach failed for volume \"v\" : no fc disk found"
         })
     })

@@ -1,11 +1,11 @@
-//! A thousand pods' worth of set-up and tear-down with crashes at every step.
+//! Set-up and tear-down of a thousand pods with crashes at every step.
 //!
 //! The real subsystem runs in virtual time over a real disk, real mounts and a driver that really mounts;
-//! see [`machine`] for how it dies and how its disk fails, [`world`] for what its pods do meanwhile and
-//! [`cluster`] for who attaches volumes and grows claims. Whatever happened, in the
-//! end nothing is mounted, nothing is left on disk, and the driver has been asked to undo all it did; at no
-//! moment was anything mounted twice at one place, published without being staged, staged without being
-//! attached, detached while in use, or taken from running containers.
+//! see [`machine`] for crashes and disk faults, [`world`] for the pods and [`cluster`] for the controllers that
+//! attach volumes and expand claims. Whatever happened, in the end nothing is mounted, nothing is left on
+//! disk, and the driver has been asked to undo all it did; at no time was anything mounted twice at one path,
+//! published without being staged, staged without being attached, detached while in use, or unmounted under
+//! running containers.
 
 mod cluster;
 mod driver;
@@ -19,7 +19,7 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// One life of two pods with volumes of every kind, cut off after `step` changes, then another.
+/// Two pods with volumes of every kind; the node crashes after `step` changes and is restarted.
 fn cut_at(step: u64, seed: u64) -> End {
     let mut world = World::new(&format!("cut-{step}-{seed}"), seed, 0);
     world.add_pod_with_everything();
@@ -38,7 +38,7 @@ fn a_crash_at_any_step_leaves_no_leak_and_no_double_mount() {
     let seeds = number("SEEDS", 1);
     for seed in 1..=seeds {
         let mut step = number("FIRST", 0);
-        // Every step with STRIDE=1; a few here, others for each seed.
+        // Every step with STRIDE=1; otherwise every seventh, starting at a different one for each seed.
         let stride = number("STRIDE", 7);
         step += seed % stride;
         while cut_at(step, seed) == End::Died {

@@ -1,6 +1,6 @@
 //! Storage objects kept in memory.
 
-use super::bed::FakeObjects;
+use super::fixture::FakeObjects;
 use api::certificates::v1beta1::{ClusterTrustBundle, PodCertificateRequest};
 use api::core::v1::{Node, PersistentVolumeClaim, Secret};
 use api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
@@ -21,7 +21,7 @@ pub(super) struct FakeStorage {
     pub(super) requests: Mutex<BTreeMap<String, Arc<PodCertificateRequest>>>,
 }
 
-/// RFC 7386, which for these objects is also what a strategic merge does.
+/// JSON merge patch (RFC 7386), which for these objects equals a strategic merge patch.
 fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(changes) = patch else {
         *target = patch.clone();

@@ -1,6 +1,6 @@
 //! Headers put together from parts: media types, credentials, upgrades, ranges and conditions.
 
-use super::super::chance::Chance;
+use super::super::random::RandomAsks;
 use super::super::table::PATHS;
 use super::super::{Ask, EVERYBODY, Who};
 
@@ -11,7 +11,7 @@ const LONG_NAME: &str = concat!(
     "long-name-long-name-long-name-long-name-long-name-long-name-long-name-long-name-long-name",
 );
 
-impl Chance {
+impl RandomAsks {
     /// Lists of media types with parameters, in one header or several.
     pub(super) fn media(&mut self) -> Ask {
         let path = self.of(&[
@@ -320,12 +320,12 @@ impl Chance {
         if self.below(3) > 0 {
             let mut ranges = Vec::new();
             for _ in 0..=self.below(3) {
-                let bound = |chance: &mut Chance| match chance.below(5) {
+                let bound = |rng: &mut RandomAsks| match rng.below(5) {
                     0 => String::new(),
-                    1 => chance
+                    1 => rng
                         .of(&["x", "-1", " 1", "1 ", "99999999999999999999", "+1", "1.5"])
                         .to_owned(),
-                    _ => chance.below(60).to_string(),
+                    _ => rng.below(60).to_string(),
                 };
                 ranges.push(format!("{}-{}", bound(self), bound(self)));
             }

@@ -1,10 +1,10 @@
 //! Request lines, bodies and whole requests that are not what a client would send.
 
 use super::super::Ask;
-use super::super::chance::{Chance, is_plain};
+use super::super::random::{RandomAsks, is_plain};
 use super::super::table::{METHODS, PATHS};
 
-impl Chance {
+impl RandomAsks {
     /// Odd segments between odd separators, some characters escaped.
     pub(super) fn path(&mut self) -> Ask {
         const SEGMENTS: &[&str] = &[

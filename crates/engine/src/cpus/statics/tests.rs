@@ -1,6 +1,7 @@
 //! The policy over the life of pods.
 
 use super::*;
+use api::pod::PodExt;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -60,11 +61,12 @@ fn pod(uid: &str, init: &[(&str, &str)], regular: &[(&str, &str)]) -> Pod {
 }
 
 fn place(cpus: &mut StaticCpus, pod: &Pod) -> Result<Vec<String>, CpuRefusal> {
-    let all: Vec<Container> = init_of(pod).chain(regular_of(pod)).cloned().collect();
+    let all: Vec<Container> =
+        pod.init_containers().chain(pod.regular_containers()).cloned().collect();
     all.iter()
         .map(|container| {
             cpus.allocate(pod, container, None)?;
-            let uid = uid_of(pod);
+            let uid = pod.uid_str();
             Ok(cpus.state().of(uid, &container.name).map(ToString::to_string).unwrap_or_default())
         })
         .collect()
@@ -245,7 +247,7 @@ fn hints_name_the_nodes_that_have_enough() {
         .unwrap();
     assert_eq!(cpus.state().of("x", "a").unwrap().to_string(), "4-5");
     assert_eq!(hint(&cpus, "2"), both("10+ 11-"));
-    // Another number than it holds is impossible.
+    // A request that differs from its allocation has no hint.
     assert_eq!(hint(&cpus, "3"), both(""));
 }
 

@@ -1,4 +1,4 @@
-//! Pods with resources of their own next to the recorded answers of the Go kubelet's code.
+//! Pods with pod-level resources, compared with recorded results of the Go kubelet's code.
 
 use super::*;
 use crate::memory::{MemorySetup, MemoryState, NodeFacts};

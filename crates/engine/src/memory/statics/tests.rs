@@ -1,6 +1,7 @@
 //! The policy over the life of pods.
 
 use super::*;
+use api::pod::PodExt;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -45,7 +46,7 @@ fn pod(uid: &str, init: &[(&str, &str)], regular: &[(&str, &str)]) -> Pod {
 
 fn place(memory: &mut StaticMemory, pod: &Pod, hint: Hint) -> Result<(), String> {
     let regular = pod.spec.iter().flat_map(|spec| &spec.containers);
-    for container in init_of(pod).chain(regular) {
+    for container in pod.init_containers().chain(regular) {
         memory.allocate(pod, container, hint).map_err(|refusal| refusal.to_string())?;
     }
     Ok(())
@@ -200,7 +201,7 @@ fn a_state_of_another_machine_is_refused() {
 }
 
 proptest! {
-    /// Pods come and go on eight nodes: the books always balance and are accepted after a restart.
+    /// Pods come and go on eight nodes: the sums always balance and the state is accepted after a restart.
     #[test]
     fn the_books_balance(
         steps in proptest::collection::vec((0_usize..10, 1_u64..20, any::<bool>()), 1..50),

@@ -1,7 +1,8 @@
 //! Housekeeping: workers of pods that are no longer configured.
 
-use super::{Completion, LifeState, Workers, is_static};
+use super::{Completion, LifeState, Workers};
 use api::ids::PodUid;
+use api::pod::PodExt;
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +13,7 @@ pub struct KnownPod {
     pub state: LifeState,
     /// It is not configured any more.
     pub orphan: bool,
-    /// We have its spec (not only what the runtime says).
+    /// Its spec is known (not only the runtime's metadata).
     pub has_config: bool,
     /// It is a static pod.
     pub is_static: bool,
@@ -33,7 +34,7 @@ pub struct KnownPods {
 
 impl KnownPods {
     /// How many pods there are by the labels of `kubelet_working_pods`: life cycle, configuration, static.
-    /// Every combination that can be is there, also with none.
+    /// Every possible combination is included, also those with a count of 0.
     #[must_use]
     pub fn working(&self) -> BTreeMap<[&'static str; 3], u32> {
         let kinds = [
@@ -97,14 +98,14 @@ impl Workers {
                     state: record.state(),
                     orphan,
                     has_config: known.is_some(),
-                    is_static: known.is_some_and(|pod| is_static(&pod)),
+                    is_static: known.is_some_and(|pod| pod.is_static()),
                 },
             );
         }
         for uid in &found.removed {
             if let Some(mut record) = self.records.remove(uid) {
                 found.completed.append(&mut record.completions);
-                self.turns.release(&record.full_name, uid);
+                self.static_names.release(&record.full_name, uid);
             }
         }
         found

@@ -52,7 +52,7 @@ fn pod(index: usize, deleted: bool, grace: i64) -> Arc<Pod> {
     pod.metadata.name = Some(if index == 0 { "api" } else { "static" }.to_owned());
     pod.metadata.namespace = Some("ns".to_owned());
     if index > 0 {
-        let source = (crate::pod::SOURCE_ANNOTATION.to_owned(), "file".to_owned());
+        let source = (api::pod::SOURCE_ANNOTATION.to_owned(), "file".to_owned());
         pod.metadata.annotations = Some([source].into());
     }
     if deleted {

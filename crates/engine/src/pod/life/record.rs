@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Where a pod is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LifeState {
-    /// Kept in line with its spec.
+    /// Synced with its spec.
     Syncing,
     /// Its containers are to stop.
     Terminating,
@@ -39,6 +39,7 @@ pub(super) struct Pending {
 }
 
 /// What is known about one pod's life.
+/// Many fields: one for each thing that happens to a pod and is asked for later.
 #[derive(Debug)]
 pub struct Record {
     pub(super) full_name: String,
@@ -49,7 +50,6 @@ pub struct Record {
     pub(super) started_at: Option<Timestamp>,
     pub(super) terminating_at: Option<Timestamp>,
     pub(super) terminated_at: Option<Timestamp>,
-    pub(super) last_call_ended: Option<Timestamp>,
     pub(super) grace_seconds: i64,
     pub(super) completions: Vec<Completion>,
     pub(super) status_override: Option<StatusOverride>,
@@ -62,7 +62,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// A new record; `ended` for a pod whose life was over before we saw it.
+    /// A new record; `ended` for a pod that was already terminal when first seen.
     pub(super) fn new(full_name: String, ended: Option<Timestamp>, now: Timestamp) -> Self {
         Self {
             full_name,
@@ -73,7 +73,6 @@ impl Record {
             started_at: None,
             terminating_at: ended,
             terminated_at: ended,
-            last_call_ended: None,
             grace_seconds: 0,
             completions: Vec::new(),
             status_override: None,
@@ -127,7 +126,7 @@ impl Record {
         self.evicted
     }
 
-    /// Nothing of it is left to do.
+    /// All its work is done.
     pub fn is_finished(&self) -> bool {
         self.finished
     }
@@ -142,7 +141,7 @@ impl Record {
         self.grace_seconds
     }
 
-    /// When we first saw it.
+    /// When it was first seen.
     pub fn known_since(&self) -> Timestamp {
         self.synced_at
     }
@@ -156,7 +155,7 @@ impl Record {
             .map(|p| Arc::clone(&p.pod))
     }
 
-    /// The grace period that results from all wishes so far: it only shrinks and is at least one second.
+    /// The grace period that results from all requests so far: it only shrinks and is at least one second.
     pub(super) fn effective_grace(&self, pod: &Pod, wish: Option<i64>) -> i64 {
         let mut grace = self.grace_seconds;
         let mut overridden = false;
@@ -196,7 +195,6 @@ impl Record {
             mirror: pending.mirror.clone(),
             grace_seconds: pending.grace_seconds,
             status: self.status_override.clone().filter(|_| call != Call::Sync),
-            newer_than: self.last_call_ended,
             first,
             seen_at: pending.seen_at,
         };
@@ -204,7 +202,7 @@ impl Record {
         work
     }
 
-    /// Makes the last update pending again unless something newer is; says whether something is pending.
+    /// Makes the last update pending again unless something newer is; returns whether something is pending.
     pub(super) fn requeue(&mut self) -> bool {
         if self.pending.is_none() {
             self.pending.clone_from(&self.active);
@@ -224,8 +222,8 @@ impl Record {
     }
 
     fn merge_active(&mut self, new: Pending) {
-        // Who ends a pod does not look for its mirror. Otherwise one that is gone must not be remembered: it would
-        // never be made again.
+        // A kill request does not look up the mirror. With other requests, a mirror that is gone must not be kept here:
+        // it would never be created again.
         let knows_mirror = !new.runtime_only && new.kind != UpdateKind::Kill;
         let merged = match self.active.take() {
             Some(old) => Pending {

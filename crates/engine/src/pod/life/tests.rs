@@ -22,7 +22,7 @@ fn pod(uid: &str) -> Pod {
 fn static_pod(uid: &str) -> Arc<Pod> {
     let mut pod = pod(uid);
     pod.metadata.annotations =
-        Some([(crate::pod::SOURCE_ANNOTATION.to_owned(), "file".to_owned())].into());
+        Some([(api::pod::SOURCE_ANNOTATION.to_owned(), "file".to_owned())].into());
     Arc::new(pod)
 }
 
@@ -74,7 +74,6 @@ fn a_pod_goes_through_its_life_once() {
     assert!(!workers.containers_should_be_terminating(&uid));
     let work = run(workers.next(&uid, 0.0, at(4)));
     assert_eq!((work.call, work.grace_seconds), (Call::Terminating, Some(5)));
-    assert_eq!(work.newer_than, Some(at(1)));
     assert!(workers.containers_should_be_terminating(&uid));
     let done = workers.complete(&uid, Call::Terminating, &DONE, 0.0, at(5));
     assert_eq!((done.again_in, done.wake), (Some(Duration::ZERO), true));

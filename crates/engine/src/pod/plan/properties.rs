@@ -8,6 +8,7 @@ use crate::pod::{Actuated, PodGates};
 use crate::probe::ProbeResults;
 use crate::runtime::SandboxState;
 use api::core::v1::Pod;
+use api::pod::ContainerExt;
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -212,7 +213,7 @@ impl Machine {
             plan.start.iter().any(|s| s.kind == ContainerKind::Regular && !plan.kill_pod);
         let none_ran = !spec.containers.iter().any(|c| self.runtime.instances(&c.name).count() > 1);
         if starts_regular && none_ran {
-            for init in spec.init_containers.iter().flatten().filter(|c| !is_sidecar(c)) {
+            for init in spec.init_containers.iter().flatten().filter(|c| !c.is_sidecar()) {
                 let done = self
                     .runtime
                     .newest(&init.name)
@@ -319,7 +320,7 @@ proptest! {
         let spec = machine.pod.spec.clone().unwrap();
         for _ in 0..12 {
             machine.now = later(machine.now, Duration::from_secs(301));
-            for init in spec.init_containers.iter().flatten().filter(|c| !is_sidecar(c)) {
+            for init in spec.init_containers.iter().flatten().filter(|c| !c.is_sidecar()) {
                 machine.end(|c| c.name == init.name, 0);
             }
             let plan = machine.plan();

@@ -26,7 +26,7 @@ fn words(plan: &PodPlan) -> String {
     }
     for start in &plan.start {
         let wait = !matches!(start.gate, StartGate::Now { .. });
-        let half = if start.half_made.is_some() { "(anew)" } else { "" };
+        let half = if start.unstarted.is_some() { "(anew)" } else { "" };
         out.push(format!("{}{half}{}", start.name, if wait { "(waits)" } else { "" }));
     }
     out.join(" ")
@@ -56,6 +56,12 @@ const CASES: &[(&str, &str, &str, &str)] = &[
     ("everything runs", "a b", "ready a:running b:running", ""),
     ("sandbox up, nothing started", "a b", "ready", "a b"),
     ("two ready sandboxes", "a", "ready ready a:running", "killpod sandbox2 a"),
+    (
+        "an init container that outlived its sandbox",
+        "i:x i:y a",
+        "notready x:running ready",
+        "kill(Init container x runs in an earlier sandbox) x",
+    ),
     ("sandbox died", "a b", "notready a:exited0 b:exited1", "killpod sandbox1 a b"),
     ("network mode changed", "host a", "ready a:running", "killpod sandbox1 a"),
     ("host network stays", "host a", "host a:running", ""),
@@ -135,6 +141,21 @@ const CASES: &[(&str, &str, &str, &str)] = &[
     ("a rule restarts exit 42", "Never a=Never!42", "ready a:exited42", "a"),
     ("the rule ignores exit 41", "Never a=Never!42", "ready a:exited41", "killpod"),
     ("created but not started", "Never a", "ready a:created", "a(anew)"),
+    ("start cut off, Never", "Never a b", "ready a:cut b:running", "a(anew)"),
+    ("start cut off, all others are done, Never", "Never a b", "ready a:cut b:exited1", "a(anew)"),
+    ("start cut off after a run, Never", "Never a=Never!42", "ready a:exited42 a:cut", "a(anew)"),
+    ("start of init cut off, Never", "Never i:x a", "ready x:cut", "x(anew)"),
+    ("start of a sidecar cut off, Never", "Never s:s a", "ready s:cut", "s(anew)"),
+    ("start cut off after init, Never", "Never i:x a", "ready x:exited0 a:cut", "a(anew)"),
+    ("start of a debugger cut off", "a e:d", "ready a:running d:cut", "d(anew)"),
+    ("start of a debugger given up", "a e:d", "ready a:running d:exited128", ""),
+    (
+        "sandbox died after a start was cut off, Never",
+        "Never a",
+        "notready a:cut",
+        "killpod sandbox1 a(anew)",
+    ),
+    ("start cut off during deletion", "Never deleted a", "ready a:cut", "killpod"),
     (
         "unknown state",
         "Never a",

@@ -70,7 +70,9 @@ impl Bench {
     fn apply(&mut self, change: ResultChange) {
         let kind = self.worker.kind;
         match change {
-            ResultChange::Remove(id) => self.results.remove(&id, kind),
+            ResultChange::Remove(id) => {
+                self.results.remove(&id, kind);
+            }
             ResultChange::Set(id, outcome) => {
                 self.results.set(&id, kind, outcome);
             }
@@ -91,7 +93,7 @@ impl Bench {
         step.next
     }
 
-    /// One appointment with this run as its answer; the settled result afterwards.
+    /// One step with this probe result; returns the settled result afterwards.
     fn run(&mut self, run: Run, now: i64) -> Option<ProbeOutcome> {
         if let Move::Probe(_) = self.step(now)
             && let Some(change) = self.worker.judge(run)

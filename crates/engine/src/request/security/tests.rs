@@ -168,8 +168,8 @@ fn no_profile_of_the_node_that_is_odd_ever_runs_unconfined() {
     for empty in [None, Some("")] {
         assert_eq!(seccomp_of("Localhost", empty), Err(RequestError::SeccompProfile));
     }
-    // What leads out of the folder is refused by the API server's validation; as upstream, the
-    // runtime is given what the path comes to and fails for want of such a file.
+    // The API server's validation rejects paths that leave the folder; as upstream, the cleaned path is
+    // passed to the runtime, which does not find such a file.
     for (name, place) in [
         ("/etc/passwd", "/root/seccomp/etc/passwd"),
         ("a/../b", "/root/seccomp/b"),

@@ -3,14 +3,14 @@
 use super::faults::{At, Faults};
 use super::resources::Owner;
 use super::{Rules, env, handlers, mounts, resources, security, text};
-use crate::pod::is_sidecar;
 use api::core::v1::{Container, ContainerPort, ContainerResizePolicy, PodSpec, Volume};
+use api::pod::ContainerExt;
 use std::collections::{BTreeMap, BTreeSet};
 
 const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
 const ONLY_SIDECARS: &str = "may not be set for init containers without restartPolicy=Always";
 
-/// What all containers of a pod are checked against.
+/// The context in which containers are checked.
 pub(super) struct Surroundings<'a> {
     pub(super) spec: &'a PodSpec,
     pub(super) rules: &'a Rules,
@@ -63,7 +63,7 @@ pub(super) fn check_init(around: &Surroundings<'_>, at: &At, list: &mut Faults) 
         }
         // They run one after the other, so only ports of the same one can collide.
         check_host_ports(container, &mut BTreeSet::new(), &at.nth(0), list);
-        if is_sidecar(container) {
+        if container.is_sidecar() {
             check_running(container, around, &place, list);
         } else {
             let set = [
@@ -87,7 +87,7 @@ pub(super) fn check_init(around: &Surroundings<'_>, at: &At, list: &mut Faults) 
     }
 }
 
-/// What containers that stay have: hooks and probes.
+/// Checks what only long-running containers may have: hooks and probes.
 fn check_running(container: &Container, around: &Surroundings<'_>, at: &At, list: &mut Faults) {
     if let Some(lifecycle) = &container.lifecycle {
         handlers::check_lifecycle(lifecycle, around.spec, &at.get("lifecycle"), list);
@@ -246,7 +246,7 @@ fn check_restart(container: &Container, rules: &Rules, at: &At, list: &mut Fault
     }
 }
 
-/// What holds for containers of pods but not of templates.
+/// Checks that apply to pods but not to pod templates.
 pub(super) fn check_images(spec: &PodSpec, at: &At, list: &mut Faults) {
     let lists = [
         ("containers", spec.containers.as_slice()),

@@ -1,4 +1,4 @@
-//! Environment variables and what they are taken from.
+//! Environment variables and their sources.
 
 use super::faults::{At, Faults};
 use super::text;
@@ -24,7 +24,7 @@ const IN_FILES: [&str; 5] = [
     "metadata.namespace",
     "metadata.uid",
 ];
-/// Known to the API, though not all can be had everywhere.
+/// Fields that the API knows, though not all are allowed everywhere.
 const FIELDS: [&str; 14] = [
     "metadata.annotations",
     "metadata.labels",

@@ -10,7 +10,7 @@ use api::machinery::util::intstr::IntOrString;
 
 const ONE_HANDLER: &str = "may not specify more than 1 handler type";
 
-/// What a probe or hook does.
+/// The action of a probe or hook.
 #[derive(Default)]
 struct Handler<'a> {
     exec: Option<&'a ExecAction>,
@@ -194,7 +194,7 @@ const SIGNALS: [&str; 36] = [
     "SIGXFSZ",
 ];
 
-/// All that there are, by name.
+/// All signals, by name.
 fn all_signals() -> Vec<String> {
     let offsets = (1..=15).map(|n| format!("SIGRTMIN+{n}"));
     let offsets = offsets.chain((1..=14).map(|n| format!("SIGRTMAX-{n}")));

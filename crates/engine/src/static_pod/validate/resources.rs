@@ -31,7 +31,7 @@ const STANDARD: [&str; 20] = [
     "services.nodeports",
     "services.loadbalancers",
 ];
-/// Those of them that count whole things.
+/// Those of them whose amounts must be integers.
 const COUNTED: [&str; 9] = [
     "pods",
     "resourcequotas",
@@ -118,7 +118,7 @@ fn check_amount(name: &str, amount: Quantity, at: &At, list: &mut Faults) {
     }
 }
 
-/// Amounts of one side; what is no quantity is a fault of its own.
+/// Amounts of one side; a value that is not a quantity is a fault.
 fn parsed(resources: &ResourceRequirements, side: Side, at: &At, list: &mut Faults) -> Amounts {
     let texts = match side {
         Side::Requests => &resources.requests,

@@ -1,10 +1,11 @@
-//! The pod's own fields, and the order in which everything is looked at.
+//! The pod's own fields, and the order of all checks.
 
 use super::containers::{self, Surroundings};
 use super::faults::{At, Faults};
 use super::resources::Owner;
 use super::{Rules, env, resources, scheduling, security, text, volumes};
 use api::core::v1::{Pod, PodDNSConfig, PodResourceClaim, PodSpec, ResourceRequirements};
+use api::pod::PodExt;
 use std::collections::BTreeSet;
 
 const MOST_SERVERS: usize = 3;
@@ -15,13 +16,13 @@ pub(super) fn check(pod: &Pod, spec: &PodSpec, rules: &Rules, at: &At, list: &mu
     if spec.termination_grace_period_seconds.is_none() {
         list.required(&at.get("terminationGracePeriodSeconds"), "");
     }
-    let pod_name = pod.metadata.name.as_deref().unwrap_or_default();
+    let pod_name = pod.name_str();
     let mounted = volumes::check(spec, pod_name, &at.get("volumes"), list);
     let wanted = spec.resource_claims.as_deref().unwrap_or_default();
     let claims: BTreeSet<&str> =
         wanted.iter().map(|c| c.name.as_str()).filter(|name| !name.is_empty()).collect();
     let mirror = pod.metadata.annotations.as_ref();
-    let mirror = mirror.is_some_and(|a| a.contains_key(crate::pod::MIRROR_ANNOTATION));
+    let mirror = mirror.is_some_and(|a| a.contains_key(api::pod::MIRROR_ANNOTATION));
     check_claims(wanted, mirror, &at.get("resourceClaims"), list);
     let around = Surroundings { spec, rules, volumes: mounted, claims };
     containers::check_regular(&around, &at.get("containers"), list);
@@ -80,7 +81,7 @@ pub(super) fn check(pod: &Pod, spec: &PodSpec, rules: &Rules, at: &At, list: &mu
     check_for_pods(spec, at, list);
 }
 
-/// What holds for pods but not for templates, and only when they are made.
+/// Checks that apply to pods but not to templates, and only on creation.
 fn check_for_pods(spec: &PodSpec, at: &At, list: &mut Faults) {
     if spec.service_account_name.as_deref().unwrap_or_default().is_empty() {
         for (index, volume) in spec.volumes.iter().flatten().enumerate() {

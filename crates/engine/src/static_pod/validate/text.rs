@@ -243,7 +243,7 @@ pub(super) fn descending(path: &str) -> Vec<String> {
     complaints([absolute, backstep(path)])
 }
 
-/// A descending path that is none of our own (`..data`).
+/// A descending path that is not reserved for the atomic writer (`..data`).
 pub(super) fn descending_unreserved(path: &str) -> Vec<String> {
     let mut found = descending(path);
     if path.starts_with("..") && !path.starts_with("../") {

@@ -63,11 +63,11 @@ pub(super) fn check<'a>(
     sound
 }
 
-/// Kinds of sources in the order they are looked at: the field, whether it is set, and its check.
+/// Kinds of sources in the order of validation: the field, whether it is set, and its check.
 type Kind<'a> = (&'static str, bool, Checker<'a>);
 type Checker<'a> = Box<dyn Fn(&At, &mut Faults) + 'a>;
 
-/// The order in which upstream looks at the kinds: the first one counts, any other is one too many.
+/// Upstream's order of the kinds: the first one that is set is checked, any other is one too many.
 const ORDER: [&str; 30] = [
     "emptyDir",
     "hostPath",
@@ -107,7 +107,7 @@ fn check_source(volume: &Volume, pod_name: &str, at: &At, list: &mut Faults) {
     kinds.sort_by_key(|(field, ..)| ORDER.iter().position(|known| known == field));
     let mut first = true;
     for (field, _, check) in kinds {
-        // Upstream's own names where it looks at a source, or finds one too many.
+        // Upstream's field names when it checks a source, or rejects one too many.
         let (looked, refused) = match field {
             "gcePersistentDisk" => ("persistentDisk", field),
             "cephfs" => (field, "cephFS"),

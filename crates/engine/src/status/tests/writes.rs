@@ -1,4 +1,4 @@
-//! What the cache takes over, what is merged with the API's copy, and what is sent.
+//! What the cache accepts, the merge with the API's copy, and the patch.
 
 use super::super::cache::{Cached, Offer, Taken, equal, final_status, take, with_readiness};
 use super::super::merge::{differs, may_be_deleted, merge};
@@ -23,14 +23,14 @@ fn changed(taken: Taken) -> Cached {
 
 #[test]
 fn transition_times_move_only_with_the_status() {
-    let scene = Scene::new("a", "ready");
-    let first = changed(offer(&scene.pod, None, scene.generate().status, 10));
+    let fixture = Fixture::new("a", "ready");
+    let first = changed(offer(&fixture.pod, None, fixture.generate().status, 10));
     let time = |cached: &Cached, type_: &str| {
         let list = cached.status.conditions.as_ref().unwrap();
         list.iter().find(|c| c.type_ == type_).unwrap().last_transition_time.as_ref().unwrap().0
     };
     assert_eq!(time(&first, "Ready"), at(10));
-    let up = Scene::new("a", "ready a:running");
+    let up = Fixture::new("a", "ready a:running");
     let second = changed(offer(&up.pod, Some(&first), up.generate().status, 20));
     assert_eq!(time(&second, "Ready"), at(20));
     assert_eq!(time(&second, "PodScheduled"), at(10));
@@ -41,14 +41,14 @@ fn transition_times_move_only_with_the_status() {
 
 #[test]
 fn a_container_does_not_come_back_from_the_dead() {
-    let ended = Scene::new("Never a b", "ready a:exited1 b:running");
+    let ended = Fixture::new("Never a b", "ready a:exited1 b:running");
     let before = changed(offer(&ended.pod, None, ended.generate().status, 1));
-    let back = Scene::new("Never a b", "ready a:running b:running");
+    let back = Fixture::new("Never a b", "ready a:running b:running");
     assert!(matches!(
         offer(&back.pod, Some(&before), back.generate().status, 2),
         Taken::Illegal { message } if message.contains("terminated container a attempted")
     ));
-    let allowed = Scene::new("OnFailure a b", "ready a:running b:running");
+    let allowed = Fixture::new("OnFailure a b", "ready a:running b:running");
     assert!(matches!(
         offer(&allowed.pod, Some(&before), allowed.generate().status, 2),
         Taken::Changed { .. }
@@ -57,22 +57,24 @@ fn a_container_does_not_come_back_from_the_dead() {
 
 #[test]
 fn long_messages_are_shared_out() {
-    let mut scene = Scene::new("a b c", "ready a:exited1");
-    scene.runtime.containers[0].message = "x".repeat(20_000);
-    let cached = changed(offer(&scene.pod, None, scene.generate().status, 1));
+    let mut fixture = Fixture::new("a b c", "ready a:exited1");
+    fixture.runtime.containers[0].message = "x".repeat(20_000);
+    let cached = changed(offer(&fixture.pod, None, fixture.generate().status, 1));
     let ended = entry(&cached.status, "a").state.as_ref().unwrap().terminated.as_ref().unwrap();
     assert_eq!(ended.message.as_ref().unwrap().len(), 4096);
 }
 
 #[test]
 fn ended_containers_are_counted_once() {
-    let scene = Scene::new("a", "ready a:exited3");
-    let Taken::Changed { cached, terminated } = offer(&scene.pod, None, scene.generate().status, 1)
+    let fixture = Fixture::new("a", "ready a:exited3");
+    let Taken::Changed { cached, terminated } =
+        offer(&fixture.pod, None, fixture.generate().status, 1)
     else {
         panic!("expected a change")
     };
     assert_eq!(terminated.len(), 1);
-    let Taken::Same { terminated } = offer(&scene.pod, Some(&cached), scene.generate().status, 2)
+    let Taken::Same { terminated } =
+        offer(&fixture.pod, Some(&cached), fixture.generate().status, 2)
     else {
         panic!("expected no change")
     };
@@ -81,8 +83,8 @@ fn ended_containers_are_counted_once() {
 
 #[test]
 fn the_last_status_is_final() {
-    let scene = Scene::new("i:x a", "ready");
-    let status = final_status(&scene.pod, &scene.generate().status);
+    let fixture = Fixture::new("i:x a", "ready");
+    let status = final_status(&fixture.pod, &fixture.generate().status);
     assert_eq!(status.phase.as_deref(), Some("Failed"));
     assert_eq!(
         terminated_code(entry(&status, "x")),
@@ -92,28 +94,28 @@ fn the_last_status_is_final() {
     assert_eq!(terminated_code(entry(&status, "a")), None, "never initialised");
     assert_eq!(condition(&status, "Ready").1, "ContainersNotReady", "conditions stay");
 
-    let scene = Scene::new("a", "ready");
-    let status = final_status(&scene.pod, &scene.generate().status);
+    let fixture = Fixture::new("a", "ready");
+    let status = final_status(&fixture.pod, &fixture.generate().status);
     assert_eq!(terminated_code(entry(&status, "a")), Some(137));
 }
 
 #[test]
 fn what_began_before_all_were_restarted_has_ended_in_the_last_status() {
-    let scene = Scene::new("i:x a", "ready");
-    let mut old = scene.generate().status;
+    let fixture = Fixture::new("i:x a", "ready");
+    let mut old = fixture.generate().status;
     for entry in old.container_statuses.iter_mut().flatten() {
         entry.last_state = Some(containers::terminated(137, "x", ""));
     }
-    assert_eq!(scene.pod.status, None, "the API server knows nothing of it yet");
-    let status = final_status(&scene.pod, &old);
+    assert_eq!(fixture.pod.status, None, "the API server knows nothing of it yet");
+    let status = final_status(&fixture.pod, &old);
     assert_eq!(terminated_code(entry(&status, "a")), Some(137));
 }
 
 #[test]
 fn a_terminal_phase_waits_until_nothing_can_run() {
-    let done = Scene { terminal: true, ..Scene::new("Never a", "notready a:exited1") };
+    let done = Fixture { terminal: true, ..Fixture::new("Never a", "notready a:exited1") };
     let ours = done.generate().status;
-    let api = Scene::new("Never a", "ready a:running").generate().status;
+    let api = Fixture::new("Never a", "ready a:running").generate().status;
     let held = merge(&done.pod, &api, &ours, true, at(50));
     assert_eq!(held.phase.as_deref(), Some("Running"));
     assert_eq!(terminated_code(entry(&held, "a")), Some(1));
@@ -123,7 +125,7 @@ fn a_terminal_phase_waits_until_nothing_can_run() {
 
 #[test]
 fn disruption_target_is_sent_with_the_terminal_phase_only() {
-    let mut ours = Scene::new("Never a", "ready a:running").generate().status;
+    let mut ours = Fixture::new("Never a", "ready a:running").generate().status;
     let api = ours.clone();
     let wish = StatusOverride {
         reason: "Evicted".to_owned(),
@@ -148,13 +150,13 @@ fn disruption_target_is_sent_with_the_terminal_phase_only() {
 
 #[test]
 fn a_probe_result_changes_only_what_depends_on_it() {
-    let scene = Scene::new("a b", "ready a:running b:running");
-    let status = scene.generate().status;
+    let fixture = Fixture::new("a b", "ready a:running b:running");
+    let status = fixture.generate().status;
     let gates = StatusGates::default();
-    let unready = with_readiness(&scene.pod, &status, "a-1", false, &gates).unwrap();
+    let unready = with_readiness(&fixture.pod, &status, "a-1", false, &gates).unwrap();
     assert_eq!(condition(&unready, "Ready").1, "ContainersNotReady");
-    assert_eq!(with_readiness(&scene.pod, &status, "a-1", true, &gates), None);
-    assert_eq!(with_readiness(&scene.pod, &status, "old-id", false, &gates), None);
+    assert_eq!(with_readiness(&fixture.pod, &status, "a-1", true, &gates), None);
+    assert_eq!(with_readiness(&fixture.pod, &status, "old-id", false, &gates), None);
 }
 
 #[test]
@@ -174,17 +176,17 @@ fn a_pod_is_deleted_when_it_is_over_everywhere() {
 
 #[test]
 fn foreign_conditions_do_not_make_a_difference() {
-    let scene = Scene::new("a", "ready a:running");
-    let ours = changed(offer(&scene.pod, None, scene.generate().status, 1));
+    let fixture = Fixture::new("a", "ready a:running");
+    let ours = changed(offer(&fixture.pod, None, fixture.generate().status, 1));
     let mut api = ours.status.as_ref().clone();
     api.conditions.as_mut().unwrap().push(PodCondition {
         type_: "x/y".to_owned(),
         status: "True".to_owned(),
         ..PodCondition::default()
     });
-    assert!(!differs(&scene.pod, &api, &ours.status));
+    assert!(!differs(&fixture.pod, &api, &ours.status));
     api.phase = Some("Pending".to_owned());
-    assert!(differs(&scene.pod, &api, &ours.status));
+    assert!(differs(&fixture.pod, &api, &ours.status));
 }
 
 /// Applies a strategic merge patch as an API server does for a pod status.
@@ -249,16 +251,16 @@ fn any_status() -> impl Strategy<Value = PodStatus> {
     let foreign = prop::collection::vec(("[xyz]/[ab]", "True|False"), 0..3);
     (prop::sample::select(specs), prop::sample::select(states), foreign, any::<bool>()).prop_map(
         |(spec, state, foreign, terminal)| {
-            let mut scene = Scene { terminal, ..Scene::new(spec, state) };
+            let mut fixture = Fixture { terminal, ..Fixture::new(spec, state) };
             let conditions = foreign
                 .into_iter()
                 .collect::<BTreeMap<_, _>>()
                 .into_iter()
                 .map(|(type_, status)| PodCondition { type_, status, ..PodCondition::default() })
                 .collect();
-            scene.pod.status =
+            fixture.pod.status =
                 Some(PodStatus { conditions: Some(conditions), ..PodStatus::default() });
-            scene.generate().status
+            fixture.generate().status
         },
     )
 }
@@ -290,7 +292,7 @@ proptest! {
 
 #[test]
 fn a_patch_names_only_what_changed() {
-    let old = Scene::new("a", "ready a:running").generate().status;
+    let old = Fixture::new("a", "ready a:running").generate().status;
     let mut new = old.clone();
     new.conditions.as_mut().unwrap().retain(|c| c.type_ != "PodScheduled");
     new.conditions.as_mut().unwrap().iter_mut().find(|c| c.type_ == "Ready").unwrap().status =

@@ -1,7 +1,7 @@
 //! Pods put together by chance: some init containers and sidecars, some app containers, each with a course of its own,
 //! any policy, probes, hooks, volumes and failing starts. What must become of each follows from its parts.
 
-use super::Chance;
+use super::Rng;
 use super::kinds::{End, LIVE, POST, PRE, container, ends, exec};
 use crate::world::World;
 use serde_json::{Value, json};
@@ -32,25 +32,25 @@ enum Policy {
 }
 
 /// Puts a pod together; the first of its containers is there already.
-pub(super) fn make(world: &World, chance: &mut Chance, name: &str, spec: &mut Value) -> End {
-    let policy = *chance.of(&[Policy::Always, Policy::OnFailure, Policy::Never]).unwrap();
+pub(super) fn make(world: &World, rng: &mut Rng, name: &str, spec: &mut Value) -> End {
+    let policy = *rng.of(&[Policy::Always, Policy::OnFailure, Policy::Never]).unwrap();
     spec["restartPolicy"] = json!(format!("{policy:?}"));
-    spec["terminationGracePeriodSeconds"] = json!(1 + chance.below(6));
-    let before: Vec<Before> = (0..chance.below(4)).map(|_| draw_before(chance, policy)).collect();
-    let mut mains = vec![draw_main(chance)];
-    mains.extend((0..chance.below(3)).map(|_| draw_main(chance)));
+    spec["terminationGracePeriodSeconds"] = json!(1 + rng.below(6));
+    let before: Vec<Before> = (0..rng.below(4)).map(|_| draw_before(rng, policy)).collect();
+    let mut mains = vec![draw_main(rng)];
+    mains.extend((0..rng.below(3)).map(|_| draw_main(rng)));
     let inits: Vec<Value> =
-        before.iter().enumerate().map(|(at, what)| first(world, chance, name, at, *what)).collect();
+        before.iter().enumerate().map(|(at, what)| first(world, rng, name, at, *what)).collect();
     if !inits.is_empty() {
         spec["initContainers"] = json!(inits);
     }
     let list: Vec<Value> = mains
         .iter()
         .enumerate()
-        .map(|(at, course)| main(world, chance, &main_name(name, at), *course, policy))
+        .map(|(at, course)| main(world, rng, &main_name(name, at), *course, policy))
         .collect();
     spec["containers"] = json!(list);
-    if chance.below(3) == 0 {
+    if rng.below(3) == 0 {
         spec["volumes"] = json!([{ "name": "scratch", "emptyDir": {} }]);
         spec["containers"][0]["volumeMounts"] = json!([{ "name": "scratch", "mountPath": "/s" }]);
     }
@@ -61,14 +61,12 @@ fn main_name(name: &str, at: usize) -> String {
     if at == 0 { format!("{name}-main") } else { format!("{name}-main{at}") }
 }
 
-fn draw_main(chance: &mut Chance) -> Course {
-    *chance
-        .of(&[Course::Runs, Course::Runs, Course::Ends, Course::Fails, Course::Recovers])
-        .unwrap()
+fn draw_main(rng: &mut Rng) -> Course {
+    *rng.of(&[Course::Runs, Course::Runs, Course::Ends, Course::Fails, Course::Recovers]).unwrap()
 }
 
-fn draw_before(chance: &mut Chance, policy: Policy) -> Before {
-    match chance.below(5) {
+fn draw_before(rng: &mut Rng, policy: Policy) -> Before {
+    match rng.below(5) {
         0 => Before::Sidecar(Course::Runs),
         1 => Before::Sidecar(Course::Recovers),
         2 if policy == Policy::Never => Before::Init(Course::Fails),
@@ -101,50 +99,49 @@ fn end(policy: Policy, before: &[Before], mains: &[Course]) -> End {
 }
 
 /// The process of a container that runs until it is told to end.
-fn steady(chance: &mut Chance) -> Behaviour {
-    let on_term = match chance.below(4) {
+fn steady(rng: &mut Rng) -> Behaviour {
+    let on_term = match rng.below(4) {
         0 => OnTerm::Ignore,
-        1 => OnTerm::Exit { after: chance.millis(3000), code: 0 },
+        1 => OnTerm::Exit { after: rng.millis(3000), code: 0 },
         _ => OnTerm::default(),
     };
-    Behaviour { on_term, start_takes: chance.millis(300), ..Behaviour::default() }
+    Behaviour { on_term, start_takes: rng.millis(300), ..Behaviour::default() }
 }
 
 /// The processes of one course, one after the other.
-fn turns(chance: &mut Chance, course: Course, last: Behaviour) -> Vec<Behaviour> {
+fn turns(rng: &mut Rng, course: Course, last: Behaviour) -> Vec<Behaviour> {
     match course {
         Course::Runs | Course::Ends => vec![last],
-        Course::Fails => vec![ends(chance, 1)],
+        Course::Fails => vec![ends(rng, 1)],
         Course::Recovers => {
-            let mut turns: Vec<Behaviour> =
-                (0..=chance.below(2)).map(|_| ends(chance, 7)).collect();
+            let mut turns: Vec<Behaviour> = (0..=rng.below(2)).map(|_| ends(rng, 7)).collect();
             turns.push(last);
             turns
         }
     }
 }
 
-fn first(world: &World, chance: &mut Chance, name: &str, at: usize, what: Before) -> Value {
+fn first(world: &World, rng: &mut Rng, name: &str, at: usize, what: Before) -> Value {
     match what {
         Before::Init(course) => {
             let name = format!("{name}-init{at}");
-            let last = ends(chance, 0);
-            world.cri.behave_in_turn(&name, turns(chance, course, last));
+            let last = ends(rng, 0);
+            world.cri.behave_in_turn(&name, turns(rng, course, last));
             container(&name)
         }
         Before::Sidecar(course) => {
             let name = format!("{name}-side{at}");
-            let last = steady(chance);
-            world.cri.behave_in_turn(&name, turns(chance, course, last));
+            let last = steady(rng);
+            world.cri.behave_in_turn(&name, turns(rng, course, last));
             let mut sidecar = container(&name);
             sidecar["restartPolicy"] = json!("Always");
-            if chance.below(3) == 0 {
-                sidecar["startupProbe"] = probe(chance, 30);
+            if rng.below(3) == 0 {
+                sidecar["startupProbe"] = probe(rng, 30);
             }
-            if chance.below(3) == 0 {
-                sidecar["readinessProbe"] = probe(chance, 1);
+            if rng.below(3) == 0 {
+                sidecar["readinessProbe"] = probe(rng, 1);
             }
-            if chance.below(3) == 0 {
+            if rng.below(3) == 0 {
                 sidecar["lifecycle"] = json!({ "preStop": exec(PRE) });
             }
             sidecar
@@ -152,10 +149,10 @@ fn first(world: &World, chance: &mut Chance, name: &str, at: usize, what: Before
     }
 }
 
-fn main(world: &World, chance: &mut Chance, name: &str, course: Course, policy: Policy) -> Value {
-    let last = if course == Course::Runs { steady(chance) } else { ends(chance, 0) };
-    let mut turns = turns(chance, course, last);
-    if policy == Policy::Always && chance.below(4) == 0 {
+fn main(world: &World, rng: &mut Rng, name: &str, course: Course, policy: Policy) -> Value {
+    let last = if course == Course::Runs { steady(rng) } else { ends(rng, 0) };
+    let mut turns = turns(rng, course, last);
+    if policy == Policy::Always && rng.below(4) == 0 {
         let start_error = Some("exec: \"nothing\": executable file not found in $PATH".to_owned());
         let failing = Behaviour { start_error, ..Behaviour::default() };
         turns.insert(0, failing);
@@ -163,19 +160,19 @@ fn main(world: &World, chance: &mut Chance, name: &str, course: Course, policy: 
     world.cri.behave_in_turn(name, turns);
     let mut main = container(name);
     let runs = course == Course::Runs;
-    if runs && chance.below(3) == 0 {
-        main["readinessProbe"] = probe(chance, 2);
+    if runs && rng.below(3) == 0 {
+        main["readinessProbe"] = probe(rng, 2);
     }
     if runs && policy == Policy::Always {
-        if chance.below(3) == 0 {
-            let mut liveness = probe(chance, 3);
-            liveness["terminationGracePeriodSeconds"] = json!(1 + chance.below(3));
+        if rng.below(3) == 0 {
+            let mut liveness = probe(rng, 3);
+            liveness["terminationGracePeriodSeconds"] = json!(1 + rng.below(3));
             main["livenessProbe"] = liveness;
         }
-        if chance.below(4) == 0 {
-            main["startupProbe"] = probe(chance, 30);
+        if rng.below(4) == 0 {
+            main["startupProbe"] = probe(rng, 30);
         }
-        match chance.below(5) {
+        match rng.below(5) {
             0 => main["lifecycle"] = json!({ "postStart": exec(POST) }),
             1 => main["lifecycle"] = json!({ "preStop": exec(PRE) }),
             _ => {}
@@ -184,10 +181,10 @@ fn main(world: &World, chance: &mut Chance, name: &str, course: Course, policy: 
     main
 }
 
-fn probe(chance: &mut Chance, failures: u64) -> Value {
+fn probe(rng: &mut Rng, failures: u64) -> Value {
     let mut probe = exec(LIVE);
-    probe["periodSeconds"] = json!(1 + chance.below(3));
-    probe["initialDelaySeconds"] = json!(chance.below(3));
+    probe["periodSeconds"] = json!(1 + rng.below(3));
+    probe["initialDelaySeconds"] = json!(rng.below(3));
     probe["failureThreshold"] = json!(failures);
     probe
 }

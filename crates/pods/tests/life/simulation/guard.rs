@@ -3,7 +3,7 @@
 
 use crate::world::Agent;
 use pods::PodsHandle;
-use ports::Tasks;
+use ports::{Pods, PodsSnapshot, Tasks};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
@@ -12,8 +12,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use testkit::fake_cri::FakeCri;
 
-/// Far longer than a node takes (two seconds of a quiet machine), and than one that never settles (a minute).
-const LIMIT: Duration = Duration::from_secs(300);
+/// Seconds, far longer than a node takes (two of a quiet machine), and than one that never settles (a minute);
+/// `LIMIT=seconds` for a machine that is busy with other things.
+const LIMIT: u64 = 300;
 /// How long its story may take, in which everything that is asked may hang too.
 const STORY: Duration = Duration::from_secs(10);
 /// Calls that are shown.
@@ -46,6 +47,12 @@ impl Story {
     /// The node has this agent.
     pub(super) fn agent(&self, agent: &Agent) {
         self.change(|told| told.agent = Some((agent.pods.clone(), agent.tasks.clone())));
+    }
+
+    /// The pods as the agent tells others of them; nothing once it has ended.
+    pub(super) fn published(&self) -> Option<PodsSnapshot> {
+        let (pods, tasks) = self.change(|told| told.agent.clone())?;
+        (!tasks.token().is_cancelled()).then(|| pods.watch().borrow().clone())
     }
 
     /// Where each pod is, what it waits for and what happened to it last, as the agent tells it.
@@ -96,11 +103,13 @@ pub(super) fn watched<T>(seed: u64, run: impl FnOnce(&Story) -> T) -> T {
 }
 
 fn watch(seed: u64, story: &Story, over: &Receiver<()>) {
-    if over.recv_timeout(LIMIT) != Err(RecvTimeoutError::Timeout) {
+    let seconds = std::env::var("LIMIT").ok().and_then(|text| text.parse().ok()).unwrap_or(LIMIT);
+    let limit = Duration::from_secs(seconds);
+    if over.recv_timeout(limit) != Err(RecvTimeoutError::Timeout) {
         return;
     }
     let stage = story.change(|told| told.stage.clone());
-    print(&format!("\nSEED={seed} did not end within {LIMIT:?}, at: {stage}\n"));
+    print(&format!("\nSEED={seed} did not end within {limit:?}, at: {stage}\n"));
     let (telling, told) = std::sync::mpsc::channel::<()>();
     let story = story.clone();
     std::thread::spawn(move || {

@@ -1,6 +1,6 @@
 //! The pods of a simulated node: one of many kinds each, with what must become of it.
 
-use super::{Chance, composed};
+use super::{Rng, composed};
 use crate::world::{World, pod};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -39,6 +39,8 @@ pub(super) struct Made {
     pub(super) evicted: bool,
     /// The code that its container must be seen to end with.
     pub(super) code: Option<i32>,
+    /// Its container ends by itself and may run once.
+    pub(super) runs_once: bool,
 }
 
 impl Made {
@@ -59,8 +61,9 @@ pub(super) fn container(name: &str) -> Value {
     json!({ "name": name, "image": "busybox:1" })
 }
 
-pub(super) fn ends(chance: &mut Chance, code: i32) -> Behaviour {
-    Behaviour::exits_after(chance.millis(4000), code)
+pub(super) fn ends(rng: &mut Rng, code: i32) -> Behaviour {
+    let start_takes = rng.millis(400);
+    Behaviour { start_takes, ..Behaviour::exits_after(rng.millis(4000), code) }
 }
 
 pub(super) fn exec(command: &str) -> Value {
@@ -68,17 +71,17 @@ pub(super) fn exec(command: &str) -> Value {
 }
 
 /// Makes a pod of a random kind; its containers have names of their own.
-pub(super) fn make(world: &World, chance: &mut Chance, name: &str, uid: &str) -> Made {
+pub(super) fn make(world: &World, rng: &mut Rng, name: &str, uid: &str) -> Made {
     let main = format!("{name}-main");
-    let slow = Behaviour { start_takes: chance.millis(300), ..Behaviour::default() };
+    let slow = Behaviour { start_takes: rng.millis(300), ..Behaviour::default() };
     world.cri.behave(&main, slow);
     let mut spec = json!({ "containers": [container(&main)] });
-    let kind = chance.below(32);
+    let kind = rng.below(32);
     let end = match kind {
-        0..=7 => plain(world, chance, name, &mut spec, kind),
-        8..=11 => with_commands(world, chance, name, &mut spec, kind),
-        12..=19 => with_others(world, chance, name, &mut spec, kind),
-        _ => composed::make(world, chance, name, &mut spec),
+        0..=7 => plain(world, rng, name, &mut spec, kind),
+        8..=11 => with_commands(world, rng, name, &mut spec, kind),
+        12..=19 => with_others(world, rng, name, &mut spec, kind),
+        _ => composed::make(world, rng, name, &mut spec),
     };
     let never = spec["restartPolicy"] == "Never";
     let mut made = pod(name, spec);
@@ -96,10 +99,11 @@ pub(super) fn make(world: &World, chance: &mut Chance, name: &str, uid: &str) ->
         composed: kind > 19,
         evicted: false,
         code: (kind == 2 || kind == 3).then_some(if kind == 2 { 0 } else { 3 }),
+        runs_once: kind == 2 || kind == 3,
     }
 }
 
-fn plain(world: &World, chance: &mut Chance, name: &str, spec: &mut Value, kind: u64) -> End {
+fn plain(world: &World, rng: &mut Rng, name: &str, spec: &mut Value, kind: u64) -> End {
     let main = format!("{name}-main");
     match kind {
         0 => End::Runs(1),
@@ -109,28 +113,28 @@ fn plain(world: &World, chance: &mut Chance, name: &str, spec: &mut Value, kind:
             End::Runs(1)
         }
         2 => {
-            world.cri.behave(&main, ends(chance, 0));
+            world.cri.behave(&main, ends(rng, 0));
             spec["restartPolicy"] = json!("Never");
             End::Succeeds
         }
         3 => {
-            world.cri.behave(&main, ends(chance, 3));
+            world.cri.behave(&main, ends(rng, 3));
             spec["restartPolicy"] = json!("Never");
             End::Fails
         }
         4 => {
-            let turns = vec![ends(chance, 1), ends(chance, 1), ends(chance, 0)];
+            let turns = vec![ends(rng, 1), ends(rng, 1), ends(rng, 0)];
             world.cri.behave_in_turn(&main, turns);
             spec["restartPolicy"] = json!("OnFailure");
             End::Succeeds
         }
         5 => {
-            world.cri.behave(&main, ends(chance, 1));
+            world.cri.behave(&main, ends(rng, 1));
             End::Restarts
         }
         6 => {
             let init = format!("{name}-init");
-            world.cri.behave(&init, ends(chance, 0));
+            world.cri.behave(&init, ends(rng, 0));
             spec["initContainers"] = json!([container(&init)]);
             End::Runs(1)
         }
@@ -140,20 +144,14 @@ fn plain(world: &World, chance: &mut Chance, name: &str, spec: &mut Value, kind:
             sidecar["restartPolicy"] = json!("Always");
             spec["initContainers"] = json!([sidecar]);
             spec["restartPolicy"] = json!("Never");
-            world.cri.behave(&main, ends(chance, 0));
+            world.cri.behave(&main, ends(rng, 0));
             End::Succeeds
         }
     }
 }
 
 /// Pods in whose containers commands are run.
-fn with_commands(
-    world: &World,
-    chance: &mut Chance,
-    name: &str,
-    spec: &mut Value,
-    kind: u64,
-) -> End {
+fn with_commands(world: &World, rng: &mut Rng, name: &str, spec: &mut Value, kind: u64) -> End {
     let main = &mut spec["containers"][0];
     match kind {
         8 => {
@@ -174,10 +172,9 @@ fn with_commands(
             probe["failureThreshold"] = json!(5);
             main["startupProbe"] = probe;
             let side = format!("{name}-side");
-            world.cri.behave(
-                &side,
-                Behaviour { start_takes: chance.millis(300), ..Behaviour::default() },
-            );
+            world
+                .cri
+                .behave(&side, Behaviour { start_takes: rng.millis(300), ..Behaviour::default() });
             let mut sidecar = container(&side);
             sidecar["restartPolicy"] = json!("Always");
             sidecar["lifecycle"] = json!({ "preStop": exec(PRE) });
@@ -188,43 +185,47 @@ fn with_commands(
     End::Runs(1)
 }
 
-fn with_others(world: &World, chance: &mut Chance, name: &str, spec: &mut Value, kind: u64) -> End {
+fn with_others(world: &World, rng: &mut Rng, name: &str, spec: &mut Value, kind: u64) -> End {
     let main = format!("{name}-main");
     let (init, side) = (format!("{name}-init"), format!("{name}-side"));
     match kind {
         12 => {
-            let turns = vec![ends(chance, 1), ends(chance, 2), ends(chance, 0)];
+            let turns = vec![ends(rng, 1), ends(rng, 2), ends(rng, 0)];
             world.cri.behave_in_turn(&init, turns);
             spec["initContainers"] = json!([container(&init)]);
             End::Runs(1)
         }
         13 => {
-            world.cri.behave(&init, ends(chance, 0));
+            world.cri.behave(&init, ends(rng, 0));
             let mut sidecar = container(&side);
             sidecar["restartPolicy"] = json!("Always");
             spec["initContainers"] = json!([sidecar, container(&init)]);
             End::Runs(2)
         }
         14 => {
-            world.cri.behave(&init, ends(chance, 1));
+            world.cri.behave(&init, ends(rng, 1));
             spec["initContainers"] = json!([container(&init)]);
             spec["restartPolicy"] = json!("Never");
             End::Fails
         }
         15 => {
-            world.cri.behave_in_turn(&main, vec![ends(chance, 1), ends(chance, 0)]);
+            world.cri.behave_in_turn(&main, vec![ends(rng, 1), ends(rng, 0)]);
             spec["containers"][0]["restartPolicy"] = json!("OnFailure");
             spec["restartPolicy"] = json!("Never");
             End::Succeeds
         }
         16 => {
+            // With limits or without: Guaranteed or Burstable.
             let amount = json!({ "cpu": "100m", "memory": "64Mi" });
-            let resources = json!({ "requests": amount, "limits": amount });
-            spec["containers"][0]["resources"] = resources;
+            spec["containers"][0]["resources"] = if rng.below(2) == 0 {
+                json!({ "requests": amount, "limits": amount })
+            } else {
+                json!({ "requests": amount })
+            };
             End::Runs(1)
         }
         17 => {
-            spec["activeDeadlineSeconds"] = json!(5 + chance.below(20));
+            spec["activeDeadlineSeconds"] = json!(5 + rng.below(20));
             spec["terminationGracePeriodSeconds"] = json!(2);
             End::Fails
         }
@@ -239,7 +240,7 @@ fn with_others(world: &World, chance: &mut Chance, name: &str, spec: &mut Value,
             // All are started anew while the first says so.
             let other = format!("{name}-other");
             // Nothing slows such a pod down but its own time.
-            let runs_for = Duration::from_millis(200) + chance.millis(3800);
+            let runs_for = Duration::from_millis(200) + rng.millis(3800);
             world.cri.behave(&main, Behaviour::exits_after(runs_for, 42));
             let rule = json!({ "action": "RestartAllContainers",
                 "exitCodes": { "operator": "In", "values": [42] } });
@@ -252,17 +253,17 @@ fn with_others(world: &World, chance: &mut Chance, name: &str, spec: &mut Value,
 }
 
 /// The manifest of a static pod.
-pub(super) fn manifest(name: &str, version: u64, chance: &mut Chance, world: &World) -> String {
+pub(super) fn manifest(name: &str, version: u64, rng: &mut Rng, world: &World) -> String {
     let main = format!("{name}-main");
     world.cri.behave(
         &main,
-        if chance.below(3) == 0 { Behaviour::ignores_term() } else { Behaviour::default() },
+        if rng.below(3) == 0 { Behaviour::ignores_term() } else { Behaviour::default() },
     );
     json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": { "name": name, "namespace": "default" },
         "spec": {
-            "terminationGracePeriodSeconds": 1 + chance.below(4),
+            "terminationGracePeriodSeconds": 1 + rng.below(4),
             "containers": [{ "name": main, "image": format!("busybox:{version}") }],
         },
     })

@@ -22,6 +22,8 @@ pub(super) struct Seen {
     ready: BTreeSet<String>,
     /// Calls of the runtime.
     calls: usize,
+    /// Pods with a container whose start was given up after it may have run.
+    pub(super) given_up: BTreeSet<String>,
 }
 
 impl Seen {
@@ -80,7 +82,10 @@ impl Seen {
         let mut alive: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
         for container in all {
             let key = (container.pod_uid().to_owned(), container.name().to_owned());
-            if container.started_at != 0 {
+            if container.ran && container.started_at == 0 {
+                self.given_up.insert(container.pod_uid().to_owned());
+            }
+            if container.ran {
                 self.starts.entry(key.clone()).or_default().insert(container.id.clone());
             }
             if container.is_running() {

@@ -92,10 +92,22 @@ impl FakeApi {
         state.announce();
     }
 
+    /// Shows a pod exactly as it was at an earlier resource version, as after a restored backup.
+    pub(crate) fn restore(&self, pod: Pod) {
+        let mut state = self.state.lock().unwrap();
+        state.pods.insert(pod.metadata.name.clone().unwrap(), pod);
+        state.announce();
+    }
+
     pub(crate) fn remove(&self, name: &str) {
         let mut state = self.state.lock().unwrap();
         state.pods.remove(name);
         state.announce();
+    }
+
+    /// Takes a pod out without telling.
+    pub(crate) fn forget(&self, name: &str) {
+        self.state.lock().unwrap().pods.remove(name);
     }
 
     /// Asks for a graceful deletion.
@@ -126,13 +138,13 @@ impl FakeApi {
 
 /// How a write goes.
 #[derive(PartialEq, Eq)]
-enum Luck {
+enum WriteOutcome {
     Good,
     /// It takes effect, and its answer is lost.
     Lost,
 }
 
-impl Luck {
+impl WriteOutcome {
     /// What a write that took effect answers.
     fn answer<T>(&self, good: T) -> Result<T, PodApiError> {
         if *self == Self::Good { Ok(good) } else { Err(overloaded()) }
@@ -151,15 +163,15 @@ impl ApiState {
     }
 
     /// How the next write goes, if it is taken at all.
-    fn luck(&mut self) -> Result<Luck, PodApiError> {
+    fn write_outcome(&mut self) -> Result<WriteOutcome, PodApiError> {
         if self.unsteady == 0 {
-            return Ok(Luck::Good);
+            return Ok(WriteOutcome::Good);
         }
         self.unsteady = self.unsteady.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(2);
         match (self.unsteady >> 33) % 6 {
             0 => Err(overloaded()),
-            1 => Ok(Luck::Lost),
-            _ => Ok(Luck::Good),
+            1 => Ok(WriteOutcome::Lost),
+            _ => Ok(WriteOutcome::Good),
         }
     }
 
@@ -188,7 +200,7 @@ impl PodApi for FakeApi {
     ) -> Result<Arc<Pod>, PodApiError> {
         self.reachable()?;
         let mut state = self.state.lock().unwrap();
-        let luck = state.luck()?;
+        let luck = state.write_outcome()?;
         let Some(mut pod) = state.pods.get(name).cloned() else {
             return Err(PodApiError::NotFound(name.into()));
         };
@@ -207,7 +219,7 @@ impl PodApi for FakeApi {
     async fn create(&self, pod: &Pod) -> Result<Arc<Pod>, PodApiError> {
         self.reachable()?;
         let mut state = self.state.lock().unwrap();
-        let luck = state.luck()?;
+        let luck = state.write_outcome()?;
         let name = pod.metadata.name.clone().unwrap();
         if state.pods.contains_key(&name) {
             return Err(PodApiError::Conflict("exists".into()));
@@ -228,7 +240,7 @@ impl PodApi for FakeApi {
     ) -> Result<(), PodApiError> {
         self.reachable()?;
         let mut state = self.state.lock().unwrap();
-        let luck = state.luck()?;
+        let luck = state.write_outcome()?;
         match state.pods.get(name) {
             None => Err(PodApiError::NotFound(name.into())),
             Some(pod) if pod.metadata.uid.as_deref() != Some(uid.as_str()) => {

@@ -6,13 +6,13 @@ use api::core::v1::{
 use api::ids::PodUid;
 use api::node::v1::RuntimeClass;
 use async_trait::async_trait;
-use pods::ImageSource;
-use pods::images::{EnsureImage, EnsuredImage, ImageFault};
+use engine::cgroup::{Limits, PodLimitPolicy, pod_ask, pod_limits, shares_of_weight, weight};
 use ports::{
     CgroupError, CgroupValues, ContainerExtras, Events, MountedVolume, NodeEvent, NotPlaced,
     ObjectError, Objects, Placement, PlacementError, PlacementRejection, PodCgroups, PodMounts,
     SubPathRequest, TokenRequest, TokenResponse, VolumeError, Volumes,
 };
+use ports::{EnsureImage, EnsuredImage, ImageFault, ImageSource};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -66,10 +66,14 @@ impl ImageSource for FakeImages {
 
 #[derive(Debug, Default)]
 pub(crate) struct FakeCgroups {
-    pub(crate) made: Mutex<BTreeSet<String>>,
+    /// By UID, with their limits; one that is half made has none.
+    pub(crate) made: Mutex<BTreeMap<String, Option<Limits>>>,
     /// Nothing can be made, changed or removed.
     pub(crate) broken: AtomicBool,
 }
+
+/// How limits of pods follow from what they ask for.
+const POLICY: PodLimitPolicy = PodLimitPolicy { cfs_quota: true, period_us: 100_000, pids: 77 };
 
 impl FakeCgroups {
     fn works(&self) -> Result<(), CgroupError> {
@@ -78,24 +82,52 @@ impl FakeCgroups {
         }
         Ok(())
     }
+
+    /// The limits that a pod has to have.
+    pub(crate) fn limits_for(pod: &Pod) -> Limits {
+        pod_limits(&pod_ask(pod, true), &POLICY)
+    }
+
+    /// The limits that a pod has.
+    pub(crate) fn limits_of(&self, uid: &str) -> Option<Limits> {
+        self.made.lock().unwrap().get(uid).cloned().flatten()
+    }
+
+    fn set(&self, pod: &Pod, limits: Option<Limits>) {
+        self.made.lock().unwrap().insert(pod.metadata.uid.clone().unwrap(), limits);
+    }
 }
 
 #[async_trait]
 impl PodCgroups for FakeCgroups {
     async fn exists(&self, pod: &Pod) -> bool {
-        self.made.lock().unwrap().contains(pod.metadata.uid.as_deref().unwrap())
+        self.made.lock().unwrap().contains_key(pod.metadata.uid.as_deref().unwrap())
     }
     async fn ensure(&self, pod: &Pod) -> Result<(), CgroupError> {
         self.works()?;
-        self.made.lock().unwrap().insert(pod.metadata.uid.clone().unwrap());
+        if !self.exists(pod).await {
+            self.set(pod, None);
+        }
+        // Whoever is killed here leaves it half made.
+        tokio::task::yield_now().await;
+        self.set(pod, Some(Self::limits_for(pod)));
         Ok(())
     }
-    async fn resize(&self, _pod: &Pod) -> Result<(), CgroupError> {
-        self.works()
+    async fn resize(&self, pod: &Pod) -> Result<(), CgroupError> {
+        self.works()?;
+        self.set(pod, Some(Self::limits_for(pod)));
+        Ok(())
     }
-    async fn values(&self, _pod: &Pod) -> Option<CgroupValues> {
-        let (cpu_period, cpu_quota, cpu_shares, memory) = (100_000, -1, 2, i64::MAX);
-        Some(CgroupValues { cpu_period, cpu_quota, cpu_shares, memory })
+    async fn values(&self, pod: &Pod) -> Option<CgroupValues> {
+        let limits = self.limits_of(pod.metadata.uid.as_deref().unwrap())?;
+        Some(CgroupValues {
+            cpu_period: i64::try_from(POLICY.period_us).unwrap(),
+            cpu_quota: limits.cpu_quota_us.unwrap_or(-1),
+            // The kernel keeps a weight, which is rounded.
+            cpu_shares: i64::try_from(shares_of_weight(weight(limits.cpu_shares.unwrap_or(2))))
+                .unwrap(),
+            memory: limits.memory_bytes.unwrap_or(i64::MAX),
+        })
     }
     async fn memory_usage(&self, _pod: &Pod) -> Option<u64> {
         Some(1 << 20)
@@ -106,7 +138,7 @@ impl PodCgroups for FakeCgroups {
         Ok(())
     }
     async fn all(&self) -> Vec<PodUid> {
-        self.made.lock().unwrap().iter().map(|uid| PodUid::from(uid.as_str())).collect()
+        self.made.lock().unwrap().keys().map(|uid| PodUid::from(uid.as_str())).collect()
     }
     fn parent(&self, pod: &Pod) -> String {
         format!("/kubepods/pod{}", pod.metadata.uid.as_deref().unwrap())
@@ -181,11 +213,15 @@ pub(crate) struct FakePlacement {
     pub(crate) late: tokio::sync::watch::Sender<BTreeMap<String, String>>,
     /// Whose answer pods wait for, by UID.
     pub(crate) unanswered: tokio::sync::watch::Sender<BTreeMap<String, String>>,
+    /// Nobody gets an answer any more.
+    pub(crate) hangs: tokio::sync::watch::Sender<bool>,
 }
 
 #[async_trait]
 impl Placement for FakePlacement {
     async fn admit(&self, pod: &Arc<Pod>, _active: ports::ActivePods<'_>) -> Result<(), NotPlaced> {
+        let mut hangs = self.hangs.subscribe();
+        let _ = hangs.wait_for(|hangs| !hangs).await;
         let uid = pod.metadata.uid.as_deref().unwrap();
         if let Some(what) = self.unanswered.borrow().get(uid) {
             return Err(NotPlaced::Waits(what.clone()));
@@ -195,7 +231,7 @@ impl Placement for FakePlacement {
             None => Ok(()),
         }
     }
-    fn late(&self, pod: &Pod) -> Option<String> {
+    fn awaited_plugin(&self, pod: &Pod) -> Option<String> {
         self.late.borrow().get(pod.metadata.uid.as_deref().unwrap()).cloned()
     }
     async fn settled(&self, pod: &Pod) {

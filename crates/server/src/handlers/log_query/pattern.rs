@@ -1,9 +1,9 @@
-//! Patterns of log queries: what is wrong with one, in Go's words (Go: `regexp/syntax`, Perl's
-//! flavour).
+//! Checks the patterns of log queries with Go's error texts (Go: `regexp/syntax`, Perl flavour).
 //!
-//! Deliberately absent: how deep an expression may nest and how large it may become.
+//! Deliberately absent: the limits for nesting depth and size of an expression.
 
-/// Unicode's categories, short and long, as they are compared: without marks and capitals.
+/// Unicode's categories, short and long, in the form used for comparison: without punctuation and
+/// in lower case.
 const CATEGORIES: &str = "\
     c cc cf cn co cs l lc ll lm lo lt lu m mc me mn n nd nl no p pc pd pe pf pi po ps s \
     sc sk sm so z zl zp zs casedletter closepunctuation combiningmark \
@@ -14,7 +14,7 @@ const CATEGORIES: &str = "\
     othersymbol paragraphseparator privateuse punctuation separator spaceseparator \
     spacingmark surrogate symbol titlecaseletter unassigned uppercaseletter cntrl digit \
     punct any assigned ascii";
-/// Unicode's scripts, likewise.
+/// Unicode's scripts, in the same form.
 const SCRIPTS: &str = "\
     adlam ahom anatolianhieroglyphs arabic armenian avestan balinese bamum bassavah batak \
     bengali bhaiksuki bopomofo brahmi braille buginese buhid canadianaboriginal carian \
@@ -35,15 +35,15 @@ const SCRIPTS: &str = "\
     syriac tagalog tagbanwa taile taitham taiviet takri tamil tangsa tangut telugu thaana \
     thai tibetan tifinagh tirhuta toto ugaritic vai vithkuqi wancho warangciti yezidi yi \
     zanabazarsquare";
-/// Named classes of POSIX.
+/// POSIX class names.
 const POSIX: [&str; 14] = [
     "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct",
     "space", "upper", "word", "xdigit",
 ];
-/// Repetitions within each other, multiplied.
+/// The limit for the product of nested repetitions.
 const MOST_REPEATS: u64 = 1000;
 
-/// What is wrong with a pattern; `None` if it is a good one.
+/// The error in a pattern; `None` if it is valid.
 pub(super) fn fault(pattern: &str) -> Option<String> {
     Reader { whole: pattern, rest: pattern, groups: vec![Group::default()], last: None }
         .read()
@@ -56,12 +56,12 @@ fn bad<T>(why: &str, part: &str) -> Checked<T> {
     Err(format!("error parsing regexp: {why}: `{part}`"))
 }
 
-/// What is open: the whole pattern, or a part in parentheses.
+/// An open group: the whole pattern, or a part in parentheses.
 #[derive(Debug, Default)]
 struct Group {
-    /// How often the operand in front would be repeated at most; `None` if there is no operand.
+    /// The maximal repeat count of the preceding operand; `None` if there is no operand.
     operand: Option<u64>,
-    /// The same of every operand so far.
+    /// The largest repeat count of all operands so far.
     deepest: u64,
 }
 
@@ -70,7 +70,7 @@ struct Reader<'a> {
     rest: &'a str,
     /// Never empty.
     groups: Vec<Group>,
-    /// The text from the repetition on that ended right before here.
+    /// The text beginning with the repetition that ends directly before the current position.
     last: Option<&'a str>,
 }
 
@@ -110,7 +110,7 @@ impl<'a> Reader<'a> {
                             return bad("invalid repeat count", text);
                         }
                         self.rest = after;
-                        // None at all is as good as once.
+                        // Zero repetitions count as one.
                         self.repeat(before, top.max(1))?;
                         if most == Some(0) {
                             self.operand_is(Some(1));
@@ -143,7 +143,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Repeats the operand in front, which must be one that is not repeated itself.
+    /// Repeats the preceding operand, which must not be a repetition itself.
     fn repeat(&mut self, before: &'a str, times: u64) -> Checked<()> {
         if self.rest.starts_with('?') {
             self.skip(1);
@@ -233,15 +233,15 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What of `text` is before `rest`.
+/// The part of `text` before `rest`.
 fn cut<'a>(text: &'a str, rest: &str) -> &'a str {
     text.get(..text.len() - rest.len()).unwrap_or_default()
 }
 
 type Count = Option<u64>;
 
-/// `{least}`, `{least,}` or `{least,most}`: both ends, of which `None` is too large, and what
-/// follows. No end at all is an inner `None`.
+/// `{least}`, `{least,}` or `{least,most}`: both bounds, where `None` is too large, and the rest of
+/// the text. No upper bound is an inner `None`.
 fn counts(text: &str) -> Option<(Count, Option<Count>, &str)> {
     let (least, rest) = integer(text.strip_prefix('{')?)?;
     let (most, rest) = match rest.strip_prefix(',') {
@@ -255,7 +255,7 @@ fn counts(text: &str) -> Option<(Count, Option<Count>, &str)> {
     Some((least, most, rest.strip_prefix('}')?))
 }
 
-/// A number without leading zeros and what follows; the inner `None` is too large.
+/// A number without leading zeros, and the rest of the text; the inner `None` is too large.
 fn integer(text: &str) -> Option<(Count, &str)> {
     let rest = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let digits = cut(text, rest);
@@ -265,7 +265,7 @@ fn integer(text: &str) -> Option<(Count, &str)> {
     Some((digits.parse().ok().filter(|number| *number < 1_000_000_000), rest))
 }
 
-/// `\d` and such, or `\p{Name}`: what follows it.
+/// `\d` and the like, or `\p{Name}`: the rest of the text after it.
 fn group_escape(text: &str) -> Checked<Option<&str>> {
     let Some(rest) = text.strip_prefix('\\') else { return Ok(None) };
     if let Some(rest) = rest.strip_prefix(['d', 'D', 's', 'S', 'w', 'W']) {
@@ -288,7 +288,7 @@ fn group_escape(text: &str) -> Checked<Option<&str>> {
     Ok(Some(rest))
 }
 
-/// The character of an escape, and what follows.
+/// The character of an escape, and the rest of the text.
 fn escaped(text: &str) -> Checked<(char, &str)> {
     let mut chars = text.chars();
     chars.next();
@@ -327,7 +327,8 @@ fn escaped(text: &str) -> Checked<(char, &str)> {
     bad("invalid escape sequence", cut(text, chars.as_str()))
 }
 
-/// `4F` or `{10FFFF}` behind `\x`, and what follows; an error is what follows the fault.
+/// `4F` or `{10FFFF}` after `\x`, and the rest of the text; an error is the text after the invalid
+/// part.
 fn hexadecimal(text: &str) -> Result<(char, &str), &str> {
     let mut chars = text.chars();
     let Some(first) = chars.next() else { return Err(text) };
@@ -345,7 +346,8 @@ fn hexadecimal(text: &str) -> Result<(char, &str), &str> {
     while let Some(c) = chars.next() {
         match c.to_digit(16) {
             Some(digit) => (value, digits) = (value * 16 + digit, digits + 1),
-            // Numbers of surrogates are good ones; they are compared as the last before those.
+            // Surrogates are valid numbers; they compare as the last character before the
+            // surrogates.
             None if c == '}' && digits > 0 => {
                 return Ok((char::from_u32(value).unwrap_or('\u{d7ff}'), chars.as_str()));
             }
@@ -358,7 +360,7 @@ fn hexadecimal(text: &str) -> Result<(char, &str), &str> {
     Err(chars.as_str())
 }
 
-/// What follows a class in brackets.
+/// The text after a class in brackets.
 fn class(text: &str) -> Checked<&str> {
     let mut rest = text.strip_prefix('[').unwrap_or(text);
     rest = rest.strip_prefix('^').unwrap_or(rest);

@@ -1,4 +1,4 @@
-//! Reading logs that are whole, growing and rotated.
+//! Reading logs that are complete, growing and rotated.
 
 use super::*;
 use std::io::Write as _;
@@ -97,7 +97,7 @@ async fn what_is_missing_is_named() {
     );
 }
 
-/// Collects what a follower sees until it has `count` lines.
+/// Collects the lines that a follower receives until there are `count`.
 async fn collect(pieces: &mut mpsc::Receiver<Vec<u8>>, seen: &mut String, count: usize) {
     while seen.lines().count() < count {
         let piece = pieces.recv().await.expect("the follower goes on");
@@ -121,7 +121,7 @@ async fn following_survives_rotation_and_ends_with_the_container() {
     });
     let mut seen = String::new();
     collect(&mut pieces, &mut seen, 2).await;
-    // A line in two writes comes out whole.
+    // A line in two writes is received as one line.
     log.append("2026-01-02T03:04:05Z stdout F ");
     log.append("2\n");
     collect(&mut pieces, &mut seen, 3).await;
@@ -176,4 +176,36 @@ async fn a_follower_whose_reader_left_stops() {
     assert_eq!(pieces.recv().await.unwrap(), b"0\n");
     drop(pieces);
     follower.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_line_without_an_end_is_shown_in_pieces_and_never_held() {
+    let text = "x".repeat(3 * LONGEST_LINE + 7);
+    let log = Log::new(&(line(&text) + &line("after")));
+    let shown = log.read(LogQuery::default()).await.unwrap();
+    assert_eq!(shown.len(), text.len() + "\nafter\n".len());
+    assert!(shown.ends_with("x\nafter\n"));
+    let mut reader = Reader::open(&log.path, LogQuery::default()).unwrap();
+    let mut held = 0;
+    while reader.step().unwrap().end == End::More {
+        held = held.max(reader.line.capacity());
+    }
+    assert!(held <= 2 * LONGEST_LINE, "{held} bytes held");
+}
+
+#[tokio::test]
+async fn limits_count_in_a_line_that_is_shown_in_pieces() {
+    let text = "x".repeat(2 * LONGEST_LINE);
+    let log = Log::new(&(line(&text) + &line("after")));
+    let most = LONGEST_LINE as u64 + 100;
+    let query = LogQuery { limit_bytes: Some(most), ..LogQuery::default() };
+    assert_eq!(log.read(query).await.unwrap().len() as u64, most);
+    let query = LogQuery { tail_lines: Some(2), timestamps: true, ..LogQuery::default() };
+    let shown = log.read(query).await.unwrap();
+    let stamp = "2026-01-02T03:04:05.000000000Z ";
+    assert!(
+        shown.starts_with(&format!("{stamp}x")) && shown.ends_with(&format!("\n{stamp}after\n"))
+    );
+    let query = LogQuery { streams: Streams::Stderr, ..LogQuery::default() };
+    assert_eq!(log.read(query).await.unwrap(), "");
 }

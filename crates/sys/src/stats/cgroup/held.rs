@@ -1,17 +1,18 @@
-//! A cgroup whose folders, and files that change by themselves, stay open between looks.
+//! A cgroup whose directories, and files that change by themselves, stay open between reads.
 //!
-//! Opening a file costs nine tenths of a look at it. What only somebody's order changes (limits, shares)
-//! and what a machine-wide counter announces (kills for want of memory) is read again when the caller
-//! says so, and opened for that alone. A held file of a removed cgroup cannot be read any more, nor keeps
-//! it anything of the cgroup alive but a few hundred bytes.
+//! Opening a file takes nine tenths of the time of reading it. Values that only a write changes
+//! (limits, shares) and those that a machine-wide counter announces (OOM kills) are read again when
+//! the caller says so, and opened only for that. A held file of a removed cgroup cannot be read any
+//! more, and keeps only a few hundred bytes of the cgroup alive.
 //!
-//! The first look at a file makes the kernel build it, which takes longer than to open and read it. So nothing is
-//! opened of which it is known what it would say, and a cgroup without others below has no folders of its own open.
+//! The first access to a file makes the kernel create its inode, which takes longer than to open
+//! and read it. So a file whose content is known is not opened, and a cgroup without children has
+//! no open directories of its own.
 
-use super::kept::Kept;
+use super::cached_fd::CachedFd;
 use super::{CgroupUsage, v1, v2};
 use crate::cgroup::Cgroups;
-use crate::stats::whole::{ROOM, whole};
+use crate::stats::read_all::{ROOM, read_all};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
@@ -22,16 +23,17 @@ use std::sync::Arc;
 /// Limits at or above this mean "none".
 const UNLIMITED: u64 = 1 << 62;
 
-/// What is read again, beyond what changes by itself.
+/// What is read again, in addition to the values that change by themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Look {
     /// Limits, shares, quotas.
     pub settings: bool,
-    /// Processes killed for want of memory.
+    /// Processes killed by the OOM killer.
     pub kills: bool,
-    /// I/O: a cgroup has none of a device with which the one above it has nothing to do.
+    /// I/O: a cgroup has none on devices on which its parent has none.
     pub io: bool,
-    /// Whether some device of the machine is scheduled by BFQ, which counts I/O itself (version 1).
+    /// Whether a device of the machine uses the BFQ scheduler, which has its own I/O counters
+    /// (version 1).
     pub bfq: bool,
 }
 
@@ -41,8 +43,8 @@ impl Default for Look {
     }
 }
 
-/// By what it shows that anything in a cgroup, or below it, ran or holds another amount of memory: both
-/// counters take in everything below.
+/// Two counters that show whether anything in a cgroup, or below it, ran or holds another amount of
+/// memory: both include everything below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pulse {
     cpu_ns: u64,
@@ -52,9 +54,9 @@ pub struct Pulse {
 /// What of a cgroup stays open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
-    /// Its folders.
+    /// Its directories.
     Folders,
-    /// Also the files that every look reads. Each takes a page of the kernel's memory.
+    /// Also the files that are read every time. Each takes a page of kernel memory.
     Files,
 }
 
@@ -76,32 +78,32 @@ const CONTROLLERS: [(Controller, &str); 5] = [
     (Controller::Pids, "pids"),
 ];
 
-/// A cgroup that is looked at again and again.
+/// A cgroup that is read repeatedly.
 #[derive(Debug)]
 pub struct HeldCgroup {
     place: Place,
-    /// Files that every look reads, without those that are not there.
+    /// Files that are read every time, without missing ones.
     held: Held,
     is_root: bool,
     created: i64,
-    /// The last look, from which a look takes what it does not read.
+    /// The last result, which provides the values that are not read again.
     last: Option<CgroupUsage>,
 }
 
-/// The folders of one cgroup, one in each hierarchy.
+/// The directories of one cgroup, one in each hierarchy.
 #[derive(Debug)]
 struct Folders {
     v2: bool,
-    open: [Option<Kept>; 5],
+    open: [Option<CachedFd>; 5],
 }
 
 impl Folders {
-    /// Opens them one by one; `None` if the cgroup is not there.
+    /// Opens them one by one; `None` if the cgroup does not exist.
     fn open(v2: bool, open: impl Fn(Controller, &str) -> Option<OwnedFd>) -> Option<Self> {
         let mut folders = [const { None }; 5];
         for ((controller, name), slot) in CONTROLLERS.iter().zip(&mut folders) {
-            *slot = open(*controller, name).map(Kept::new);
-            // The first is the one that decides whether the cgroup is there.
+            *slot = open(*controller, name).map(CachedFd::new);
+            // The first one decides whether the cgroup exists.
             if *controller == Controller::Cpuacct && slot.is_none() {
                 return None;
             }
@@ -128,7 +130,7 @@ fn folder(path: &Path) -> Option<OwnedFd> {
     rustix::fs::open(path, FOLDER, Mode::empty()).ok()
 }
 
-/// Where a cgroup is: in folders of its own, or by its name in those of the one above it.
+/// Where a cgroup is: in its own open directories, or by its name in those of its parent.
 #[derive(Debug)]
 struct Place {
     folders: Arc<Folders>,
@@ -141,7 +143,7 @@ impl Place {
         rustix::fs::statat(folder, self.name.as_str(), AtFlags::EMPTY_PATH).ok()
     }
 
-    /// The path of something in the cgroup, from the open folder.
+    /// The path of a file of the cgroup, relative to the open directory.
     fn path(&self, file: &str) -> String {
         if self.name.is_empty() { file.to_owned() } else { format!("{}/{file}", self.name) }
     }
@@ -154,7 +156,7 @@ impl Place {
 }
 
 impl HeldCgroup {
-    /// Opens the folders; `None` if the cgroup is not there.
+    /// Opens the directories; `None` if the cgroup does not exist.
     pub fn open(host: &Cgroups, path: &str, hold: Hold) -> Option<Self> {
         let open = |_, name: &str| host.dir(name, path).and_then(|dir| folder(&dir));
         let folders = Folders::open(host.is_v2(), open)?;
@@ -162,7 +164,7 @@ impl HeldCgroup {
         Self::new(Place { folders: Arc::new(folders), name: String::new() }, hold, is_root)
     }
 
-    /// Opens a cgroup directly below by its name, with folders of its own for others below it.
+    /// Opens a child by its name, with its own directories for children of its own.
     pub fn below(&self, name: &str, hold: Hold) -> Option<Self> {
         let open = |controller, _: &str| {
             let folder = self.place.folders.of(controller)?;
@@ -172,7 +174,7 @@ impl HeldCgroup {
         Self::new(Place { folders, name: String::new() }, hold, false)
     }
 
-    /// The same of one whose name no other gets after it, and without any below.
+    /// The same for a child whose name is never reused, and without children.
     pub fn leaf(&self, name: &str, hold: Hold) -> Option<Self> {
         let name = self.place.path(name);
         Self::new(Place { folders: Arc::clone(&self.place.folders), name }, hold, false)
@@ -183,16 +185,16 @@ impl HeldCgroup {
         Some(Self { place, held: Held::new(hold), is_root, created, last: None })
     }
 
-    /// Looks at the cgroup, the first time at its settings too; `None` if it has vanished. The buffer is room for
-    /// files, worth keeping for the next cgroup.
+    /// Reads the cgroup, the first time including its settings; `None` if it has vanished. The
+    /// buffer is scratch space that can be reused for the next cgroup.
     pub fn read(&mut self, look: Look, buffer: &mut Vec<u8>) -> Option<CgroupUsage> {
         let look = Look { settings: look.settings || self.last.is_none(), ..look };
         if look.settings {
-            // What was not there may be by now.
+            // A missing file may exist by now.
             self.held.files.retain(|(_, open)| open.is_some());
         }
         let mut files = Files { place: &self.place, held: &mut self.held, buffer };
-        // Every cgroup has this list; that of a removed one can be neither opened nor read.
+        // Every cgroup has this file; that of a removed one can be neither opened nor read.
         let (processes, procs) = files.processes()?;
         let last = self.last.take().unwrap_or_default();
         let mut usage = if self.place.folders.v2 {
@@ -202,7 +204,7 @@ impl HeldCgroup {
         };
         usage.created = self.created;
         let io = std::mem::take(&mut usage.io);
-        // Of the rest of the last look nothing is used.
+        // Nothing else of the last result is used.
         self.last = Some(usage.clone());
         (usage.io, usage.processes, usage.procs) = (io, processes, procs);
         Some(usage)
@@ -214,7 +216,8 @@ impl HeldCgroup {
         if self.place.folders.v2 { v2::cpu_total(&mut files) } else { v1::cpu_total(&mut files) }
     }
 
-    /// By what it shows that the cgroup is as it was; `None` if it has vanished or does not say.
+    /// The counters that show whether the cgroup is unchanged; `None` if it has vanished or has no
+    /// such counters.
     pub fn pulse(&mut self, buffer: &mut Vec<u8>) -> Option<Pulse> {
         let cpu_ns = self.cpu_total(buffer)?;
         let file = if self.place.folders.v2 { v2::MEMORY_USAGE } else { v1::MEMORY_USAGE };
@@ -223,16 +226,16 @@ impl HeldCgroup {
         Some(Pulse { cpu_ns, memory })
     }
 
-    /// Whether a cgroup whose pulse is as it was when `last` was read is so in all that can change without one: on
-    /// either version these numbers take in everything below.
+    /// Whether a cgroup whose pulse is the same as when `last` was read is also unchanged in the
+    /// values that can change without it: on either version these include everything below.
     pub fn is_as_in(&mut self, last: &CgroupUsage, buffer: &mut Vec<u8>) -> bool {
         let mut files = Files { place: &self.place, held: &mut self.held, buffer };
         let glance = if self.place.folders.v2 { v2::glance } else { v1::glance };
         glance(&mut files, last) == *last
     }
 
-    /// How many names the cgroup's folder has: its own, and one in each cgroup directly below. As long as
-    /// that stays and those below are there, no other has come.
+    /// The number of hard links of the cgroup's directory: its own, and one for each child. As long
+    /// as that stays the same and the known children exist, there is no new one.
     pub fn links(&self) -> Option<u64> {
         self.place.stat().map(|stat| stat.st_nlink)
     }
@@ -265,14 +268,15 @@ impl HeldCgroup {
         !self.place.folders.v2 && v1::counts_by_bfq(&mut files)
     }
 
-    /// When it was made, seconds since the epoch.
+    /// When it was created, seconds since the epoch.
     pub fn created(&self) -> i64 {
         self.created
     }
 }
 
-/// The earlier time of the folder and of one file in it (cadvisor: `GetSpec`). On version 1 nobody else opens that
-/// file, so that it is younger than its folder, unless the folder was changed after it was first looked at.
+/// The earlier of the times of the directory and of one file in it (cadvisor: `GetSpec`). On
+/// version 1 the file's inode is created when it is first opened, here, so it is younger than its
+/// directory, unless the directory was changed after that.
 fn created(place: &Place) -> Option<i64> {
     let own = place.stat()?;
     let changed = (own.st_mtime, own.st_mtime_nsec) > (own.st_atime, own.st_atime_nsec);
@@ -294,18 +298,18 @@ pub(super) struct Files<'a> {
 }
 
 impl Files<'_> {
-    /// A file without its last line break; `None` if it is not there.
+    /// A file without its trailing newline; `None` if it does not exist.
     pub(super) fn text(&mut self, controller: Controller, file: &str) -> Option<&str> {
         let open = self.place.file(controller, file)?;
-        whole(self.buffer, &open).ok()
+        read_all(self.buffer, &open).ok()
     }
 
-    /// The same of a file that stays open for the next look.
+    /// The same for a file that stays open for the next read.
     pub(super) fn held(&mut self, controller: Controller, file: &'static str) -> Option<&str> {
         self.try_held(controller, file)?.ok()
     }
 
-    /// The same, telling a file that is not there from one that cannot be read.
+    /// The same, distinguishing a missing file from one that cannot be read.
     fn try_held(
         &mut self,
         controller: Controller,
@@ -313,24 +317,24 @@ impl Files<'_> {
     ) -> Option<rustix::io::Result<&str>> {
         let Self { place, held, buffer } = self;
         if held.hold == Hold::Folders {
-            return Some(whole(buffer, &place.file(controller, file)?));
+            return Some(read_all(buffer, &place.file(controller, file)?));
         }
         let index = match held.files.iter().position(|(name, _)| *name == file) {
             Some(index) => index,
             None => {
-                held.files.push((file, place.file(controller, file).map(Kept::new)));
+                held.files.push((file, place.file(controller, file).map(CachedFd::new)));
                 held.files.len() - 1
             }
         };
-        Some(whole(buffer, held.files.get(index)?.1.as_ref()?))
+        Some(read_all(buffer, held.files.get(index)?.1.as_ref()?))
     }
 
-    /// The one number of a file.
+    /// The only number in a file.
     pub(super) fn number(&mut self, controller: Controller, file: &str) -> Option<u64> {
         self.text(controller, file)?.parse().ok()
     }
 
-    /// The one number of a file that stays open.
+    /// The only number in a file that stays open.
     pub(super) fn held_number(
         &mut self,
         controller: Controller,
@@ -339,12 +343,12 @@ impl Files<'_> {
         self.held(controller, file)?.parse().ok()
     }
 
-    /// A number unless it stands for none.
+    /// A limit; `None` if the value means unlimited.
     pub(super) fn limit(&mut self, controller: Controller, file: &str) -> Option<u64> {
         self.number(controller, file).filter(|n| *n < UNLIMITED)
     }
 
-    /// How many processes the cgroup itself has, and which; `None` if it has vanished.
+    /// The number of processes of the cgroup itself, and their ids; `None` if it has vanished.
     fn processes(&mut self) -> Option<(u64, String)> {
         const LIST: &str = "cgroup.procs";
         let has_cpu = self.place.folders.of(Controller::Cpu).is_some();
@@ -352,18 +356,18 @@ impl Files<'_> {
         let procs = match self.try_held(controller, LIST)? {
             Ok(list) => list.to_owned(),
             Err(Errno::NODEV) => return None,
-            // That of a threaded cgroup cannot be read.
+            // The file of a threaded cgroup cannot be read.
             Err(_) => String::new(),
         };
         Some((u64::try_from(procs.lines().count()).unwrap_or(u64::MAX), procs))
     }
 }
 
-/// Open files by their names; a name without one is of a file that is not there.
+/// Open files by name; a name without one is a missing file.
 #[derive(Debug)]
 struct Held {
     hold: Hold,
-    files: Vec<(&'static str, Option<Kept>)>,
+    files: Vec<(&'static str, Option<CachedFd>)>,
 }
 
 impl Held {

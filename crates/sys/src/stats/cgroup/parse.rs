@@ -1,8 +1,8 @@
-//! The forms of the kernel's files. A line that cannot be read is left out.
+//! Parsers for the formats of the kernel's files. A malformed line is skipped.
 
 use super::{DeviceIo, Pressure};
 
-/// Pairs of a name and a number, one a line.
+/// Pairs of a name and a number, one per line.
 pub(super) fn pairs(text: &str) -> impl Iterator<Item = (&str, u64)> {
     text.lines().filter_map(|line| {
         let (key, value) = line.split_once(' ')?;
@@ -10,7 +10,7 @@ pub(super) fn pairs(text: &str) -> impl Iterator<Item = (&str, u64)> {
     })
 }
 
-/// The numbers of some names among pairs, without reading those of others; 0 for a name that is not there.
+/// The numbers of some names among pairs, without parsing those of others; 0 for a missing name.
 pub(super) fn numbers<const N: usize>(text: &str, names: [&str; N]) -> [u64; N] {
     let mut found = [0; N];
     for (key, value) in text.lines().filter_map(|line| line.split_once(' ')) {
@@ -22,7 +22,7 @@ pub(super) fn numbers<const N: usize>(text: &str, names: [&str; N]) -> [u64; N] 
     found
 }
 
-/// The number of a name among pairs; 0 without it.
+/// The number of a name among pairs; 0 if it is missing.
 pub(super) fn pair(text: &str, name: &str) -> u64 {
     pairs(text).find(|(key, _)| *key == name).map_or(0, |(_, value)| value)
 }

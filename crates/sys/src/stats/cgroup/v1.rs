@@ -1,4 +1,4 @@
-//! The files of version 1.
+//! The files of cgroup version 1.
 
 use super::held::{Controller, Files, Look};
 use super::parse::{blkio_line, device, numbers, pair, pairs};
@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 /// Clock ticks per second of `cpuacct.stat`: fixed in the kernel's interface.
 const TICK_NS: u64 = 10_000_000;
 
-/// What the cgroup and all below it hold.
+/// The memory usage of the cgroup and everything below it.
 pub(super) const MEMORY_USAGE: &str = "memory.usage_in_bytes";
 
 pub(super) fn cpu_total(files: &mut Files<'_>) -> Option<u64> {
     files.held_number(Controller::Cpuacct, "cpuacct.usage")
 }
 
-/// Reads the cgroup; what is not looked at is as it was.
+/// Reads the cgroup; values that are not read are taken from `last`.
 pub(super) fn read(files: &mut Files<'_>, last: &CgroupUsage, look: Look) -> CgroupUsage {
     let mut usage = CgroupUsage {
         cpu: cpu(files, &last.cpu, look),
@@ -48,7 +48,7 @@ fn cpu(files: &mut Files<'_>, last: &CpuUsage, look: Look) -> CpuUsage {
         let quota = files.text(Controller::Cpu, "cpu.cfs_quota_us");
         usage.quota_us = quota.and_then(|q| q.parse().ok()).filter(|q: &i64| *q > 0);
     }
-    // Without a quota nothing is throttled, and nobody asks for its counters.
+    // Without a quota nothing is throttled, and the counters are not reported.
     if usage.quota_us.is_some() {
         let text = files.text(Controller::Cpu, "cpu.stat").unwrap_or_default();
         for (key, value) in pairs(text) {
@@ -65,8 +65,9 @@ fn cpu(files: &mut Files<'_>, last: &CpuUsage, look: Look) -> CpuUsage {
     usage
 }
 
-/// The cgroup as it was, with what may change while nothing in it or below runs: the kernel moves pages between
-/// its lists, and one that ended is let go by its parent. (I/O is counted when a process orders it.)
+/// The last result, with the values updated that may change while nothing in the cgroup or below
+/// runs: the kernel moves pages between its lists, and a zombie is reaped by its parent. (I/O is
+/// counted when a process issues it.)
 pub(super) fn glance(files: &mut Files<'_>, last: &CgroupUsage) -> CgroupUsage {
     let mut usage = last.clone();
     add_memory_stat(files, &mut usage.memory);
@@ -114,13 +115,13 @@ fn memory(files: &mut Files<'_>, last: &MemoryUsage, look: Look) -> MemoryUsage 
     usage.kernel = number("memory.kmem.usage_in_bytes");
     if look.settings {
         usage.limit = files.limit(Controller::Memory, "memory.limit_in_bytes");
-        // The kernel takes no limit of memory and swap together below that of memory alone.
+        // The kernel accepts no memory+swap limit below the memory limit.
         usage.swap_limit = usage
             .limit
             .and_then(|_| files.limit(Controller::Memory, "memory.memsw.limit_in_bytes"));
         usage.reservation = files.limit(Controller::Memory, "memory.soft_limit_in_bytes");
     }
-    // Only a limit can be hit.
+    // The limit can only be hit if there is one.
     if usage.limit.is_some() {
         usage.fail_count = files.number(Controller::Memory, "memory.failcnt").unwrap_or(0);
     }

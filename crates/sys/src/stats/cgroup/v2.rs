@@ -1,20 +1,20 @@
-//! The files of version 2.
+//! The files of cgroup version 2.
 
 use super::held::{Controller, Files, Look};
 use super::parse::{io_stat, numbers, pair, pairs, pressure};
 use super::{CgroupUsage, CpuUsage, DeviceIo, MemoryUsage, Pressure, PressureSet};
 
-/// Every controller's files are in the one folder.
+/// All controllers' files are in the one directory.
 const ANY: Controller = Controller::Cpuacct;
 
-/// What the cgroup and all below it hold.
+/// The memory usage of the cgroup and everything below it.
 pub(super) const MEMORY_USAGE: &str = "memory.current";
 
 pub(super) fn cpu_total(files: &mut Files<'_>) -> Option<u64> {
     Some(pair(files.held(ANY, "cpu.stat")?, "usage_usec").saturating_mul(1000))
 }
 
-/// Reads the cgroup; what is not looked at is as it was.
+/// Reads the cgroup; values that are not read are taken from `last`.
 pub(super) fn read(
     files: &mut Files<'_>,
     last: &CgroupUsage,
@@ -41,8 +41,9 @@ pub(super) fn read(
     usage
 }
 
-/// The cgroup as it was, with what may change while nothing in it or below runs: the kernel moves pages between
-/// its lists and writes them back, averages fall, and one that ended is let go by its parent.
+/// The last result, with the values updated that may change while nothing in the cgroup or below
+/// runs: the kernel moves pages between its lists and writes them back, averages decrease, and a
+/// zombie is reaped by its parent.
 pub(super) fn glance(files: &mut Files<'_>, last: &CgroupUsage) -> CgroupUsage {
     let mut usage = last.clone();
     add_memory_stat(files, &mut usage.memory);
@@ -118,8 +119,11 @@ fn memory(files: &mut Files<'_>, last: &MemoryUsage, look: Look, is_root: bool) 
         ..MemoryUsage::default()
     };
     add_memory_stat(files, &mut usage);
+    // The real root has no counters of its own; the root that a node inside a container sees has.
+    let of_root = usage.cache.saturating_add(usage.rss);
+    let current = files.held_number(ANY, MEMORY_USAGE);
+    usage.usage = current.unwrap_or(if is_root { of_root } else { 0 });
     let mut number = |file| files.held_number(ANY, file).unwrap_or(0);
-    usage.usage = if is_root { usage.cache + usage.rss } else { number(MEMORY_USAGE) };
     usage.working_set = usage.usage.saturating_sub(usage.inactive_file);
     usage.swap = number("memory.swap.current");
     usage.max_usage = number("memory.peak");

@@ -37,7 +37,7 @@ fn ok(ended: &Ended) -> bool {
     ended.code == Some(0)
 }
 
-/// Logs in to every portal; gives the disk, or the multipath device above its paths.
+/// Logs in to every portal; returns the disk, or the multipath device above its paths.
 pub(super) async fn log_in(
     env: &Env,
     target: &Target,
@@ -84,7 +84,7 @@ pub(super) async fn log_in(
     paths.into_iter().next().ok_or_else(|| StepError::settled("no path for iscsi disk"))
 }
 
-/// The disk by one portal. The inner error is why this portal has none; the outer ends the attempt.
+/// The disk through one portal. The inner error is about this portal only; the outer ends the attempt.
 async fn one_portal(
     env: &Env,
     target: &Target,
@@ -136,7 +136,7 @@ async fn one_portal(
     )))
 }
 
-/// With another transport than TCP the name begins with the adapter's place.
+/// Finds the link in `/dev/disk/by-path`; with a transport other than TCP its name begins with the adapter's bus address.
 fn find_link(folder: &Path, name: &str, plain: bool) -> Option<PathBuf> {
     if plain {
         let path = folder.join(name);
@@ -232,7 +232,7 @@ async fn open_session(
     Ok(Ok(()))
 }
 
-/// Only the one LUN is scanned for; CHAP if the volume asks for it.
+/// Configures the node record: scan for the one LUN only, and CHAP if the volume asks for it.
 async fn set_up_node(
     env: &Env,
     target: &Target,
@@ -397,7 +397,7 @@ async fn wait_for_multipath(
     Ok(None)
 }
 
-/// Lets the kernel forget the disk; logs out when no other volume of the target is left.
+/// Deletes the disk from the kernel; logs out when no other volume of the target is left.
 pub(super) async fn log_out(env: &Env, target: &Target) -> Result<(), StepError> {
     let (sys, dev) = (env.config.roots.sys.clone(), env.config.roots.dev.clone());
     let (iqn, lun) = (target.iqn.clone(), target.lun);
@@ -447,7 +447,7 @@ pub(super) async fn log_out(env: &Env, target: &Target) -> Result<(), StepError>
     Ok(())
 }
 
-/// What is gone already is fine.
+/// Runs `iscsiadm`; records and sessions that are gone already are no error.
 async fn finish(env: &Env, arguments: &[&str]) -> Result<(), StepError> {
     let ended = iscsiadm(env, arguments).await?;
     if ok(&ended) || ended.code.is_some_and(|code| GONE.contains(&code)) {

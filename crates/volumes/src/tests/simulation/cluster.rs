@@ -1,19 +1,19 @@
-//! The rest of the cluster: the report of the node's status, the controller that attaches and detaches by it,
-//! and the one that grows claims. It goes on while the node is dead.
+//! The rest of the cluster: the node's status, the controller that attaches and detaches by it, and the one
+//! that expands claims. It continues while the node is down.
 
 use super::machine::{ATTACHED, Machine};
 use super::world::{Pods, Stage};
 use crate::csi::source::attachment_name;
-use crate::tests::bed::FakeObjects;
+use crate::tests::fixture::FakeObjects;
 use crate::tests::storage::FakeStorage;
 use api::core::v1::{AttachedVolume, Node};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// The driver whose volumes are attached.
+/// The driver whose volumes need a controller to attach them.
 pub(super) const ATTACHING: &str = "attaching.test";
-/// What a grown claim has.
+/// The size of an expanded claim.
 pub(super) const GROWN: &str = "32Mi";
 pub(super) const GROWN_BYTES: i64 = 32 << 20;
 
@@ -43,7 +43,7 @@ impl Cluster {
         Arc::clone(&self.objects.node.lock().unwrap())
     }
 
-    /// The node says which volumes it uses; until it knows it says nothing.
+    /// Sets `volumesInUse` of the node's status; `None` as long as the node does not know.
     pub(super) fn report(&self, in_use: Option<Vec<String>>) {
         let Some(in_use) = in_use else { return };
         self.change_node(|node| {
@@ -109,7 +109,7 @@ impl Cluster {
         self.machine.state().note(what, std::path::Path::new(volume));
     }
 
-    /// The claim's user wants more, and the controller has made it so.
+    /// The user requests a larger claim, and the controller has expanded the volume.
     pub(super) fn grow(&self, claim: &str) {
         let size = json!({"storage": GROWN});
         let mut volumes = self.objects.volumes.lock().unwrap();
@@ -121,7 +121,7 @@ impl Cluster {
         let mut claims = self.objects.claims.lock().unwrap();
         let object = claims.get_mut(claim).unwrap();
         let mut grown = (**object).clone();
-        // A size that nobody asks for any more is given up when it fails twice.
+        // A size that is no longer requested is given up when its expansion fails twice.
         let resources = grown.spec.get_or_insert_default().resources.get_or_insert_default();
         resources.requests = Some(serde_json::from_value(size.clone()).unwrap());
         let status = grown.status.get_or_insert_default();
@@ -133,21 +133,21 @@ impl Cluster {
         self.note("grows", claim);
     }
 
-    /// Whether the claim was grown.
+    /// Whether the claim was expanded by the controller.
     pub(super) fn is_growing(&self, claim: &str) -> bool {
         let volumes = self.objects.volumes.lock().unwrap();
         let spec = volumes[&format!("pv-{claim}")].spec.as_ref();
         spec.and_then(|s| s.capacity.as_ref()).is_some_and(|c| c["storage"].0 == GROWN)
     }
 
-    /// Whether driver and claim both say that it is done.
+    /// Whether the driver and the claim's status both have the new size.
     pub(super) fn has_grown(&self, claim: &str) -> bool {
         let claims = self.objects.claims.lock().unwrap();
         let status = claims[claim].status.as_ref();
-        let told = status.is_some_and(|s| {
+        let reported = status.is_some_and(|s| {
             s.capacity.as_ref().is_some_and(|c| c["storage"].0 == GROWN)
                 && s.allocated_resource_statuses.as_ref().is_none_or(|m| m.is_empty())
         });
-        told && self.machine.state().storage.sizes.get(claim) == Some(&GROWN_BYTES)
+        reported && self.machine.state().storage.sizes.get(claim) == Some(&GROWN_BYTES)
     }
 }

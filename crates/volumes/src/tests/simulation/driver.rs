@@ -1,6 +1,6 @@
-//! A CSI driver that really mounts, keeps to the letter of its contract, and notes every call that does
-//! not. It is a program of its own: it survives the node's death, though a call may find it too late
-//! or its answer may find nobody.
+//! A CSI driver that really mounts and records every call that violates the CSI contract. It stands for a
+//! separate process: it survives a crash of the node, whose calls may not arrive and whose responses may be
+//! lost.
 
 use super::machine::{Machine, State};
 use proto::csi_v1 as csi;
@@ -33,27 +33,27 @@ impl SimulatedDriver {
     ) -> Result<Response<T>, Status> {
         let path = Path::new(path);
         if !self.machine.change(method, path) {
-            // The node died before it asked.
+            // The node crashed before the call.
             return pending().await;
         }
-        let luck = {
+        let fault = {
             let mut state = self.machine.state();
             match state.faults {
                 0 => u64::MAX,
-                one_in => match state.chance.below(one_in) {
-                    0 => state.chance.below(5),
+                one_in => match state.rng.below(one_in) {
+                    0 => state.rng.below(5),
                     _ => u64::MAX,
                 },
             }
         };
-        match luck {
+        match fault {
             0 => return Err(Status::internal("refused")),
             1 => return Err(Status::unavailable("not now")),
             2 => return pending().await,
             _ => {}
         }
         let worked = work(&mut self.machine.state());
-        match luck {
+        match fault {
             3 => return worked.and(Err(Status::deadline_exceeded("done, but late"))),
             4 => {
                 worked?;
@@ -62,7 +62,7 @@ impl SimulatedDriver {
             _ => {}
         }
         if !self.machine.change("answered", path) {
-            // It is done, and nobody hears of it.
+            // The call took effect, but the node crashed before the response.
             return pending().await;
         }
         worked.map(|()| Response::new(T::default()))
@@ -194,7 +194,7 @@ impl Node for SimulatedDriver {
         let flaky = {
             let mut state = self.machine.state();
             let one_in = state.faults * 8;
-            one_in > 0 && state.chance.below(one_in) == 0
+            one_in > 0 && state.rng.below(one_in) == 0
         };
         if flaky {
             return Err(Status::unavailable("not now"));

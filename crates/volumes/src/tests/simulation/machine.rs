@@ -1,8 +1,8 @@
-//! The machine under the simulated node: it makes the calls, watches every change they make to the
-//! real disk and mount table, and dies when told to.
+//! The machine under the simulated node: it makes the calls, sees every change they make to the
+//! real disk and mount table, and crashes after a given number of changes.
 //!
-//! A death is faithful: the change that was about to happen and all later ones do not, and no call ever
-//! returns. What is on disk stays for the next life.
+//! A crash is like a real one: the change that was about to happen and all later ones do not happen, and no call
+//! ever returns. What is on disk stays for the next run.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -15,11 +15,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// A small generator: the run is a function of its seed.
+/// A small random number generator: the run is a function of its seed.
 #[derive(Debug, Clone)]
-pub(crate) struct Chance(u64);
+pub(crate) struct Rng(u64);
 
-impl Chance {
+impl Rng {
     pub(super) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
@@ -55,25 +55,25 @@ pub(super) const ATTACHED: &str = "attached";
 #[derive(Debug)]
 pub(super) struct State {
     root: PathBuf,
-    pub(super) chance: Chance,
+    pub(super) rng: Rng,
     /// One in so many calls of the driver fails; 0 for none.
     pub(super) faults: u64,
     /// One in so many changes to the disk fails; 0 for none.
     pub(super) disk_faults: u64,
-    /// Changes until the machine dies.
+    /// Changes until the machine crashes.
     fuse: Option<u64>,
     dead: bool,
     death: CancellationToken,
     /// Pods whose containers run.
     pub(super) running: BTreeSet<String>,
     pub(super) storage: Storage,
-    /// What must never happen and did.
+    /// Violated invariants.
     pub(super) wrongs: Vec<String>,
     trail: VecDeque<String>,
     pub(super) changes: u64,
 }
 
-/// Unwinds out of a call when the machine dies.
+/// Unwinds out of a call when the machine crashes.
 struct Death;
 
 /// Cheap to clone.
@@ -84,7 +84,7 @@ impl Machine {
     pub(super) fn new(root: &Path, seed: u64, faults: u64) -> Self {
         Self(Arc::new(Mutex::new(State {
             root: root.to_owned(),
-            chance: Chance::new(seed),
+            rng: Rng::new(seed),
             faults,
             disk_faults: faults * 16,
             fuse: None,
@@ -102,7 +102,7 @@ impl Machine {
         self.0.lock().unwrap()
     }
 
-    /// A new life, which ends after so many changes.
+    /// Starts a new run, which crashes after so many changes.
     pub(super) fn boot(&self, fuse: Option<u64>) -> CancellationToken {
         let mut state = self.state();
         state.fuse = fuse;
@@ -113,7 +113,7 @@ impl Machine {
     }
 
     pub(super) fn below(&self, limit: u64) -> u64 {
-        self.state().chance.below(limit)
+        self.state().rng.below(limit)
     }
 
     pub(super) async fn pause(&self, longest: Duration) {
@@ -122,7 +122,7 @@ impl Machine {
         tokio::time::sleep(Duration::from_millis(millis)).await;
     }
 
-    /// Makes a call that changes the disk. It takes its time, and while it does others are made.
+    /// Makes a call that changes the disk. It takes virtual time, during which other calls are made.
     pub(crate) async fn call<T>(&self, work: impl FnOnce() -> T) -> T {
         self.pause(Duration::from_millis(3)).await;
         let result = self.attempt(work);
@@ -140,20 +140,20 @@ impl Machine {
             return None;
         }
         let machine = self.clone();
-        let watcher: sys::effects::Watcher = Rc::new(move |operation, path| {
+        let watcher: sys::fail_point::Watcher = Rc::new(move |operation, path| {
             if !machine.change(operation, path) {
                 resume_unwind(Box::new(Death));
             }
-            machine.state().disk_luck(operation, path)
+            machine.state().disk_fault(operation, path)
         });
-        match catch_unwind(AssertUnwindSafe(|| sys::effects::watched(watcher, work))) {
+        match catch_unwind(AssertUnwindSafe(|| sys::fail_point::with_watcher(watcher, work))) {
             Ok(result) => Some(result),
             Err(cause) if <dyn Any>::is::<Death>(&*cause) => None,
             Err(cause) => resume_unwind(cause),
         }
     }
 
-    /// A change is about to happen; whether it does.
+    /// Called before each change; returns whether it happens.
     pub(super) fn change(&self, operation: &str, path: &Path) -> bool {
         let mut state = self.state();
         if state.dead {
@@ -190,19 +190,19 @@ impl State {
         }
     }
 
-    /// A disk that fails now and then, as one does that is full or broken.
-    fn disk_luck(&mut self, operation: &str, path: &Path) -> io::Result<()> {
-        if self.disk_faults == 0 || self.chance.below(self.disk_faults) != 0 {
+    /// Fails one in `disk_faults` changes, as a full or broken disk does.
+    fn disk_fault(&mut self, operation: &str, path: &Path) -> io::Result<()> {
+        if self.disk_faults == 0 || self.rng.below(self.disk_faults) != 0 {
             return Ok(());
         }
         self.note(&format!("FAILS: {operation}"), path);
-        Err(io::Error::from(match self.chance.below(2) {
+        Err(io::Error::from(match self.rng.below(2) {
             0 => io::ErrorKind::StorageFull,
             _ => io::ErrorKind::ResourceBusy,
         }))
     }
 
-    /// What a controller attaches may only be touched while it is attached.
+    /// Records a violation if a volume that needs attaching is used while it is not attached.
     pub(super) fn needs_attached(&mut self, volume: &str, how: &str) {
         if volume.starts_with(ATTACHED) && !self.storage.attached.contains(volume) {
             self.wrong(format!("{volume} {how} without being attached"));
@@ -216,7 +216,7 @@ impl State {
     pub(super) fn wrong(&mut self, what: String) {
         self.note(&format!("WRONG: {what}"), Path::new(""));
         self.wrongs.push(what);
-        // What led to it is the end of the trail.
+        // Stops here, so that the trail ends with what led to the violation.
         self.dead = true;
         self.death.cancel();
     }

@@ -1,12 +1,12 @@
-//! What the node's pods do: they come, wait for their volumes, run, stop and go, across any number of
-//! the node's lives. The world knows which containers run; the node must find out again each time.
+//! The node's pods: they are created, wait for their volumes, run, stop and are deleted, across any number of
+//! restarts of the node. The simulation knows which containers run; the node must find out after each restart.
 
 use super::cluster::{ATTACHING, Cluster};
 use super::driver::SimulatedDriver;
 use super::machine::Machine;
 use crate::csi::drivers::{Registered, Version};
 use crate::pool::Pool;
-use crate::tests::bed::{FakeObjects, RecordedEvents, clean, pod};
+use crate::tests::fixture::{FakeObjects, RecordedEvents, clean, pod};
 use crate::tests::storage::FakeStorage;
 use crate::{VolumeMetrics, VolumesConfig, VolumesDeps, VolumesHandle};
 use api::core::v1::{Node, Pod};
@@ -18,6 +18,8 @@ use ports::{
 use proto::csi_v1::node_server::NodeServer;
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -29,10 +31,10 @@ const DRIVER: &str = "simulated.test";
 const CROWD: usize = 12;
 const PATIENCE: Duration = Duration::from_secs(60 * 60);
 
-/// How a life of the node ended.
+/// How a run of the node ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// All pods have been and gone, and all is quiet.
+    /// All pods have been created and deleted, and nothing is left to do.
     Done,
     /// It was killed.
     Died,
@@ -161,8 +163,8 @@ impl World {
         self.pods.lock().unwrap().insert(format!("pod{number}"), entry);
     }
 
-    /// While the node is down, some pods that run nothing are taken away, some claims grow, volumes are
-    /// attached and detached, and temporary files get the look of those of another process.
+    /// While the node is down, some pods without running containers are deleted, some claims are expanded, volumes
+    /// are attached and detached, and temporary files are renamed as if another process had made them.
     pub(super) fn meanwhile(&mut self) {
         self.cluster.control();
         let known: Vec<String> = self.pods.lock().unwrap().keys().cloned().collect();
@@ -192,7 +194,7 @@ impl World {
         }
     }
 
-    /// One life of the node: until so many pods have been, or it dies.
+    /// Runs the node until `pods` pods are done, or it crashes after `fuse` changes.
     pub(super) fn live(&mut self, fuse: Option<u64>, pods: u64) -> End {
         let death = self.machine.boot(fuse);
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -235,7 +237,7 @@ impl World {
                 None => break,
             }
         }
-        // Folders of pods go by and by; so do volumes whose driver failed.
+        // Folders of pods are removed with a delay; so are volumes whose driver failed.
         let settled = async {
             while let Some(left) = self.leftover() {
                 life.note_left(left);
@@ -347,7 +349,7 @@ impl World {
         devices_left.iter().find(|name| !kept.contains(&name.as_str())).cloned()
     }
 
-    /// After the last life: nothing, anywhere.
+    /// After the last run nothing may be left on disk, mounted or in the driver.
     pub(super) fn check_clean(&self, run: &str) {
         assert_eq!(self.leftover(), None, "{run}:\n{}", self.machine.trail());
         for name in sys::fs::list_dir("/sys/block").unwrap() {
@@ -364,7 +366,24 @@ impl Drop for World {
     }
 }
 
-/// Claims of a pod's own that may grow.
+/// Writes what a container may leave in its volume: names that are not UTF-8 or look like the kubelet's, links to
+/// anywhere, and nested folders.
+fn write_odd_files(folder: &Path, depth: usize) {
+    for name in [b"\xff\xfe".as_slice(), b".rubelet-deep-0", b"..data"] {
+        let name = OsStr::from_bytes(name);
+        let mut deep = folder.join(name);
+        deep.extend(std::iter::repeat_n(name, depth));
+        std::fs::create_dir_all(&deep).unwrap();
+        std::fs::write(deep.join("x\n"), "x").unwrap();
+        let link = deep.join(OsStr::from_bytes(b"l\xc3"));
+        // The container may have left it before a crash already.
+        if link.symlink_metadata().is_err() {
+            std::os::unix::fs::symlink("/", link).unwrap();
+        }
+    }
+}
+
+/// The pod's claims that may be expanded.
 fn growing_claims(uid: &str) -> [String; 2] {
     let number = uid.trim_start_matches("pod");
     ["own", "attached"].map(|kind| format!("{kind}{number}"))
@@ -388,7 +407,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// One life of the node with the workers of its pods.
+/// One run of the node with the workers of its pods.
 #[derive(Clone)]
 struct Life {
     machine: Machine,
@@ -408,7 +427,7 @@ impl Life {
         }
     }
 
-    /// Tells the subsystem which pods there are.
+    /// Publishes a pods snapshot to the subsystem.
     fn publish(&self) {
         let known = self.known.lock().unwrap();
         let entries = known.iter().map(|(uid, sim)| {
@@ -490,6 +509,10 @@ impl Life {
                     );
                 }
                 std::fs::write(self.marker(uid), uid).unwrap();
+                write_odd_files(
+                    &mounts["disk"].host_path,
+                    if self.machine.below(8) == 0 { 70 } else { 2 },
+                );
                 self.machine.state().running.insert(uid.to_owned());
                 self.enter(uid, Stage::Running);
             }
@@ -524,7 +547,7 @@ impl Life {
         self.enter(uid, Stage::Stopping);
     }
 
-    /// Now and then a claim grows under the running pod; what has grown arrives on the node.
+    /// Sometimes expands a claim of the running pod and waits until the node has expanded the volume.
     async fn see_growth(&self, uid: &str, pod: &Arc<Pod>) {
         for claim in growing_claims(uid).into_iter().filter(|claim| has_claim(pod, claim)) {
             if !self.cluster.is_growing(&claim) && self.machine.below(3) == 0 {
@@ -532,7 +555,7 @@ impl Life {
             }
             let growth = async {
                 while self.cluster.is_growing(&claim) && !self.cluster.has_grown(&claim) {
-                    // Failures are told elsewhere; a pod that runs keeps what it has.
+                    // A failure becomes an event; a running pod keeps its mounts.
                     let _ = self.handle.wait_ready(pod).await;
                     tokio::time::sleep(Duration::from_secs(5)).await;
                 }
