@@ -138,7 +138,7 @@ struct Progress {
     /// By UID of the API object: a re-created mirror gets everything again.
     sent: BTreeMap<PodUid, Sent>,
     busy: BTreeSet<PodUid>,
-    failures: BTreeMap<PodUid, (u32, Instant)>,
+    failures: BTreeMap<PodUid, Failure>,
     /// By UID of the API object: neither side changes often.
     compared: BTreeMap<PodUid, Compared>,
     /// Pods that are still to be looked at in this round of the comparison.
@@ -151,7 +151,7 @@ impl Progress {
     /// When a write that failed may be tried again. What was due by `now` has been looked at: it is
     /// under way, waits for room, or is wanted no more, so it must not wake us again.
     fn next_try(&self, now: Instant) -> Option<Instant> {
-        let failed = self.failures.values().map(|(_, at)| *at);
+        let failed = self.failures.values().map(|failure| failure.due);
         failed.chain(self.correction).filter(|at| *at > now).min()
     }
 
@@ -228,7 +228,7 @@ impl PublisherTask {
         progress.correction = None;
         for (uid, pod, cached) in self.status.all() {
             if progress.busy.contains(&uid)
-                || progress.failures.get(&uid).is_some_and(|(_, at)| *at > now)
+                || progress.failures.get(&uid).is_some_and(|failure| failure.due > now)
             {
                 continue;
             }
@@ -319,11 +319,11 @@ impl PublisherTask {
                 progress.sent.insert(write.api_uid, Sent::unseen(write.cached.version));
             }
             Err(error) => {
-                let tries = progress.failures.get(&write.uid).map_or(0, |(tries, _)| *tries);
-                let pause = pause_after(&error, tries);
+                let last = progress.failures.get(&write.uid);
+                let failure = Failure::after(last, &error, Instant::now());
                 tracing::warn!(podUID = %write.uid, err = %error, "cannot send pod status");
                 timeline.note("status not sent", error.to_string());
-                progress.failures.insert(write.uid, (tries + 1, Instant::now() + pause));
+                progress.failures.insert(write.uid, failure);
             }
         }
     }
@@ -339,14 +339,25 @@ impl PublisherTask {
     }
 }
 
-/// How long a write that failed waits before it is tried again. An API server whose authorizer has not yet seen that
-/// the pod is bound to this node forbids what it allows a moment later.
-fn pause_after(error: &PodApiError, tries: u32) -> Duration {
-    let first = match error {
-        PodApiError::Forbidden(_) => Duration::from_millis(100),
-        _ => Duration::from_secs(1),
-    };
-    (first * (1 << tries.min(7))).min(COMPARE)
+/// A write that failed, and when it may be tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Failure {
+    /// Failures of this kind in a row.
+    tries: u32,
+    forbidden: bool,
+    due: Instant,
+}
+
+impl Failure {
+    /// Tries of another kind do not count: an API server that is back after an outage may forbid for a moment what its
+    /// authorizer has not yet read, and must not be asked as rarely as one that is away.
+    fn after(last: Option<&Failure>, error: &PodApiError, now: Instant) -> Failure {
+        let forbidden = matches!(error, PodApiError::Forbidden(_));
+        let tries = last.filter(|last| last.forbidden == forbidden).map_or(0, |last| last.tries);
+        let first = Duration::from_millis(if forbidden { 100 } else { 1000 });
+        let pause = (first * (1 << tries.min(7))).min(COMPARE);
+        Failure { tries: tries + 1, forbidden, due: now + pause }
+    }
 }
 
 /// Reads, merges, patches, and deletes if it is time.
@@ -414,20 +425,30 @@ mod tests {
         let now = Instant::now();
         let later = now + Duration::from_secs(4);
         let mut progress = Progress::default();
-        progress.failures.insert("under-way".into(), (1, now));
+        progress
+            .failures
+            .insert("under-way".into(), Failure { tries: 1, forbidden: false, due: now });
         assert_eq!(progress.next_try(now), None);
-        progress.failures.insert("waits".into(), (1, later));
+        progress
+            .failures
+            .insert("waits".into(), Failure { tries: 1, forbidden: false, due: later });
         assert_eq!(progress.next_try(now), Some(later));
     }
 
-    #[test]
-    fn what_is_forbidden_for_a_moment_is_sent_soon_after() {
-        let pauses = |error: PodApiError| [0, 1, 4, 30].map(|t| pause_after(&error, t).as_millis());
-        assert_eq!(
-            pauses(PodApiError::Forbidden("no relationship".into())),
-            [100, 200, 1600, 10_000]
-        );
-        assert_eq!(pauses(PodApiError::Unavailable("away".into())), [1000, 2000, 10_000, 10_000]);
+    #[tokio::test(start_paused = true)]
+    async fn what_is_forbidden_for_a_moment_is_sent_soon_after() {
+        let now = Instant::now();
+        let forbidden = PodApiError::Forbidden("no relationship".into());
+        let away = PodApiError::Unavailable("away".into());
+        let mut last = None;
+        let mut pause = |error: &PodApiError| {
+            let failure = Failure::after(last.as_ref(), error, now);
+            last = Some(failure);
+            (failure.due - now).as_millis()
+        };
+        assert_eq!([0; 6].map(|_| pause(&away)), [1000, 2000, 4000, 8000, 10_000, 10_000]);
+        let soon = [0; 8].map(|_| pause(&forbidden));
+        assert_eq!(soon, [100, 200, 400, 800, 1600, 3200, 6400, 10_000], "after an outage too");
     }
 
     fn sent(resource_version: u64, corrections: u32) -> Sent {
